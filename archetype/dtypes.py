@@ -24,6 +24,8 @@ WEIGHTS: Bits = {
     "mxfp4": 4 + Fraction(8, 32),
     "nvfp4": 4 + Fraction(8, 16),
 }
+# Bits per element of keys and values, without the scales of int8.
+STATES: Bits = {**NUMBERS, "int8": 8}
 # For error messages: types that differ from tensor to tensor.
 FURTHER = "a type of GGUF files such as q4_k_m, or published"
 
@@ -83,8 +85,8 @@ def weight_bytes(count: int, dtype: str) -> int:
 
 
 def state_bytes(count: int, dtype: str) -> int:
-    """Return the number of bytes that `count` state values take."""
-    return _nbytes(count, dtype, NUMBERS)
+    """Return the number of bytes that `count` state values take, without the scales of int8."""
+    return _nbytes(count, dtype, STATES)
 
 
 def bytes_of(dtype: str) -> int:

@@ -82,7 +82,8 @@ def cost_report(
             types that `export` writes; or "published", the types in the source's files.
         attention: count all "computed" pairs of positions, masked or not, or only the unmasked ("allowed") pairs.
         source_length: tokens per source of an encoder-decoder (default: `length`).
-        state_dtype: type of the state (default: that of the weights, at least 16 bits).
+        state_dtype: type of keys and values (default: that of the weights, at least 16 bits, which recurrent states
+            have in any case).
 
     Raises:
         ArchetypeError: the specification is invalid, or a length or data type is not possible.
@@ -174,6 +175,7 @@ def load(
     further_tokens: bool = False,
     deterministic: bool = False,
     accept_unproved: bool = False,
+    state_dtype: str | torch.dtype | None = None,
 ) -> LanguageModel:
     """Load a model with its tokenizer. The class of the result depends on the model: `CausalLM`, `TextEncoder` etc.
 
@@ -195,6 +197,9 @@ def load(
             and the draft model. This makes prefill slower.
         accept_unproved: load a family that is not registered even if neither a test nor a class of the installed
             transformers can confirm the assumptions about it.
+        state_dtype: type of the keys and values kept while generating: "int8" (with a scale for each position and
+            head), "float16", "bfloat16" or "float32" (default: that of the weights). Weights, arithmetic and
+            recurrent states keep their types.
 
     Raises:
         ArchetypeError: a file is invalid; the message names the file and the fault.
@@ -215,6 +220,7 @@ def load(
         further_tokens=further_tokens,
         deterministic=deterministic,
         accept_unproved=accept_unproved,
+        state_dtype=state_dtype,
     )
 
 

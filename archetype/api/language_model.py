@@ -44,6 +44,7 @@ class LoadOptions(TypedDict, total=False):
     weights: str | None
     further_tokens: bool
     deterministic: bool
+    state_dtype: str | torch.dtype | None
     accept_unproved: bool
 
 

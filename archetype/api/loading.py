@@ -31,6 +31,7 @@ from archetype.generate.generation_config import (
     read_generation_config,
     special_ids,
 )
+from archetype.generate.state_dtype import state_dtype_of
 from archetype.io import hub
 from archetype.io.tensors import Selected, Tensors
 from archetype.io.yaml import read_mapping
@@ -62,6 +63,7 @@ def load(
     further_tokens: bool = False,
     deterministic: bool = False,
     accept_unproved: bool = False,
+    state_dtype: str | torch.dtype | None = None,
 ) -> LanguageModel:
     """Load a model with its tokenizer. Other arguments, errors and warnings are those of `archetype.load`.
 
@@ -73,6 +75,8 @@ def load(
     """
     if weights is not None:
         check_type(weights)  # refused before anything is read
+    if state_dtype is not None:
+        state_dtype_of(state_dtype)  # likewise
     device = resolve_device(device)  # refused before anything is downloaded
     folder = hub.local(Path(folder), allow_pickle)
     if Run(folder).exists:
@@ -103,6 +107,8 @@ def load(
     if not mapped:
         unpack_without_kernels(lm.model)
         move_to_huge_pages(lm.model)
+    if state_dtype is not None:
+        lm.expect(TextGenerator).use_state_dtype(state_dtype)
     if deterministic:
         lm.expect(TextGenerator).make_deterministic()
     log.info("loaded %s: %r", folder, lm)

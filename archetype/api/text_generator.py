@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Literal, Self, Unpack, overload
 
+import torch
+
 from archetype import generate
 from archetype.api.language_model import LanguageModel
 from archetype.generate import Engine
@@ -114,6 +116,15 @@ class TextGenerator(LanguageModel):
     def settings(self, **sampling: Unpack[SamplingFields]) -> Sampling:
         """Return the default sampling settings with some fields replaced."""
         return self.sampling.replace(**sampling)
+
+    def use_state_dtype(self, dtype: str | torch.dtype) -> Self:
+        """Keep keys and values in this type while generating, as `load(..., state_dtype=dtype)` does. Return self.
+
+        Raises:
+            SpecError: the type is not supported, or no layer of the model keeps keys.
+        """
+        generate.use_state_dtype(self.model, dtype)
+        return self
 
     def make_deterministic(self) -> Self:
         """Make logits independent of the batch, bit for bit, as `load(..., deterministic=True)` does. Return self.

@@ -42,6 +42,11 @@ def _with_mixer(part: Mixer) -> dict[str, Any]:
     return layers if part.own == part else layers | {"layers": [*layers["layers"], BLOCK | {"mixer": part}]}
 
 
+def _with_selection(part: KeySelection) -> dict[str, Any]:
+    layers, mixer = _layers(mixer=ATTENTION | {"index": part.own}), ATTENTION | {"index": part}
+    return layers if part.own == part else layers | {"layers": [*layers["layers"], BLOCK | {"mixer": mixer}]}
+
+
 def _with_feedforward(part: FeedForward) -> dict[str, Any]:
     # the embedding computes the per-layer input that the part reads
     per_layer = {"features": part.layer_features} if part.layer_features else None
@@ -71,7 +76,7 @@ PLACES: dict[type[Part], Any] = {
     EmbeddingPosition: lambda part: _layers() | {"embedding": {"position": part}},
     MixerPosition: lambda part: _layers(mixer=ATTENTION | {"position": part}),
     Pattern: lambda part: _layers(mixer=ATTENTION | {"pattern": part}),
-    KeySelection: lambda part: _layers(mixer=ATTENTION | {"index": part}),
+    KeySelection: _with_selection,
     Activation: lambda part: _layers(feedforward={"kind": "gated", "d_ff": 20, "activation": part}),
     Router: lambda part: _layers(feedforward=EXPERTS | {"router": part}),
     TokenEmbedding: _with_embedding,

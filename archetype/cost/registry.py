@@ -109,6 +109,14 @@ class ContentCost(PartCost, ABC):
         """Return the number of values in the state of one sequence with a capacity of `length` tokens."""
         return 0
 
+    def recurrent_state(self, length: int) -> int:
+        """Return how many of the state's values are not keys and values: they have the data type of the weights."""
+        return self.state(length)
+
+    def key_scales(self, length: int) -> int:
+        """Return how many vectors of keys and values there are, each of which has a scale in int8."""
+        return 0
+
     def each(self) -> Iterator["ContentCost"]:
         yield self  # a cost that combines several parts overrides this
 
@@ -255,6 +263,11 @@ class SelectionCost(PartCost, ABC):
         # attention saves the mask of chosen pairs as numbers that it adds to the scores; none if all keys are chosen
         leaves_out = self.most_keys(work.length) < work.length
         return leaves_out * work.tokens * work.length * work.itemsize
+
+    def left_activations(self, work: TrainingWork) -> int:
+        """Return the bytes of the mask published for later layers; none if all keys are chosen."""
+        leaves_out = self.most_keys(work.length) < work.length
+        return leaves_out * work.tokens * work.length
 
     def most_keys(self, length: int) -> int:
         """Return the largest number of keys that a query attends to in a sequence of `length` tokens."""

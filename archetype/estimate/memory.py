@@ -54,7 +54,8 @@ class MemoryCost:
     Args:
         cost: cost of the model.
         dtype: data type of the weights, or one per tensor; training computes in bfloat16 for types of two bytes.
-        state_dtype: data type of the state (absent: the data type of matrix products).
+        state_dtype: data type of keys and values (absent: the data type of matrix products, which recurrent states
+            have in any case).
 
     Raises:
         SpecError: a data type is unknown.
@@ -123,7 +124,13 @@ class MemoryCost:
         """
         # models without a source need not have the argument
         floats, integers = self.cost.state(length) if source is None else self.cost.state(length, source)
-        return batch * (state_bytes(floats, self.state_dtype) + integers * INT64)
+        recurrent = scales = 0
+        if self.state_dtype != self.types.numbers:
+            parts = self.cost.state_parts(length, length if source is None else source)
+            recurrent = sum(part.recurrent for part in parts)
+            scales = sum(part.key_scales for part in parts) * (self.state_dtype == "int8")
+        keys = state_bytes(floats - recurrent, self.state_dtype) + scales * FLOAT32
+        return batch * (keys + state_bytes(recurrent, self.types.numbers) + integers * INT64)
 
     def state_per_token(self, length: int, source: int | None = None) -> int:
         """Bytes by which the state of one sequence grows per token (averaged over a patch for MegaByte).

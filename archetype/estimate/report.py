@@ -302,7 +302,8 @@ def cost_report(
         dtype: data type of the weights, such as bfloat16 or int4, or one per tensor.
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
         source_length: tokens per source of an encoder-decoder (absent: `length`).
-        state_dtype: data type of the state, such as fp8 (absent: that of the weights, or bfloat16 below 16 bits).
+        state_dtype: data type of keys and values, such as fp8 (absent: that of the weights, or bfloat16 below 16 bits,
+            which recurrent states have in any case).
 
     Raises:
         SpecError: a data type or `attention` is unknown, a size is not positive, a length exceeds the model's positions

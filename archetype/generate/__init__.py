@@ -16,6 +16,7 @@ from archetype.generate.reader import make_deterministic
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler, sample
 from archetype.generate.spans import MAX_TOKENS, Answer, answer
+from archetype.generate.state_dtype import use_state_dtype
 from archetype.generate.stats import Stats
 from archetype.generate.step import DecodeStep, prefill
 from archetype.generate.token_classes import TokenClass, classify_tokens
@@ -26,4 +27,5 @@ __all__ = [
     "Sampler", "Sampling", "Stats", "TokenClass", "Translation", "answer", "beam_search", "classify_pictures",
     "classify_texts", "classify_tokens", "embed", "embedding_tokens", "fill", "generation_config", "make_deterministic",
     "prefill", "read_generation_config", "sample", "translate", "translations",
+    "use_state_dtype",
 ]  # fmt: skip

@@ -128,6 +128,7 @@ class Search:
         self._rules = settings.replace(suppress_tokens=())  # the step itself applies `suppress_tokens`
         self._rules.check_ids(model.spec.vocab_size)
         self._changes = self._rules.change_every_token
+        self._processors: dict[tuple[int, ...], LogitsProcessors] = {}  # of source and target, in the last step
         self._suppressed: Tensor | None = None
         if tokens := [token for token in settings.suppress_tokens if token < model.spec.vocab_size]:
             self._suppressed = torch.zeros(model.spec.vocab_size, device=model.device)
@@ -179,14 +180,19 @@ class Search:
 
     def _adjust(self, logs: Tensor) -> None:
         # logs: log-probabilities, (B, V), changed in place
-        targets, logs_of_rows = self.hypotheses, iter(logs)
+        targets, logs_of_rows, shorter, self._processors = self.hypotheses, iter(logs), self._processors, {}
         for slot, source in enumerate(self.slots.sequences):
             for tokens in targets.tokens[slot, :, : targets.lengths[slot]].tolist():
-                limit = int(targets.limits[slot])
-                processors = LogitsProcessors(self._rules, [targets.start], self.sources[source], [targets.end], limit)
-                for token in tokens:
+                if (parent := shorter.get((source, *tokens[:-1]))) is not None:
+                    processors, unread = parent.fork(), tokens[-1:]
+                else:  # the first step, or steps before were without rules
+                    limit, unread = int(targets.limits[slot]), tokens
+                    text = self.sources[source]
+                    processors = LogitsProcessors(self._rules, [targets.start], text, [targets.end], limit)
+                for token in unread:
                     processors.consume(token)
                 processors(next(logs_of_rows))
+                self._processors[source, *tokens] = processors
 
     def _leave(self, ended: list[int]) -> None:
         # the freed slots go to waiting sources; if there are none, the last slots in use move into them

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor
 
+from archetype.generate.filters import largest
 from archetype.generate.step import DecodeStep
 from archetype.models.build import GenerativeModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
@@ -70,7 +71,7 @@ class BeamStep(DecodeStep):
             return best
         logs = self._logits.log_softmax(-1)
         adjust(logs)
-        return self._best(logs, logs.new_zeros(len(logs), 1))
+        return self._best(logs, logs.new_zeros(len(logs), 1), largest)
 
     @property
     def num_candidates(self) -> int:
@@ -84,12 +85,17 @@ class BeamStep(DecodeStep):
         self._logits = super()._compute(model, tokens, state).float()
         return self._best(self._logits, self._logits.logsumexp(-1, keepdim=True))
 
-    def _best(self, scores: Float[Tensor, "B V"], total: Float[Tensor, "B 1"]) -> Float[Tensor, "texts 3 N"]:
+    def _best(
+        self,
+        scores: Float[Tensor, "B V"],
+        total: Float[Tensor, "B 1"],
+        select: Callable[[Tensor, int], tuple[Tensor, Tensor]] = torch.topk,  # which has a native kernel
+    ) -> Float[Tensor, "texts 3 N"]:
         # `scores - total` are log-probabilities of the next token: logits are normalized only where they are selected
         allowed = scores if self._suppressed is None else scores + self._suppressed
         if self._renormalize:  # clamped so that rows with no token left stay at -inf
             total = allowed.logsumexp(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
-        best, ids = allowed.topk(self.num_candidates)  # (B, N) each
+        best, ids = select(allowed, self.num_candidates)  # (B, N) each
         logs = best - total
         num_texts, width = self._scores.shape
         totals = (self._scores[..., None] + logs.view(num_texts, width, -1)).flatten(1)

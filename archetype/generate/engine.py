@@ -20,6 +20,7 @@ from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler
 from archetype.generate.scheduler import Scheduler, chunk_size, logprobs_of
 from archetype.generate.speculate import speculator
+from archetype.generate.state_dtype import state_dtype
 from archetype.generate.stats import Occupancy, Stats, occupancy
 from archetype.generate.step import PREFILL_CHUNK
 from archetype.models.build import GenerativeModel
@@ -308,6 +309,11 @@ class Engine:
         """Bytes of states, prefix cache and compiled grammars."""
         grammars = 0 if self._grammars is None else self._grammars.nbytes
         return self.state_nbytes + self._scheduler.prefixes.nbytes + grammars
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """Data type of the keys and values of the slots."""
+        return state_dtype(self.model)
 
     @property
     def state_nbytes(self) -> int:

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from archetype.errors import CheckpointError
+from archetype.nn.cache import KeepsKeys
 
 
 def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> None:
@@ -20,6 +22,10 @@ def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> 
     if bool(logits.sum().isfinite()) or bool(logits.isfinite().all()):  # the sum of finite numbers may overflow
         return
     where = first_not_finite(model, rerun)
+    if not where and any(
+        module.cache_dtype == torch.float16 for module in model.modules() if isinstance(module, KeepsKeys)
+    ):
+        raise CheckpointError("state_dtype", "a key or value exceeds 65,504, the range of float16", "use bfloat16")
     cause = f"the first NaN or infinite number is computed by {where}" if where else "some are NaN or infinite"
     raise CheckpointError("logits", cause, "check the weights there, or compute in float32")
 

@@ -28,6 +28,9 @@ TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.001  # CPU time for a whole sequence, and 
 SLOW = f"takes more than {TEXT_SECONDS:g} s and {1e3 * TOKEN_SECONDS:g} ms for each token of a text"
 FEWER_WAYS = "use a less ambiguous grammar"
 TRIED = 32  # tokens generated to try out a compiled grammar
+# what each byte of a mask adds to the logits of eight tokens
+OF_BITS = np.where(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), -0.0, -np.inf)
+OF_BITS = OF_BITS.astype(np.float32)
 LANES = 2  # grammars compiled concurrently, so that a large one does not block the next
 _free = LifoQueue[Confined]()  # last in, first out: the process used last is already running
 for _ in range(LANES):
@@ -83,22 +86,22 @@ class Grammar:
         return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
     def forbidden(self, vocab_size: int) -> Tensor:
-        """Return a mask (V,) that is True for tokens that cannot follow.
+        """Return -inf for tokens that cannot follow, and -0.0, which changes no bit of a logit, for others: (V,).
 
         Raises:
             SpecError: the grammar exceeds its limits for this sequence, or no token can follow.
         """
         started = time.thread_time()
-        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
+        added = OF_BITS.take(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), axis=0).ravel()
         self._seconds += TOKEN_SECONDS + started - time.thread_time()
         self._check()
-        forbidden = torch.ones(vocab_size, dtype=torch.bool)
-        count = min(vocab_size, self._num_tokens)
-        forbidden[:count] = torch.from_numpy(bits[:count] == 0)
-        if bool(forbidden.all()):
+        forbidden = added[: min(vocab_size, self._num_tokens)]
+        if forbidden.max() == -np.inf:
             cause = "allows none of this model's tokens at this point"
             raise SpecError(self._compiled.kind, cause, "allow other characters, or use another model")
-        return forbidden
+        if missing := vocab_size - len(forbidden):
+            forbidden = np.pad(forbidden, (0, missing), constant_values=-np.inf)
+        return torch.from_numpy(forbidden)
 
     def consume(self, token: int) -> None:
         started = time.thread_time()

@@ -30,8 +30,7 @@ class LogitsProcessors:
     ) -> None:
         self.sampling, self.ends, self.limit, self.may_end = sampling, list(ends), limit, may_end
         self.text, self.num_prompt = list(prompt), len(prompt)
-        self.seen = dict.fromkeys(prompt) if sampling.repetition_penalty != 1 else {}
-        self.source = list(dict.fromkeys(source))
+        self.seen, self.source = (torch.tensor([*dict.fromkeys(ids)], dtype=torch.long) for ids in (prompt, source))
         self.ngrams = _ngrams(prompt, sampling.no_repeat_ngram_size)
         self.source_ngrams = _ngrams(source, sampling.encoder_no_repeat_ngram_size)
         # a bad word is a sequence with bias -inf; an end token alone cannot be one
@@ -54,17 +53,16 @@ class LogitsProcessors:
 
     def fork(self) -> "LogitsProcessors":
         twin = copy(self)
-        twin.text, twin.seen = list(self.text), dict(self.seen)
-        twin.ngrams = {before: list(tokens) for before, tokens in self.ngrams.items()}
+        twin.text, twin.ngrams = list(self.text), dict(self.ngrams)
         return twin
 
     def consume(self, token: int) -> None:
         self.text.append(token)
         if self.sampling.repetition_penalty != 1:
-            self.seen[token] = None
+            self.seen = torch.cat((self.seen, torch.tensor([token])))
         if (size := self.sampling.no_repeat_ngram_size) and len(self.text) >= size:
             *before, last = self.text[-size:]
-            self.ngrams.setdefault(tuple(before), []).append(last)
+            self.ngrams[tuple(before)] = (*self.ngrams.get(tuple(before), ()), last)
 
     def __call__(self, logits: Tensor) -> None:
         """Modify the logits of the next token, (V,), in place."""
@@ -73,7 +71,7 @@ class LogitsProcessors:
         sampling = self.sampling
         self._add_biases(logits, self.biases[: len(sampling.sequence_bias)])
         penalise(logits, self.source, 1 / sampling.encoder_repetition_penalty)
-        penalise(logits, list(self.seen), sampling.repetition_penalty)
+        penalise(logits, self.seen, sampling.repetition_penalty)
         for ngrams, size in (
             (self.ngrams, sampling.no_repeat_ngram_size),
             (self.source_ngrams, sampling.encoder_no_repeat_ngram_size),
@@ -115,17 +113,17 @@ class LogitsProcessors:
             logits[self.ends] = scores + added.masked_fill(~scores.isfinite(), 0.0)
 
 
-def _ngrams(tokens: Sequence[int], size: int) -> dict[tuple[int, ...], list[int]]:
+def _ngrams(tokens: Sequence[int], size: int) -> dict[tuple[int, ...], tuple[int, ...]]:
     following: dict[tuple[int, ...], list[int]] = {}
     for start in range(len(tokens) + 1 - size if size else 0):
         *before, last = tokens[start : start + size]
         following.setdefault(tuple(before), []).append(last)
-    return following
+    return {before: tuple(tokens) for before, tokens in following.items()}
 
 
-def penalise(logits: Tensor, ids: list[int], penalty: float) -> None:
+def penalise(logits: Tensor, ids: Tensor | list[int], penalty: float) -> None:
     """Apply a repetition penalty to the logits of some tokens, in place (Keskar 2019, section 4.1)."""
-    if penalty != 1 and ids:
+    if penalty != 1 and len(ids):
         scores = logits[ids]
         logits[ids] = torch.where(scores > 0, scores / penalty, scores * penalty)  # lower either way
 

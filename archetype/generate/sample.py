@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from archetype.errors import ArchetypeError
-from archetype.generate.filters import filtered
+from archetype.generate.filters import BLOCK, VERY_LARGE, candidates
 from archetype.generate.grammar import Grammar
 from archetype.generate.logits_processors import LogitsProcessors
 from archetype.settings.generation import Sampling
@@ -52,9 +52,11 @@ class Sampler:
             sampling.max_new_tokens if limit is None else limit,
             may_end=grammar is None,
         )
-        self.counts: Tensor | None = None  # (V,) number of times each token was generated
+        self.counts: Tensor | None = None  # (V,) number of times each token was generated, and its penalty
         if sampling.presence_penalty or sampling.frequency_penalty:
-            self.counts = torch.zeros(vocab_size, device=device)
+            self.counts, self.penalties = torch.zeros(2, vocab_size, device=device)
+        self.biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long)
+        self.biases = torch.tensor(list(sampling.logit_bias.values()), device=device)
         self.generator = torch.Generator().manual_seed(sampling.seed)
         self.key = tuple(getattr(sampling, name) for name in FILTERS)
 
@@ -67,20 +69,21 @@ class Sampler:
         """Apply biases, penalties, processors and the grammar to the logits (V,) of this sequence, in place."""
         sampling = self.sampling
         if sampling.logit_bias:
-            logits[list(sampling.logit_bias)] += logits.new_tensor(list(sampling.logit_bias.values()))
+            logits[self.biased] += self.biases
         if self.counts is not None:
-            logits -= sampling.presence_penalty * (self.counts > 0) + sampling.frequency_penalty * self.counts
+            logits -= self.penalties
         self.processors(logits)
         if self.grammar is not None:
             try:
-                logits.masked_fill_(self.grammar.forbidden(len(logits)).to(logits.device), -torch.inf)
+                logits += self.grammar.forbidden(len(logits)).to(logits.device)
             except ArchetypeError as error:
                 self.error = error
 
     def consume(self, token: int) -> None:
         self.processors.consume(token)
         if self.counts is not None:
-            self.counts[token] += 1
+            count, sampling = self.counts[token : token + 1].add_(1), self.sampling
+            self.penalties[token] = sampling.presence_penalty * (count > 0) + sampling.frequency_penalty * count
         if self.grammar is not None:
             self.grammar.consume(token)
 
@@ -90,7 +93,8 @@ class Sampler:
         twin.generator = torch.Generator()
         twin.generator.set_state(self.generator.get_state())
         twin.processors = self.processors.fork()
-        twin.counts = None if self.counts is None else self.counts.clone()
+        if self.counts is not None:
+            twin.counts, twin.penalties = self.counts.clone(), self.penalties.clone()
         twin.grammar = None if self.grammar is None else self.grammar.fork()
         return twin
 
@@ -102,9 +106,11 @@ def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
         logits = logits.to(torch.float32, copy=True)
     for row in adjusted:
         samplers[row].adjust(logits[row])
+    # large rows are filtered one by one: intermediate results of several would not stay in a processor's cache
+    is_large = logits.shape[-1] > VERY_LARGE and logits.device.type == "cpu"
     groups: dict[object, list[int]] = {}
     for row, sampler in enumerate(samplers):
-        groups.setdefault(sampler.key, []).append(row)
+        groups.setdefault(row if is_large and not sampler.sampling.greedy else sampler.key, []).append(row)
     tokens = [0] * len(samplers)
     for rows in groups.values():
         group = logits if len(groups) == 1 else logits[rows]
@@ -118,8 +124,14 @@ def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
     # all rows have equal settings
     sampling = samplers[0].sampling
-    chosen = logits.argmax(-1) if sampling.greedy else _draw(filtered(logits, sampling), samplers)
-    tokens: list[int] = chosen.tolist()
+    if sampling.greedy:  # numpy compares numbers in vectors
+        best = logits.numpy().argmax(-1) if logits.device.type == "cpu" else logits.argmax(-1)
+        tokens: list[int] = best.tolist()
+        return tokens
+    remaining, blocks = candidates(logits, sampling)
+    tokens = _draw(remaining, samplers).tolist()
+    if blocks is not None:
+        tokens = [int(ids[token // BLOCK]) * BLOCK + token % BLOCK for ids, token in zip(blocks, tokens, strict=True)]
     return tokens
 
 

@@ -4,11 +4,13 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from math import isfinite
 
 import torch
 from torch import Tensor
 
 from archetype.errors import ArchetypeError
+from archetype.generate.filters import largest
 from archetype.generate.finite import check_finite
 from archetype.generate.reader import StepReader, TextReader, reads_by_steps
 from archetype.generate.request import Event, Logprobs, Request
@@ -272,7 +274,7 @@ class Scheduler:
 
     def _choose(self, logits: Tensor, requests: list[Request]) -> list[Event]:
         # logits: (requests, V); if their sum is finite, all of them are
-        errors = {} if bool(logits.sum().isfinite()) else self._not_finite(logits, requests)
+        errors = {} if isfinite(logits.sum()) else self._not_finite(logits, requests)
         allowed = logits.index_fill(1, self._suppressed, -torch.inf) if len(self._suppressed) else logits
         tokens = sample(allowed, [request.sampler for request in requests])
         logprobs = logprobs_of(logits, tokens, [request.num_logprobs for request in requests])
@@ -305,7 +307,7 @@ def logprobs_of(logits: Tensor, tokens: list[int], limits: list[int | None]) -> 
     for row, (token, limit) in enumerate(zip(tokens, limits, strict=True)):
         if limit is not None:
             logs = logits[row].float().log_softmax(-1)
-            values, ids = logs.topk(min(limit, len(logs)))
-            top = zip(ids.tolist(), values.tolist(), strict=True)
+            values, ids = largest(logs[None], limit)
+            top = zip(ids[0].tolist(), values[0].tolist(), strict=True)
             results[row] = Logprobs(float(logs[token]), tuple(top))
     return results

@@ -21,7 +21,7 @@ class Slots(Generic[T]):
     """Sequences decoded together, each in one row of a shared state, or in `num_beams` rows for beam search.
 
     A step has rows for 1, 2, 4, 8, ... sequences, as few as possible, so that few steps are recorded. Slots in use come
-    first. The state grows on demand and never shrinks.
+    first. The state grows on demand and never shrinks. Methods are called in inference mode.
 
     Args:
         num_beams: rows of a sequence, which share its source.
@@ -60,7 +60,6 @@ class Slots(Generic[T]):
         # capacity of a row, and of its source, in tokens
         return self.state.capacity, self._source_length
 
-    @torch.inference_mode()
     def reserve(self, num_sequences: int, capacity: int, source_length: int = 1) -> None:
         """Grow the state, if needed, for this many sequences of this many tokens, and for sources of this length."""
         context, state, known = self.model.spec.context_length, self.state, self._source_length
@@ -80,7 +79,6 @@ class Slots(Generic[T]):
         if count := len(self.sequences):
             self.state.insert(self._rows(range(count)), state.rows(0, count * self.num_beams))
 
-    @torch.inference_mode()
     def put(self, slots: list[int], sequences: list[T], state: State) -> None:
         """Insert prefilled sequences into these slots, or into the first free slots. Call `reserve` first."""
         self.state.insert(self._rows(slots), state)
@@ -90,7 +88,6 @@ class Slots(Generic[T]):
     def join(self, sequence: T, state: State) -> None:
         self.put([len(self.sequences)], [sequence], state)
 
-    @torch.inference_mode()
     def leave(self, sequence: T) -> None:
         """Remove a sequence. The sequence in the last slot takes its slot."""
         slot, last = self.sequences.index(sequence), self.sequences.pop()
@@ -99,34 +96,30 @@ class Slots(Generic[T]):
             self.sequences[slot] = last
         self.state.lengths[len(self.sequences) * self.num_beams :] = 0
 
-    @torch.inference_mode()
     def clear(self, sequence: T) -> None:
         """Zero the rows of a sequence to remove NaN values, which masks would not hide (0 * NaN = NaN)."""
         self.state.insert(self._rows([self.sequences.index(sequence)]), self.empty_state(1, self.state.capacity))
 
-    @torch.inference_mode()
     def copy(self, slot: int, length: int | None = None) -> State:
         """Return a copy of the state of a slot, or of its first `length` tokens."""
         length = int(self.state.lengths[slot * self.num_beams]) if length is None else length
         return copy_rows(self.state, self._rows([slot]), length)
 
-    @torch.inference_mode()
     def current_step(self) -> DecodeStep:
         """Return the decode step for the rows in use. Spare rows keep length 0."""
         slots, used = self._bucket(len(self.sequences)), len(self.sequences) * self.num_beams
         if slots not in self._steps:
             self._steps[slots] = self.make_step(self.model, self.state.rows(0, slots * self.num_beams))
-        self.state.lengths[used:] = 0
+        if used < slots * self.num_beams:
+            self.state.lengths[used:] = 0
         return self._steps[slots]
 
-    @torch.inference_mode()
     def step(self, newest: list[int]) -> Tensor:
         """Decode one token of each sequence. Return the logits of the next tokens, (rows in use, V)."""
         step = self.current_step()
         tokens = torch.tensor(newest + [0] * (len(step.state.lengths) - len(newest)), device=self.device)
         return step(tokens[:, None])[: len(newest)]
 
-    @torch.inference_mode()
     def verify(self, tokens: list[list[int]]) -> Tensor:
         """Return logits after each sequence's newest token and each of its draft tokens, (rows in use, T, V)."""
         assert isinstance(self.model, CausalModel)
@@ -141,7 +134,6 @@ class Slots(Generic[T]):
             logits.append(self._readers[slot](sequence))
         return torch.nn.utils.rnn.pad_sequence(logits, batch_first=True)
 
-    @torch.inference_mode()
     def shorten(self, lengths: list[int]) -> None:
         """Shorten each sequence's state to this many tokens."""
         self.state.lengths[: len(lengths)] = torch.tensor(lengths, device=self.device)

@@ -22,7 +22,7 @@ class CausalModel(TokenModel):
 
         Args:
             capacity: maximal length of a sequence in tokens (absent: the context length).
-            dtype: data type of the cache (absent: the model's).
+            dtype: data type of the state (absent: the model's); keys and values have `cache_dtype` if it is set.
         """
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
         layers = self.new_layers(batch, capacity, dtype or self.dtype, self.device)

@@ -22,8 +22,10 @@ TYPES: tuple[torch.dtype | str, ...] = (
     "int8",
     "int4",
     "lossless",
+    torch.float16,
 )
 FLOATS = (torch.float32, torch.bfloat16)
+CACHED = (*FLOATS, torch.float16, torch.int8)  # data types of a cache
 WHOLE = ("copy", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "where", "eq", "ne", "lt", "le", "gt", "ge",
          "and", "or", "not", "remainder", "floor_divide")  # fmt: skip  # also for integers
 FUNCTIONS = (
@@ -67,6 +69,7 @@ Number = Annotated[float, Kind("number", ctypes.c_double)]
 Flag = Annotated[bool, Kind("flag", ctypes.c_bool)]
 Type = Annotated[torch.dtype | str, _one_of("Type", TYPES)]
 Float = Annotated[torch.dtype, _one_of("Float", FLOATS)]
+Cached = Annotated[torch.dtype, _one_of("Cached", [torch.int8 if type == "int8" else type for type in TYPES])]
 Function = Annotated[str, _one_of("Function", FUNCTIONS)]
 Row = Annotated[str, _one_of("Row", ROWS)]
 Gate = Annotated[str, _one_of("Gate", GATES)]

@@ -2,12 +2,14 @@
 #pragma once
 #include "product.h"
 
+#include <type_traits>
+
 constexpr long SPAN = 128;    // slots whose scores are computed before their values are added
 constexpr long TOGETHER = 32;  // queries of one key head that read its cache together
 
 // Read 2 W numbers of a row (n may be less) as two vectors. Of bfloat16, these are the even and the odd numbers: a 32-bit lane holds one of
 // each, which a shift and a mask turn into float32.
-static inline void load_two(const float* p, long n, floats (&v)[2]) {
+template <class T> static inline void load_two(const T* p, long n, floats (&v)[2]) {
     v[0] = n >= W ? load(p) : load_part(p, n);
     v[1] = n >= 2 * W ? load(p + W) : n > W ? load_part(p + W, n - W) : floats{};
 }
@@ -21,7 +23,7 @@ static inline void load_two(const bfloat16* p, long n, floats (&v)[2]) {
 
 // Index of number i of a row in the order of load_two, and the length of a row of n numbers, padded to whole pairs of vectors.
 template <class T> static inline long place_of(long i) {
-    return sizeof(T) == sizeof(float) ? i : i / (2 * W) * (2 * W) + i % 2 * W + i % (2 * W) / 2;
+    return !std::is_same_v<T, bfloat16> ? i : i / (2 * W) * (2 * W) + i % 2 * W + i % (2 * W) / 2;
 }
 static inline long padded(long n) { return (n + 2 * W - 1) / (2 * W) * (2 * W); }
 
@@ -67,7 +69,9 @@ template <class T> struct Places {
 };
 
 // scores (N, SPAN) += scale q k for n keys and N queries, ldq numbers apart. With several queries, each key is converted to float32 once.
-template <class T, class X> static void add_scores(const Places<T>& keys, const X* q, long ldq, long N, float scale, float* scores) {
+// `factors` are those of the keys (null: 1).
+template <class T, class X>
+static void add_scores(const Places<T>& keys, const X* q, long ldq, long N, float scale, const float* factors, float* scores) {
     constexpr bool WIDENS = sizeof(T) < sizeof(X);
     const long P = keys.width, ldw = padded(P);
     float* const wide = scratch<float>(3, 2 * W * ldw);
@@ -87,10 +91,11 @@ template <class T, class X> static void add_scores(const Places<T>& keys, const 
                 load_two(rows + row * ld + i, P - i, v);
                 store(wide + row * ldw + i, v[0]), store(wide + row * ldw + i + W, v[1]);
             }
+        const floats factor = factors ? scale * load(factors + s) : splat(scale);
         for (long m = 0; m < N; m++) {
             float* const y = scores + m * SPAN + s;
-            if (WIDENS && N > 1) store(y, load(y) + scale * dot_keys(wide, ldw, (const float*)q + m * ldq, ldw));
-            else store(y, load(y) + scale * dot_keys(rows, ld, q + m * ldq, P));
+            if (WIDENS && N > 1) store(y, load(y) + factor * dot_keys(wide, ldw, (const float*)q + m * ldq, ldw));
+            else store(y, load(y) + factor * dot_keys(rows, ld, q + m * ldq, P));
         }
     }
 }
@@ -193,26 +198,32 @@ struct AttendArguments {
     Optional<float> sinks;  // H, logits that take a share of the weights
     Optional<void> mask;  // B H T S: whether a pair is allowed, or a number added to its score
     Optional<void> q2, keys2;  // B H T P2, B K S P2
+    Optional<float> keys_scales, values_scales, keys2_scales;  // B K S, of int8: the factor of a slot's numbers
     int64_t batch, heads, key_heads, queries;  // B H K T
     int64_t places, features, value_features, features2;  // S P Q P2
     int64_t q_strides[3], q2_strides[3];  // b h t
     int64_t keys_strides[3], keys2_strides[3], values_strides[3];  // b k s
+    int64_t keys_scales_strides[3], values_scales_strides[3], keys2_scales_strides[3];  // b k s
     int64_t positions_strides[2], y_strides[3], mask_strides[4];  // b t, b h t, b h t s
     int64_t window;  // positions that a query sees, itself included; 0: all
     int64_t part;  // slots that one thread sums; S or more: a single part
     double scale;
     double softcap;  // c of c tanh(score / c); 0: none
-    Float q_type, cache_type, y_type;
+    Float q_type, y_type;
+    Cached cache_type;
     Type mask_type;
     bool is_ring;  // the buffers are rings, whose slots are all within the window
     bool is_by_distance;  // the mask is that of a query in the last slot, and depends only on the distance
-    FIELDS(y, q, keys, values, positions, slopes, sinks, mask, q2, keys2, batch, heads, key_heads, queries, places, features,
-           value_features, features2, q_strides, q2_strides, keys_strides, keys2_strides, values_strides, positions_strides, y_strides,
-           mask_strides, window, part, scale, softcap, q_type, cache_type, y_type, mask_type, is_ring, is_by_distance)
+    FIELDS(y, q, keys, values, positions, slopes, sinks, mask, q2, keys2, keys_scales, values_scales, keys2_scales, batch, heads,
+           key_heads, queries, places, features, value_features, features2, q_strides, q2_strides, keys_strides, keys2_strides,
+           values_strides, keys_scales_strides, values_scales_strides, keys2_scales_strides, positions_strides, y_strides, mask_strides,
+           window, part, scale, softcap, q_type, y_type, cache_type, mask_type, is_ring, is_by_distance)
 };
 
 static inline bool is_complete(const AttendArguments& a) {
-    return (a.features2 == 0 || (a.q2 && a.keys2)) && a.key_heads && a.heads % a.key_heads == 0 && a.part > 0 && a.part % SPAN == 0;
+    const bool has_scales = a.keys_scales && a.values_scales && (a.features2 == 0 || a.keys2_scales);
+    return (a.cache_type != INT8 || has_scales) && (a.features2 == 0 || (a.q2 && a.keys2)) && a.key_heads &&
+           a.heads % a.key_heads == 0 && a.part > 0 && a.part % SPAN == 0;
 }
 
 // Apply softcap, ALiBi and mask to the scores of one query for n slots from `first` on.
@@ -282,13 +293,23 @@ static void attend_part(const AttendArguments& a, const Worker& worker, long b, 
             const bool is_last = k + 1 == a.key_heads && b + 1 == a.batch;
             return Places<T>{head + first * of[2], is_last ? nullptr : head + further + begin * of[2], of[2], width, n, high - first};
         };
+        alignas(64) float factors[SPAN] = {};
+        const auto factors_of = [&](const float* scales, const int64_t* of) -> const float* {
+            if constexpr (std::is_same_v<T, int8_t>) {
+                for (long s = 0; s < n; s++) factors[s] = scales[b * of[0] + k * of[1] + (first + s) * of[2]];
+                return factors;
+            }
+            return nullptr;
+        };
         std::fill(scores, scores + N * SPAN, 0.0f);
-        add_scores(places(a.keys, sk, P), q, ldq, N, a.scale, scores);
-        if (P2) add_scores(places(a.keys2, sk2, P2), q2, ldq2, N, a.scale, scores);
+        add_scores(places(a.keys, sk, P), q, ldq, N, a.scale, factors_of(a.keys_scales, a.keys_scales_strides), scores);
+        if (P2) add_scores(places(a.keys2, sk2, P2), q2, ldq2, N, a.scale, factors_of(a.keys2_scales, a.keys2_scales_strides), scores);
+        const float* const of_values = factors_of(a.values_scales, a.values_scales_strides);
         for (long m = 0; m < N; m++) {
             if (a.softcap > 0 || a.slopes || a.mask)
                 adjust_scores(a, b, k * G + (query + m) % G, (query + m) / G, positions[m], first, n, scores + m * SPAN);
             running[m].weigh(scores + m * SPAN, first, n, y + m * ldy, ldy);
+            for (long s = 0; of_values && s < n; s++) scores[m * SPAN + s] *= of_values[s];
         }
         add_values(places(a.values, sv, Q), scores, N, y);
     }
@@ -320,6 +341,8 @@ static void attend(const AttendArguments& a, const Worker& worker) {
         if (a.q_type == BFLOAT16 && a.cache_type == BFLOAT16) return attend_part<bfloat16, bfloat16>(a, worker, b, k, query, N, part);
 #endif
         if (a.cache_type == FLOAT32) attend_part<float, float>(a, worker, b, k, query, N, part);
+        else if (a.cache_type == INT8) attend_part<int8_t, float>(a, worker, b, k, query, N, part);
+        else if (a.cache_type == FLOAT16) attend_part<float16, float>(a, worker, b, k, query, N, part);
         else attend_part<bfloat16, float>(a, worker, b, k, query, N, part);
     });
 }
@@ -353,7 +376,8 @@ struct AppendArguments {
     const int64_t* positions;  // B T; the slot is the position modulo S
     int64_t batch, heads, added_places, features, places;  // B K T P S
     int64_t added_strides[3], buffer_strides[3], positions_strides[2];  // b k t, b k s, b t
-    Float added_type, buffer_type;
+    Float added_type;
+    Cached buffer_type;
     FIELDS(buffer, added, positions, batch, heads, added_places, features, places, added_strides, buffer_strides, positions_strides,
            added_type, buffer_type)
 };
@@ -372,6 +396,39 @@ static void append(const AppendArguments& a, const Worker& worker) {
                 put_all(a.buffer, a.buffer_type, b * sb[0] + k * sb[1] + place * sb[2], 1, P,
                         as_floats(a.added, a.added_type, b * sn[0] + k * sn[1] + t * sn[2], 1, P, numbers));
         }
+    });
+}
+
+// Write new keys or values into their slots as int8, with one factor for each slot and head.
+struct AppendScaledArguments {
+    int8_t* buffer;  // B K S P
+    float* scales;  // B K S
+    const void* added;  // B K T P
+    const int64_t* positions;  // B T; the slot is the position modulo S
+    int64_t batch, heads, added_places, features, places;  // B K T P S
+    int64_t added_strides[3], buffer_strides[3], scales_strides[3], positions_strides[2];  // b k t, b k s, b k s, b t
+    Float added_type;
+    FIELDS(buffer, scales, added, positions, batch, heads, added_places, features, places, added_strides, buffer_strides,
+           scales_strides, positions_strides, added_type)
+};
+
+static inline bool is_complete(const AppendScaledArguments& a) { return a.places > 0; }
+
+static void append_scaled(const AppendScaledArguments& a, const Worker& worker) {
+    const long K = a.heads, T = a.added_places, P = a.features;
+    const int64_t *sn = a.added_strides, *sb = a.buffer_strides, *ss = a.scales_strides, *sp = a.positions_strides;
+    share(worker, a.batch * T * K, 1, [&](long item, long) {
+        const long k = item % K, t = item / K % T, b = item / K / T, position = a.positions[b * sp[0] + t * sp[1]];
+        if (!worker.is_index(position, INT64_MAX)) return;
+        const float* x = as_floats(a.added, a.added_type, b * sn[0] + k * sn[1] + t * sn[2], 1, P, scratch<float>(0, P));
+        float largest = 0, scale;
+        bool are_numbers = true;
+        for (long i = 0; i < P; i++) largest = std::max(largest, std::fabs(x[i])), are_numbers &= x[i] == x[i];
+        const long place = position % a.places;
+        a.scales[b * ss[0] + k * ss[1] + place * ss[2]] = scale = are_numbers ? largest / 127 : NAN;
+        int8_t* const y = a.buffer + b * sb[0] + k * sb[1] + place * sb[2];
+        for (long i = 0; i < P; i++)  // not finite: the factor alone keeps it visible
+            y[i] = scale > 0 && scale < INFINITY ? (int8_t)std::clamp(std::nearbyint(x[i] / scale), -127.0f, 127.0f) : 0;
     });
 }
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from archetype.native.arguments import FLOATS, TYPES
+from archetype.native.arguments import CACHED, FLOATS, TYPES
 from archetype.native.kernels import Kernels, without_context
 from archetype.native.library import library
-from archetype.native.operations import Append, Attend, CopyPlaces, JoinParts
+from archetype.native.operations import Append, AppendScaled, Attend, CopyPlaces, JoinParts
 from archetype.native.products import too_many
 from archetype.native.translations import SERIAL
 
@@ -19,7 +19,7 @@ def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> 
 
     The slot of a token is its position modulo S. Returns the buffer, or None for unsupported data types.
     """
-    if new.dtype not in FLOATS or buffer.dtype not in FLOATS or new.stride(-1) != 1 or buffer.stride(-1) != 1:
+    if new.dtype not in FLOATS or buffer.dtype not in CACHED or new.stride(-1) != 1 or buffer.stride(-1) != 1:
         return None
     batch, heads, length, features = new.shape
     entry = Append(
@@ -37,6 +37,23 @@ def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> 
         added_type=new.dtype,
         buffer_type=buffer.dtype,
     )
+    kernels.emit(entry, serial=new.numel() <= SERIAL)
+    return buffer
+
+
+def append_scaled(kernels: Kernels, new: Tensor, buffer: Tensor, scales: Tensor, positions: Tensor) -> Tensor | None:
+    """Write new keys or values, (B, K, T, P), into an int8 buffer, (B, K, S, P), with their factors, (B, K, S, 1).
+
+    Like `append` otherwise.
+    """
+    if new.dtype not in FLOATS or buffer.dtype != torch.int8 or new.stride(-1) != 1 or buffer.stride(-1) != 1:
+        return None
+    batch, heads, length, features = new.shape
+    entry = AppendScaled(
+        buffer=buffer, scales=scales, added=new, positions=positions, batch=batch, heads=heads, added_places=length,
+        features=features, places=buffer.shape[2], added_strides=new.stride(), buffer_strides=buffer.stride(),
+        scales_strides=scales.stride(), positions_strides=_strides_of_positions(positions), added_type=new.dtype,
+    )  # fmt: skip
     kernels.emit(entry, serial=new.numel() <= SERIAL)
     return buffer
 
@@ -91,6 +108,7 @@ def attend(
     mask: Tensor | None = None,
     second: tuple[Tensor, Tensor] | None = None,
     distances: Tensor | None = None,
+    scales: tuple[Tensor, ...] = (),
 ) -> Tensor | None:
     """Emit softmax(scale q k^T) v for few queries; None if the kernel does not support a data type or layout.
 
@@ -110,6 +128,7 @@ def attend(
         second: further queries and keys, whose products are added to the scores.
         distances: (1, H, 1, S), instead of a mask: numbers added to the scores of a query in the last slot; an earlier
             query gets the numbers of the same distances.
+        scales: factors of keys, values and further keys of int8, (B, K, S, 1) each.
     """
     batch, heads, length, features = q.shape
     mask = mask if distances is None else distances
@@ -118,12 +137,17 @@ def attend(
     others = [*caches, q, *([] if second is None else [second[0]]), *floats]
     if too_many(kernels, batch * length, q.dtype) or any(cache.dtype != keys.dtype for cache in caches):
         return None
-    if not {q.dtype, keys.dtype} <= set(FLOATS) or any(tensor.stride(-1) != 1 for tensor in others):
+    if q.dtype not in FLOATS or keys.dtype not in CACHED or any(tensor.stride(-1) != 1 for tensor in others):
         return None
     if any(tensor.dtype != torch.float32 for tensor in floats):
         return None
-    if (mask is not None and mask.dtype not in TYPES) or not keys.shape[2]:
+    if (
+        (mask is not None and mask.dtype not in TYPES)
+        or not keys.shape[2]
+        or bool(scales) != (keys.dtype == torch.int8)
+    ):
         return None
+    keys_scales, values_scales, keys2_scales = (*scales, None, None, None)[:3]
     value_features = values.shape[3]
     # (B, H, T, Q) in the layout (B, T, H, Q), so that merging the heads is a view
     y = torch.empty(batch, length, heads, value_features, dtype=q.dtype).transpose(1, 2)
@@ -133,12 +157,16 @@ def attend(
     masks = (0,) * 4 if mask is None else mask.expand(batch, heads, length, keys.shape[2]).stride()
     entry = Attend(
         y=y if parts is None else parts, q=q, keys=keys, values=values, positions=positions, slopes=slopes, sinks=sinks,
-        mask=mask, q2=q2, keys2=keys2, batch=batch, heads=heads, key_heads=keys.shape[1], queries=length,
+        mask=mask, q2=q2, keys2=keys2, keys_scales=keys_scales,
+        values_scales=values_scales, keys2_scales=keys2_scales, batch=batch,
+        heads=heads, key_heads=keys.shape[1], queries=length,
         places=keys.shape[2], features=features, value_features=value_features,
         features2=0 if q2 is None else q2.shape[3], q_strides=_strides(q), q2_strides=_strides(q2),
         keys_strides=_strides(keys), keys2_strides=_strides(keys2), values_strides=_strides(values),
+        keys_scales_strides=_strides(keys_scales), values_scales_strides=_strides(values_scales),
+        keys2_scales_strides=_strides(keys2_scales),
         positions_strides=_strides_of_positions(positions), y_strides=_strides(y), mask_strides=masks, window=window,
-        part=PART, scale=scale, softcap=softcap or 0.0, q_type=q.dtype, cache_type=keys.dtype, y_type=y.dtype,
+        part=PART, scale=scale, softcap=softcap or 0.0, q_type=q.dtype, y_type=y.dtype, cache_type=keys.dtype,
         mask_type=(q if mask is None else mask).dtype, is_ring=is_ring, is_by_distance=distances is not None,
     )  # fmt: skip
     kernels.emit(entry)

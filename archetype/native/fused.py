@@ -110,6 +110,13 @@ def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> 
     return native.append(kernels, new, buffer, positions)
 
 
+def append_scaled(kernels: Kernels, new: Tensor, buffer: Tensor, scales: Tensor, positions: Tensor) -> Tensor | None:
+    """Write new keys or values into an int8 buffer and its scales; None with gradients. Like `append` otherwise."""
+    if torch.is_grad_enabled() or not (kernels.records or kernels.support(new)):
+        return None
+    return native.append_scaled(kernels, new, buffer, scales, positions)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:
     """Return RMSNorm of x in the given data type. A training step saves only x for the backward pass."""
     if not FUSED.support(x, weight) or dtype not in FLOATS or (distance := _distance(x)) is None:

@@ -27,6 +27,7 @@ static const Operation operations[] = {
     OPERATION(attend),
     OPERATION(join_parts),
     OPERATION(append),
+    OPERATION(append_scaled),
     OPERATION(copy_places),
     OPERATION(pointwise),
     OPERATION(rows),

@@ -5,6 +5,7 @@ The order of the classes is the order of `operations` in kernels.cpp.
 
 from archetype.native.arguments import (
     Arguments,
+    Cached,
     Flag,
     Float,
     Function,
@@ -84,6 +85,9 @@ class Attend(Arguments):
     mask: Optional
     q2: Optional
     keys2: Optional
+    keys_scales: Optional
+    values_scales: Optional
+    keys2_scales: Optional
     batch: Size
     heads: Size
     key_heads: Size
@@ -97,6 +101,9 @@ class Attend(Arguments):
     keys_strides: Sizes3
     keys2_strides: Sizes3
     values_strides: Sizes3
+    keys_scales_strides: Sizes3
+    values_scales_strides: Sizes3
+    keys2_scales_strides: Sizes3
     positions_strides: Sizes2
     y_strides: Sizes3
     mask_strides: Sizes4
@@ -105,8 +112,8 @@ class Attend(Arguments):
     scale: Number
     softcap: Number
     q_type: Float
-    cache_type: Float
     y_type: Float
+    cache_type: Cached
     mask_type: Type
     is_ring: Flag
     is_by_distance: Flag
@@ -144,7 +151,27 @@ class Append(Arguments):
     buffer_strides: Sizes3
     positions_strides: Sizes2
     added_type: Float
-    buffer_type: Float
+    buffer_type: Cached
+
+
+@operation
+class AppendScaled(Arguments):
+    """Write new keys or values into their cache slots as int8, with a factor for each slot and head."""
+
+    buffer: Written
+    scales: Written
+    added: Read
+    positions: Read
+    batch: Size
+    heads: Size
+    added_places: Size
+    features: Size
+    places: Size
+    added_strides: Sizes3
+    buffer_strides: Sizes3
+    scales_strides: Sizes3
+    positions_strides: Sizes2
+    added_type: Float
 
 
 @operation

@@ -47,11 +47,11 @@ class NotRecordable(Exception):
 
 @dataclass
 class NativeCall:
-    """A native operation, with the tensors that it reads and writes."""
+    """A native operation, with the addresses of the memory that it reads and writes."""
 
     entry: Entry
-    reads: tuple[Tensor, ...]
-    writes: tuple[Tensor, ...]
+    reads: set[int]
+    writes: set[int]
 
 
 @dataclass
@@ -63,8 +63,8 @@ class TorchCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: tuple[Tensor, ...]  # empty for an in-place operation
-    reads: tuple[Tensor, ...]
-    writes: tuple[Tensor, ...]
+    reads: set[int]
+    writes: set[int]
 
     def __call__(self) -> None:
         leaves = tree_leaves(self.function(*self.args, **self.kwargs))
@@ -180,15 +180,15 @@ class Recorder(TorchDispatchMode, Kernels):
             raise NotRecordable(f"{function} in {_computing_module()}")
         result = function(*args, **kwargs)
         outputs = tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-        reads = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+        reads = {_memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         self.memory.extend(outputs)
-        read_memory = {_memory(tensor) for tensor in reads}  # an output in memory that is read is a view: no call
+        writes = {_memory(output) for output in outputs}
         if function._schema.is_mutable and function not in IGNORED:
-            self.calls.append(TorchCall(_computing_module(), function, args, kwargs, (), reads, outputs or reads))
-        elif any(_memory(output) not in read_memory for output in outputs):
-            self._own |= {_memory(output) for output in outputs} - read_memory
+            self.calls.append(TorchCall(_computing_module(), function, args, kwargs, (), reads, writes or reads))
+        elif writes - reads:  # an output in memory that is read is a view: no call
+            self._own |= writes - reads
             if function not in IGNORED:
-                self.calls.append(TorchCall(_computing_module(), function, args, kwargs, outputs, reads, outputs))
+                self.calls.append(TorchCall(_computing_module(), function, args, kwargs, outputs, reads, writes))
         return result
 
     def emit(self, arguments: Arguments, serial: bool = False) -> None:
@@ -196,8 +196,9 @@ class Recorder(TorchDispatchMode, Kernels):
         if arguments.is_empty:
             return
         entry = arguments.entry(serial)
-        self.calls.append(NativeCall(entry, arguments.tensors, arguments.writes))
-        self._own |= {_memory(tensor) for tensor in arguments.writes}
+        reads, writes = ({_memory(tensor) for tensor in tensors} for tensors in (arguments.tensors, arguments.writes))
+        self.calls.append(NativeCall(entry, reads, writes))
+        self._own |= writes
         self.memory.append(arguments)
         self.library.run(entry, 1, self.threads)
 
@@ -222,20 +223,21 @@ class Recorder(TorchDispatchMode, Kernels):
     def _changing_calls(self) -> list[Call]:
         # Calls that touch memory that changes between replays, directly or through other calls. A call that fills a
         # tensor with constants is among them if a later call changes that tensor in place: each replay fills it again.
-        changing, count = self._inputs, 0
+        changing, count = set(self._inputs), 0
         while len(changing) != count:
             count = len(changing)
-            calls = [call for call in self.calls if changing & _touched(call)]
-            changing = changing | {_memory(tensor) for call in calls for tensor in call.writes}
-        return calls
+            for call in self.calls:
+                if changing & (call.reads | call.writes):
+                    changing |= call.writes
+        return [call for call in self.calls if changing & (call.reads | call.writes)]
 
     def _needed(self, calls: list[Call], outputs: Sequence[Tensor]) -> list[Call]:
         # Backwards from what the caller reads: outputs, and inputs that are updated in place, such as caches.
         needed = {_memory(tensor) for tensor in outputs} | self._inputs
         result = []
         for call in reversed(calls):
-            if needed & {_memory(tensor) for tensor in call.writes}:
-                needed |= {_memory(tensor) for tensor in call.reads}
+            if needed & call.writes:
+                needed |= call.reads
                 result.append(call)
         return result[::-1]
 
@@ -256,10 +258,6 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr() or id(tensor)
 
 
-def _touched(call: Call) -> set[int]:
-    return {_memory(tensor) for tensor in (*call.reads, *call.writes)}
-
-
 def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
     """Return the entries as one array, with barriers where threads must wait for each other.
 
@@ -273,7 +271,7 @@ def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
     written: dict[bool, set[int]] = {False: set(), True: set()}
     for index, call in enumerate(calls):
         serial = bool(call.entry.serial)
-        reads, writes = ({_memory(tensor) for tensor in tensors} for tensors in (call.reads, call.writes))
+        reads, writes = call.reads, call.writes
         # An entry must not read or overwrite what others write (RAW, WAW), nor overwrite what they still read (WAR).
         others = (False,) if serial else (False, True)
         call.entry.barrier = any(written[kind] & (reads | writes) or read[kind] & writes for kind in others)

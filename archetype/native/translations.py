@@ -41,7 +41,7 @@ def pointwise(kernels: Kernels, name: str, out: Tensor, *inputs: Tensor | float,
     if any(tensor.dtype not in TYPES for tensor in (out, *tensors)):
         return None
     # Integers and booleans only: computed in int64, as float32 would round large integers.
-    whole = not any(tensor.dtype in FLOATS for tensor in (out, *tensors))
+    whole = not any(tensor.is_floating_point() for tensor in (out, *tensors))
     if whole and (name not in WHOLE or any(isinstance(value, float) for value in inputs)):
         return None
     constant = torch.int64 if whole else torch.float32
@@ -177,7 +177,7 @@ def _clamp(
     y: Tensor | None = x
     for name, bound in (("maximum", min), ("minimum", max)):
         if bound is not None and y is not None:
-            y = pointwise(kernels, name, torch.empty_like(x), y, bound if x.dtype in FLOATS else int(bound))
+            y = pointwise(kernels, name, torch.empty_like(x), y, bound if x.is_floating_point() else int(bound))
     return y if y is not x else None
 
 

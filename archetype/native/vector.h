@@ -25,6 +25,9 @@ typedef int32_t ints __attribute__((vector_size(4 * W)));
 typedef uint32_t words __attribute__((vector_size(4 * W)));
 typedef uint16_t bfloat16;
 typedef uint16_t half;
+struct float16 {  // a type of its own, since `half` and `bfloat16` are one type for overloads
+    half bits;
+};
 
 static inline floats splat(float x) { return x - floats{}; }  // scalars broadcast; subtracting zeros keeps -0.0
 static inline ints splat(int32_t x) { return x - ints{}; }
@@ -88,6 +91,33 @@ static inline floats load_half(const half* p) {
 #endif
 }
 
+static inline floats load(const float16* p) { return load_half((const half*)p); }
+static inline float to_float(float16 x) { return half_to_float(x.bits); }
+
+static inline floats load(const int8_t* p) {
+#if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
+    return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif WIDTH == 8 && defined(__AVX2__)
+    return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+    floats v;
+    for (int i = 0; i < W; i++) v[i] = p[i];
+    return v;
+#endif
+}
+
+static inline half to_half(float x) {  // round to nearest, ties to even; 65520 and more become infinite
+    uint32_t bits, magnitude;
+    memcpy(&bits, &x, 4);
+    const half sign = bits >> 16 & 0x8000;
+    magnitude = bits & 0x7fffffff;
+    if (magnitude >= 0x477ff000) return sign | (x != x ? 0x7e00 : 0x7c00);
+    if (magnitude >= 0x38800000) return sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    const float shifted = std::fabs(x) + 0.5f;  // subnormal in half: the low bits of 0.5 + |x| count multiples of 2^-24
+    memcpy(&bits, &shifted, 4);
+    return sign | (bits - 0x3f000000);
+}
+
 // Load n < W numbers; the other lanes are 0.
 template <class T> static inline floats load_part(const T* p, long n) {
     T lanes[W] = {};
@@ -113,6 +143,16 @@ static inline void store(bfloat16* p, floats v) {  // to_bfloat16 of each lane
     const ints is_number = v == v;
     const halves y = __builtin_convertvector((words)((is_number & (ints)rounded) | (~is_number & 0x7fc0)), halves);
     memcpy(p, &y, sizeof y);
+}
+
+static inline void store(float16* p, floats v) {  // to_half of each lane
+#if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+#elif WIDTH == 8 && defined(__AVX2__) && defined(__F16C__)
+    _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+#else
+    for (int i = 0; i < W; i++) p[i].bits = to_half(v[i]);
+#endif
 }
 
 // a b + c, rounded once if the processor can. Left to the compiler, a * b + c would be rounded once in some places and twice in others, and

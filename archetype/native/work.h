@@ -17,7 +17,7 @@ struct Entry {
     const void* arguments;  // the operation's struct, such as ProductArguments
 };
 
-ENUMERATION(enum, Type, FLOAT32, BFLOAT16, INT64, BOOL, INT8, INT4, LOSSLESS)
+ENUMERATION(enum, Type, FLOAT32, BFLOAT16, INT64, BOOL, INT8, INT4, LOSSLESS, FLOAT16)
 
 // A data type that kernels compute in; the other types are only stored or indices.
 struct Float {
@@ -26,6 +26,14 @@ struct Float {
 };
 static inline const char* kind(const Float&) { return "Float"; }
 static inline bool is_valid(const Float& x) { return x == FLOAT32 || x == BFLOAT16; }
+
+// A data type of a cache, which kernels read and write but do not compute in.
+struct Cached {
+    Type type;
+    operator Type() const { return type; }
+};
+static inline const char* kind(const Cached&) { return "Cached"; }
+static inline bool is_valid(const Cached& x) { return x == FLOAT32 || x == BFLOAT16 || x == FLOAT16 || x == INT8; }
 constexpr int MAX_THREADS = 256;
 constexpr long PIECE = 32768;  // bytes of weights that a thread takes at a time
 
@@ -117,6 +125,7 @@ static inline float get(const void* p, int type, long i) {
     switch (type) {
         case FLOAT32: return ((const float*)p)[i];
         case BFLOAT16: return to_float(((const bfloat16*)p)[i]);
+        case FLOAT16: return to_float(((const float16*)p)[i]);
         case INT64: return (float)((const int64_t*)p)[i];
         default: return ((const uint8_t*)p)[i];
     }
@@ -126,12 +135,13 @@ static inline void put(void* p, int type, long i, float x) {
     switch (type) {
         case FLOAT32: ((float*)p)[i] = x; break;
         case BFLOAT16: ((bfloat16*)p)[i] = to_bfloat16(x); break;
+        case FLOAT16: ((float16*)p)[i].bits = to_half(x); break;
         case INT64: ((int64_t*)p)[i] = (int64_t)x; break;
         default: ((uint8_t*)p)[i] = x != 0;
     }
 }
 
-static inline void widen(const bfloat16* p, long n, float* y) {
+template <class T> static inline void widen(const T* p, long n, float* y) {
     long i = 0;
     for (; i + W <= n; i += W) store(y + i, load(p + i));
     for (; i < n; i++) y[i] = to_float(p[i]);
@@ -149,8 +159,11 @@ static inline void put_all(void* p, int type, long start, long stride, long n, c
         if (stride == 1) memcpy(y, x, n * sizeof(float));
         else
             for (long i = 0; i < n; i++) y[i * stride] = x[i];
-    } else
-        for (long i = 0; i < n; i++) put(p, type, start + i * stride, x[i]);
+    } else {
+        long i = 0;
+        for (; type == FLOAT16 && stride == 1 && i + W <= n; i += W) store((float16*)p + start + i, load(x + i));
+        for (; i < n; i++) put(p, type, start + i * stride, x[i]);
+    }
 }
 
 // Return n numbers of p as contiguous float32: p itself if they already are, else `buffer` with a copy.
@@ -160,6 +173,7 @@ static const float* as_floats(const void* p, int type, long start, long stride, 
     else if (type == FLOAT32)
         for (long i = 0; i < n; i++) buffer[i] = ((const float*)p)[start + i * stride];
     else if (type == BFLOAT16 && stride == 1) widen((const bfloat16*)p + start, n, buffer);
+    else if (type == FLOAT16 && stride == 1) widen((const float16*)p + start, n, buffer);
     else if (type == BFLOAT16)
         for (long i = 0; i < n; i++) buffer[i] = to_float(((const bfloat16*)p)[start + i * stride]);
     else

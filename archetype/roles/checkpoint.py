@@ -27,6 +27,7 @@ class MixerQuirks:
     """Facts about a family's mixers that are only in its code, not in config.json or the tensors."""
 
     interleaved: bool = False  # rotary pairs are adjacent features
+    index_interleaved: bool = False  # the same in the index of sparse attention
     doubled_query: DoubledQuery | None = None  # layout of queries and gates in one tensor (None: unknown)
     unscaled_scores: bool = False  # scores are not divided by sqrt(head_dim)
     qk_norm: bool = False  # queries and keys have a norm without weights
@@ -40,6 +41,8 @@ class MixerQuirks:
     conv_silu: bool = False  # the convolution is followed by SiLU, whatever `hidden_act` says
     fused_order: FusedOrder | None = None  # layout of queries, keys and values in one tensor (None: unknown)
     reversed: bool = False  # rotary pairs are rotated in the opposite direction
+    # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
+    head_dim_replaced: bool = False
     alibi: bool = False  # attention has ALiBi biases, though no key of config.json says so
 
 
@@ -93,6 +96,14 @@ class CheckpointMixer(ABC):
     @abstractmethod
     def size(self, keys: tuple[str, ...]) -> int | None:
         """Return the value of the first key that is present, for this layer if it is a list; None if all are absent."""
+
+    @property
+    @abstractmethod
+    def number(self) -> int: ...  # index of the layer
+
+    @abstractmethod
+    def entry(self, key: str) -> Any:
+        """Return the value of a key, for this layer if it is a list; None if the key is absent."""
 
     @abstractmethod
     def norm(self, bias: bool, weight: bool = True) -> Norm: ...  # like the model's other norms

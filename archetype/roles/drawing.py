@@ -198,6 +198,11 @@ def inside_of(*parts: type[Spec]) -> Callable[[I], I]:
     return provides("diagram", *parts)
 
 
+def layer_name(layer: int) -> str:
+    """Name a layer by its index, or by its negative offset from the layer that is drawn."""
+    return f"layer {layer}" if layer >= 0 else "the layer before" if layer == -1 else f"{-layer} layers before"
+
+
 def selection_inside(selection: Part, modules: frozenset[str], queries: str, column: float, row: int = 0) -> Inside:
     """Return the cells of a key selection within its attention, grouped in a container.
 

@@ -50,6 +50,11 @@ class Mixer(Content, Part):
         return None
 
     @property
+    def source_name(self) -> str:
+        """What the mixer reads of its source, in a word for diagrams."""
+        return "keys"
+
+    @property
     def own(self) -> "Mixer":
         """Copy of this mixer that does not read another layer."""
         return self

@@ -3,6 +3,7 @@
 from typing import Annotated, ClassVar
 
 from archetype.roles.parallel import NeedsWholeRows
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["KeySelection"]
@@ -20,6 +21,24 @@ class KeySelection(Part):
     @property
     def adds_to_loss(self) -> bool:
         return False
+
+    def source(self, layer: int) -> int | None:
+        """Return the index of the earlier layer whose selection is used in `layer`, or None.
+
+        A selection publishes its choice by `context.leave`, and another layer reads it by `context.left_by`.
+        """
+        return None
+
+    @property
+    def own(self) -> "KeySelection":
+        """Copy of this selection that does not read another layer."""
+        return self
+
+    def check_source(self, source: "KeySelection | None") -> None:
+        """Call `invalid` if this selection cannot use that of the layer that it reads."""
+        if source is None or source.own != source:
+            remedy = "name a layer whose index selects keys itself"
+            invalid("", "the referenced layer does not select keys", remedy)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows:

@@ -538,7 +538,17 @@ def can_be_read(mixer: spec.Attention) -> bool:
 
 @st.composite
 def with_a_reader(draw: DrawFn, layers: tuple[spec.Block, ...]) -> tuple[spec.Block, ...]:
-    """Layers, and one that reads the keys of one of them, where one leaves any."""
+    """Layers, and one that reads the keys of one of them, or what its index selects, where one leaves any."""
+    chosen = [
+        index for index, block in enumerate(layers)
+        if isinstance(block.mixer, spec.Attention | spec.LatentAttention)
+        and isinstance(block.mixer.index, spec.LightningIndex)
+    ]  # fmt: skip
+    if chosen:
+        source = draw(st.sampled_from(chosen))
+        mixer = layers[source].mixer
+        index = mixer.index.replace(from_layer=draw(st.sampled_from([source, source - len(layers)])))
+        return (*layers, layers[source].replace(mixer=mixer.replace(index=index)))
     mixers = {index: block.mixer for index, block in enumerate(layers) if isinstance(block.mixer, spec.Attention)}
     if not (sources := [index for index, one in mixers.items() if can_be_read(one)]):
         return layers

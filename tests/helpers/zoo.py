@@ -30,12 +30,11 @@ STATUSES = ("agrees", "differs", "refused", "not made")
 NOT_THERE = "not there"  # a type that an older release does not know
 OTHERWISE = "## Differences in transformers "  # the section of an older release
 GEMMA4: dict[str, Any] = {"per_layer_config": {}, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 61}
-INDEX = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}  # of sparse attention
 # What a type wants beside or against the sizes above.
 SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
-        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "axk1", "axk2", "minicpm3", "glm4_moe_lite", "longcat_flash",
-         "sarvam_mla"),
+        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "axk1", "axk2", "minicpm3", "glm4_moe_lite", "glm_moe_dsa",
+         "longcat_flash", "sarvam_mla"),
         LATENT,
     ),
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
@@ -82,7 +81,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "attn_config": {"clip_qkv": 8.0, "kv_n_heads": 2, "rope_theta": 1e4},
         "ffn_config": {"ffn_hidden_size": 48, "hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
     },
-    "dots3_note_text": LATENT | INDEX | {
+    "dots3_note_text": LATENT | {
         "per_layer_config": {}, "mlp_layer_types": ["dense", "sparse"], "shared_experts_intermediate_size": 16,
     },
     "falcon_h1": {"layer_types": None, "mamba_d_ssm": 64, "mamba_n_heads": 4},
@@ -92,7 +91,6 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "gemma4_text": GEMMA4,
     "gemma4_unified_text": GEMMA4,
-    "glm_moe_dsa": LATENT | INDEX,
     # heads in which the delta rule of transformers rounds less: with its defaults, 6 and 12, up to 1.4e-5 in float32
     "olmo_hybrid": {"linear_key_head_dim": 8, "linear_value_head_dim": 16},
     # a layer with an index, as most of those that are published have

@@ -160,6 +160,11 @@ def test_an_empty_prompt_without_a_token_that_starts_a_text(archetype: Command, 
         ("--top-k", "0", "top_k: 0 is too small; use at least 1"),
         ("--max-new-tokens", "0", "max_new_tokens: 0 is too small; use at least 1"),
         ("--dtype", "float7", "dtype: unknown dtype 'float7'; use one of float32, bfloat16, float16, float64"),
+        (
+            "--state-dtype",
+            "fp8",
+            "state_dtype: keys and values cannot be kept in 'fp8'; use one of float32, bfloat16, float16, int8",
+        ),
     ],
 )
 def test_settings_out_of_range(archetype: Command, run_directory: Path, option: str, value: str, message: str) -> None:

@@ -157,6 +157,7 @@ NOWHERE = {  # what changes nothing that can be observed here, and why
     "--engine": "the other engines need Ray or Slurm", "--data-dir": "these experiments draw their data",
     **{f"{verb} {option}": "rounding changes no word of so few; `evaluate` shows it"
        for verb in ("generate", "translate") for option in ("--dtype", "--weights")},
+    "generate --state-dtype": "rounding changes no word of so few: tests/unit/generate/test_state_dtype.py",
     **{f"{verb} --column": "each mode reads plain text: tests/integration/test_text_files.py"
        for verb in ("tokenizer train", "evaluate", "train")},
     "--full": "it is the default", "compare run --gpu": "needs a GPU",

@@ -9,6 +9,7 @@ from transformers import LlamaForCausalLM
 
 import archetype
 from archetype.api.language_model import LanguageModel
+from benchmarks import state_dtype
 from tests.helpers.weights import distance
 
 PROMPTS = ["Once upon a time", "Tom had a big red car. He", ""]
@@ -95,3 +96,13 @@ def test_transformers_reads_the_export_and_computes_the_same(stories: LanguageMo
     theirs.model.layers[0].self_attn.q_proj.weight.mul_(1.01)
     assert distance(ours, theirs(tokens).logits) > 1e-5  # what a small error would look like
     assert (theirs.config.bos_token_id, theirs.config.eos_token_id) == (1, 2)
+
+
+def test_keys_and_values_of_few_bits_change_few_predictions(folder: Path) -> None:
+    """docs/log/decoding.md has the figures of more and longer texts."""
+    lm = archetype.CausalLM.load(folder)  # of its own: the type of its keys changes
+    texts = state_dtype.sampled(lm, 4, 160)
+    exact = state_dtype.logits(lm, texts)
+    for dtype, divergence, agreement in (("bfloat16", 5e-4, 0.985), ("float16", 1e-5, 0.995), ("int8", 4e-3, 0.96)):
+        difference = state_dtype.differences(exact, state_dtype.logits(lm.use_state_dtype(dtype), texts))
+        assert 0 < difference.kl < divergence and difference.agreement >= agreement, (dtype, difference)

@@ -279,7 +279,7 @@ def test_a_state_in_bfloat16_costs_half_and_little_accuracy(name: str, cuts: lis
     assert 2 * state.nbytes == model.new_state(2, 40, torch.float32).nbytes
     logits, state = in_chunks(model, tokens, state, cuts)
     assert logits.dtype == model.dtype
-    assert {tensor.dtype for layer in state.layers for tensor in vars(layer).values()} == {torch.bfloat16}
+    assert {tensor.dtype for layer in state.layers for _, _, tensor in layer.tensors()} == {torch.bfloat16}
     assert 1e-5 < distance(logits, model(tokens).logits) < 2**-7  # one rounding of keys and values
 
 

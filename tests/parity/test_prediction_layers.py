@@ -64,6 +64,12 @@ CASES = {
             num_hidden_layers=2, n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=12,
             kv_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8, num_key_value_heads=4),
         LAYERS, ("model.layers.2.", "model.layers.3."), tables=TABLES),
+    "sparse deepseek": Case(
+        "deepseek_v32", COMMON | dict(
+            num_hidden_layers=2, n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=12,
+            kv_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8, num_key_value_heads=4,
+            index_n_heads=16, index_head_dim=8, index_topk=5),
+        LAYERS, ("model.layers.2.",), tables=TABLES),
     "glm": Case(
         "glm4_moe", COMMON | dict(
             num_hidden_layers=2, n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, head_dim=8,

@@ -11,6 +11,7 @@ from archetype.api.loading import build_untrained, load, names_weights
 from archetype.apps.bench.jobs import Job, Sizes, Timing, Workload, runner
 from archetype.apps.bench.peers import Peer
 from archetype.cost.work import Phase
+from archetype.dtypes import state_bytes
 from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
 from archetype.estimate.roofline import PhaseTime, phase_times, weights_read
@@ -78,6 +79,7 @@ def measure(
     weights: str | None = None,
     repeat: int = 5,
     peers: Sequence[Peer] = (),
+    state_dtype: str | None = None,
 ) -> dict[str, Any]:
     """Time a job in alternation with its peers, and measure the machine's peaks before and after it.
 
@@ -85,6 +87,7 @@ def measure(
         dtype: compute dtype.
         weights: weight format, if it differs from `dtype`.
         repeat: number of timed repetitions, after one warm-up.
+        state_dtype: dtype of keys and values, if it differs from `dtype`.
 
     Returns:
         The results, as `archetype bench --json` prints them.
@@ -102,7 +105,7 @@ def measure(
     ours = rates(workload, timings["archetype"])
     if equal is not None:
         ours["of_equal_lengths"] = ours["tokens_per_s"] / rates(equal, timings["equal lengths"])["tokens_per_s"]
-    measured = ours | against_limit(lm.spec, workload, dtype, weights, peaks, ours["seconds"])
+    measured = ours | against_limit(lm.spec, workload, dtype, weights, peaks, ours["seconds"], state_dtype)
     if peers:
         measured["peers"] = [beside(ours, peer, rates(workload, timings[peer.name])) for peer in peers]
     return measured
@@ -152,7 +155,13 @@ def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
 
 
 def against_limit(
-    spec: ModelSpec, workload: Workload, dtype: str, weights: str | None, peaks: Peaks, seconds: float
+    spec: ModelSpec,
+    workload: Workload,
+    dtype: str,
+    weights: str | None,
+    peaks: Peaks,
+    seconds: float,
+    state_dtype: str | None = None,
 ) -> dict[str, Any]:
     """Return the memory traffic and FLOPs that a job requires, its rates, and the share of the machine's peaks reached.
 
@@ -163,6 +172,7 @@ def against_limit(
         dtype: compute dtype.
         weights: weight format, if it differs from `dtype`.
         seconds: time of one repetition.
+        state_dtype: dtype of keys and values, if it differs from `dtype`.
     """
     sizes = workload.mean
     phases: dict[Job, list[tuple[TimedPhase, int]]] = {
@@ -175,7 +185,8 @@ def against_limit(
     if workload.job == "embed" and not isinstance(spec, CausalSpec):
         spec = spec.replace(head=NoHead())
     counted = [
-        (least_time(spec, phase, sizes, dtype, weights, peaks.device), times) for phase, times in phases[workload.job]
+        (least_time(spec, phase, sizes, dtype, weights, peaks.device, state_dtype), times)
+        for phase, times in phases[workload.job]
     ]
     # bytes/s and FLOP/s of the whole job
     read_rate = sum(time.traffic * times for time, times in counted) / seconds
@@ -199,18 +210,25 @@ def against_limit(
 
 
 def least_time(
-    spec: ModelSpec, phase: TimedPhase, sizes: Sizes, dtype: str, weights: str | None, device: Device
+    spec: ModelSpec,
+    phase: TimedPhase,
+    sizes: Sizes,
+    dtype: str,
+    weights: str | None,
+    device: Device,
+    state_dtype: str | None = None,
 ) -> PhaseTime:
     """Return the bytes, FLOPs and minimal time of one forward pass; for decoding, of a step halfway through.
 
     Args:
-        dtype: dtype of the computation and of the state.
+        dtype: dtype of the computation, and of the state.
         weights: weight format, if it differs from `dtype`.
+        state_dtype: dtype of keys and values, if it differs from `dtype`.
     """
     batch_size, prompt, new = sizes
     is_pair = spec.reads_source
     length = prompt + new // 2 if phase == "decode" and not is_pair else prompt
-    report = cost_report(spec, batch_size, length, dtype)
+    report = cost_report(spec, batch_size, length, dtype, state_dtype=state_dtype)
     time = next(time for time in phase_times(report, device) if time.phase == phase)
     flops, traffic, state = time.flops, time.traffic, report.state["bytes"]
     if is_pair and phase == "prefill":  # encoding the source, its keys and values, and the first step of the target
@@ -218,7 +236,7 @@ def least_time(
     # halfway: the keys and values of the source, and of half the target
     if is_pair and phase == "decode":
         state_size = report.cost.stacks[1].state(max(1, new // 2), source=prompt)
-        state = batch_size * state_size * report.memory_cost.itemsize
+        state = state_bytes(batch_size * state_size, report.memory_cost.state_dtype)
     if phase != "train":
         stored = report if weights is None else cost_report(spec, batch_size, length, weights)
         tokens = batch_size if phase == "decode" else batch_size * length

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from archetype.apps.cli.options import Deterministic, Device, Exported, Json
+from archetype.apps.cli.options import Deterministic, Device, Exported, Json, StateDtype
 from archetype.apps.cli.output import console, print_device, print_json, show_warnings
 
 DTYPE = typer.Option(help="Data type of the computation.  [default: as stored; float32 for a preset]")
@@ -35,6 +35,7 @@ def bench(
     batch: Annotated[int | None, BATCH] = None,
     prompt: Annotated[int | None, PROMPT] = None,
     new: Annotated[int | None, NEW] = None,
+    state_dtype: StateDtype = None,
     deterministic: Deterministic = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.  [default: one per core]")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Number of repetitions; the median is reported.")] = 5,
@@ -60,6 +61,7 @@ def bench(
     from archetype.apps.bench.peers import opened
     from archetype.apps.bench.timed_job import measure, open_model
     from archetype.errors import SpecError
+    from archetype.generate.state_dtype import state_dtype_of
     from archetype.machine import environment
     from archetype.machine.allocation import keep_freed_memory
     from archetype.machine.device import resolve_device
@@ -71,6 +73,10 @@ def bench(
         raise SpecError("--peer", "the comparison runs on the CPU only", "add --device cpu")
     if deterministic and job in ("train", "embed"):
         raise SpecError("--deterministic", f"has no effect on {job}, which generates no text", "remove it")
+    if state_dtype is not None:
+        if job in ("train", "embed"):
+            raise SpecError("--state-dtype", f"has no effect on {job}, which generates no text", "remove it")
+        state_dtype_of(state_dtype)  # refused before a large model is loaded
     if threads is not None:
         torch.set_num_threads(threads)
     if job == "train":
@@ -86,15 +92,18 @@ def bench(
                 lm.pack(weights)
                 unpack_without_kernels(lm.model)
                 move_to_huge_pages(lm.model)
+            if state_dtype is not None:
+                lm.expect(TextGenerator).use_state_dtype(state_dtype)
             if deterministic:
                 lm.expect(TextGenerator).make_deterministic()
-            measured = measure(lm, workload, dtype, weights, repeat, peers)
+            measured = measure(lm, workload, dtype, weights, repeat, peers, state_dtype)
     batch_size, prompt, new = workload.sizes
     settings = {
         "job": job,
         "model": model,
         "dtype": dtype,
         "weights": weights or dtype,
+        "state_dtype": state_dtype or dtype,
         "batch": batch_size,
         "prompt": prompt,
         "new": new,
@@ -126,6 +135,7 @@ def _print(result: dict[str, Any]) -> None:
     peers = result.get("peers", [])
     title = "{job} {model}, {dtype}, {batch} x {prompt} input tokens".format(**result)
     title += f", {result['new']} new" * bool(result["new"]) + ", deterministic" * result["deterministic"]
+    title += f", state in {result['state_dtype']}" * (result["state_dtype"] != result["dtype"])
     # one column per library; without peers the heading has nothing to tell apart
     table = Table(box=None, show_header=bool(peers))
     table.add_column("")

@@ -12,7 +12,7 @@ import typer
 
 from archetype.apps.cli.fields import takes, values_of
 from archetype.apps.cli.generate import OWN, SAMPLING
-from archetype.apps.cli.options import AcceptUnproved, Device, Dtype, Model, Overrides, Template, Weights
+from archetype.apps.cli.options import AcceptUnproved, Device, Dtype, Model, Overrides, StateDtype, Template, Weights
 from archetype.apps.cli.output import print_device, show_warnings
 from archetype.errors import ArchetypeError, DataError, nearest
 from archetype.settings.generation import Sampling
@@ -44,6 +44,7 @@ def chat(
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     template: Template = None,
     dtype: Dtype = None,
+    state_dtype: StateDtype = None,
     weights: Weights = None,
     overrides: Overrides = None,
     accept_unproved: AcceptUnproved = False,
@@ -68,6 +69,7 @@ def chat(
         overrides=overrides or (),
         weights=weights,
         accept_unproved=accept_unproved,
+        state_dtype=state_dtype,
     )
     if template is not None:
         lm.use_template(template)

@@ -43,7 +43,8 @@ def cost(
     state_dtype: Annotated[
         str | None,
         typer.Option(
-            help="Data type of the KV cache or state, such as fp8.  [default: as the weights, at least 16 bits]"
+            help="Data type of the KV cache, such as fp8; recurrent states have that of the weights.  "
+            "[default: as the weights, at least 16 bits]"
         ),
     ] = None,
     attention: Annotated[

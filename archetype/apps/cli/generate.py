@@ -15,6 +15,7 @@ from archetype.apps.cli.options import (
     Json,
     Model,
     Overrides,
+    StateDtype,
     Template,
     Weights,
 )
@@ -101,6 +102,7 @@ def generate(
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="With --input: number of prompts decoded together.")] = 32,
     dtype: Dtype = None,
+    state_dtype: StateDtype = None,
     weights: Weights = None,
     deterministic: Deterministic = False,
     overrides: Overrides = None,
@@ -134,6 +136,7 @@ def generate(
             further_tokens=draft == SELF,
             deterministic=deterministic,
             accept_unproved=accept_unproved,
+            state_dtype=state_dtype,
         )
         return lm if template is None else lm.use_template(template)
 
@@ -142,7 +145,7 @@ def generate(
 
         lines = read_prompts(input)  # wrong lines are refused before a large model is read
         lm = open_model()
-        engine = Engine(lm, slots, draft=_draft(draft, dtype, device), lookup=lookup)
+        engine = Engine(lm, slots, draft=_draft(draft, dtype, device, state_dtype), lookup=lookup)
         _generate_file(lm, engine, lines, output, settings, as_json)
         return
     # standard input that is not UTF-8 fails before a large model is loaded
@@ -151,7 +154,7 @@ def generate(
     if chat:
         _print_answers(lm.expect(CausalLM), [_conversation(system, text) for text in prompts_read], settings, as_json)
         return
-    guesses: dict[str, Any] = {"draft": _draft(draft, dtype, device), "lookup": lookup}
+    guesses: dict[str, Any] = {"draft": _draft(draft, dtype, device, state_dtype), "lookup": lookup}
     if as_json:
         continuations = lm.generate(prompts_read, **guesses, **settings)
         print_json(
@@ -282,12 +285,12 @@ def _translate_file(
     )
 
 
-def _draft(draft: Path | None, dtype: str | None, device: str) -> "Draft | None":
+def _draft(draft: Path | None, dtype: str | None, device: str, state_dtype: str | None) -> "Draft | None":
     from archetype.api.functions import load
 
     if draft is None:
         return None
-    return "self" if draft == SELF else load(draft, dtype, device)
+    return "self" if draft == SELF else load(draft, dtype, device, state_dtype=state_dtype)
 
 
 def _conversation(system: str | None, text: str) -> list["Message"]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from archetype.api.language_model import LanguageModel
 from archetype.data.tokenization import tokenizer_files
+from archetype.generate.state_dtype import own_state_dtype
 from archetype.spec.base import fingerprint
 from archetype.spec.extensions import extensions_of
 from archetype.weights.fingerprint import weights_fingerprint
@@ -35,12 +36,13 @@ def difference(before: Any, now: MadeWith) -> str | None:
 
 
 def model_hash(lm: LanguageModel) -> str:
-    """Return a hash of a model's specification, weights, tokenizer, chat template and extensions."""
+    """Return a hash of a model's specification, weights, type of keys, tokenizer, template and extensions."""
     tokenizer = None if lm.tokenizer is None else tokenizer_files(lm.tokenizer)[1]
     template = None if lm.template is None else [lm.template.source, dict(lm.template.tokens), dict(lm.template.named)]
     outside = [extension.sha256 for extension in extensions_of([lm.spec])]
     # everything that a token may depend on, except for the settings, which each line has
-    return _hash([fingerprint(lm.spec), weights_fingerprint(lm.model), tokenizer, template, lm.special, *outside])
+    weights, state = weights_fingerprint(lm.model), own_state_dtype(lm.model)
+    return _hash([fingerprint(lm.spec), weights, tokenizer, template, lm.special, *outside, *state])
 
 
 def _hash(value: Any) -> str:

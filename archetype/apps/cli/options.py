@@ -45,6 +45,13 @@ Exported = Annotated[
 ]
 Dtype = Annotated[str | None, typer.Option(help="Data type of the computation.  [default: as stored]")]
 StoredDtype = Annotated[str | None, typer.Option(help="Data type to convert the weights to.")]
+StateDtype = Annotated[
+    str | None,
+    typer.Option(
+        help="Data type of the KV cache: int8, float16, bfloat16 or float32; weights, arithmetic and recurrent states "
+        "keep theirs.  [default: as the weights]"
+    ),
+]
 Weights = Annotated[
     str | None,
     typer.Option(

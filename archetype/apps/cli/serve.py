@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from archetype.apps.cli.options import TEMPLATE_HELP, AcceptUnproved, Deterministic, Device, Dtype, Weights
+from archetype.apps.cli.options import (
+    TEMPLATE_HELP,
+    AcceptUnproved,
+    Deterministic,
+    Device,
+    Dtype,
+    StateDtype,
+    Weights,
+)
 from archetype.apps.cli.output import device_name, show_warnings
 
 if TYPE_CHECKING:
@@ -21,6 +29,7 @@ SECTIONS = {
         "alias",
         "memory",
         "dtype",
+        "state_dtype",
         "weights",
         "deterministic",
         "accept_unproved",
@@ -36,6 +45,7 @@ NEEDS = dict.fromkeys(
         "alias",
         "memory",
         "dtype",
+        "state_dtype",
         "weights",
         "deterministic",
         "chat_template",
@@ -99,6 +109,7 @@ def serve(
         float, typer.Option(min=0, help="Time for running requests to finish when the server stops, in seconds.")
     ] = 30.0,
     dtype: Dtype = None,
+    state_dtype: StateDtype = None,
     weights: Weights = None,
     deterministic: Deterministic = False,
     accept_unproved: AcceptUnproved = False,
@@ -129,7 +140,13 @@ def serve(
     options = ModelOptions(
         # called when a request first needs the model
         open=lambda source: load(
-            source, dtype, device, weights=weights, deterministic=deterministic, accept_unproved=accept_unproved
+            source,
+            dtype,
+            device,
+            weights=weights,
+            deterministic=deterministic,
+            accept_unproved=accept_unproved,
+            state_dtype=state_dtype,
         ),
         slots=slots,
         max_queue=max_queue,

@@ -144,25 +144,25 @@ def state_of(model: "ServedModel") -> dict[str, Any]:
     """Return a model's slots, allocated and predicted bytes of each part of its state, and the state's growth."""
     engine, spec = model.worker.engine, model.lm.spec
     assert engine is not None
-    dtype = model.lm.model.dtype
-    room, itemsize, context = engine.occupancy(), dtype.itemsize, spec.context_length
+    room, context = engine.occupancy(), spec.context_length
+    itemsizes = engine.model.dtype.itemsize, engine.state_dtype.itemsize
     source = room.source_length or None
     parts = [
         {
             "name": part.name,
             "kind": part.kind,
             "layers": len(part.layers),
-            "predicted": room.rows * part.nbytes(itemsize),
+            "predicted": room.rows * part.nbytes(*itemsizes),
             "allocated": sum(room.layer_bytes[n] for n in part.layers),
         }
         for part in state_parts(spec, room.capacity, source)
     ]
     lengths = sorted({1, context, *(max(1, context * n // NUM_POINTS) for n in range(1, NUM_POINTS))})
-    lines = [[part.nbytes(itemsize) for part in state_parts(spec, length, source)] for length in lengths]
+    lines = [[part.nbytes(*itemsizes) for part in state_parts(spec, length, source)] for length in lengths]
     return {
         "name": model.name,
         "kind": spec.kind,
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": str(engine.state_dtype).removeprefix("torch."),
         "context_length": context,
         "slots": engine.slots,
         "rows": room.rows,

@@ -14,6 +14,7 @@ from archetype.apps.serve.models import ModelOptions, Source
 from archetype.apps.serve.worker import Worker
 from archetype.estimate.state import state_parts
 from archetype.generate import Engine, Sampling
+from archetype.generate.state_dtype import own_state_dtype
 from archetype.spec.base import fingerprint
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
@@ -105,9 +106,9 @@ class ServedModel:
         length = min(1 << max(length - 1, 0).bit_length(), context)  # states grow by doubling
         source = min(1 << max(source_length - 1, 0).bit_length(), context) if self.translates else 0
         if (length, source) not in self._state_bytes:
-            itemsize = self.lm.model.dtype.itemsize
+            itemsizes = self.lm.model.dtype.itemsize, engine.state_dtype.itemsize
             parts = state_parts(self.lm.spec, length, source or None)
-            self._state_bytes[length, source] = sum(part.nbytes(itemsize) for part in parts)
+            self._state_bytes[length, source] = sum(part.nbytes(*itemsizes) for part in parts)
         alone = self._state_bytes[length, source]
         # the batch of the engine grows by doubling, too
         slots = min(engine.slots, 1 << max(self.worker.num_unfinished - 1, 0).bit_length())
@@ -142,5 +143,5 @@ def _no_bytes(token: int) -> bytes:
 
 def _fingerprint(lm: LanguageModel) -> str:
     # a sample of every tensor: reading all weights would delay the start
-    parts = f"{__version__} {fingerprint(lm.spec)} {weights_fingerprint(lm.model)}"
+    parts = " ".join([__version__, fingerprint(lm.spec), weights_fingerprint(lm.model), *own_state_dtype(lm.model)])
     return f"fp_{hashlib.sha256(parts.encode()).hexdigest()[:16]}"

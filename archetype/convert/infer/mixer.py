@@ -45,6 +45,20 @@ class InferredMixer(CheckpointMixer):
         """Return the size under the first of these keys in the file; this layer's entry if the size is a list."""
         return self.info.size(keys, self.layer.number)
 
+    @property
+    def number(self) -> int:
+        """Index of the layer."""
+        return self.layer.number
+
+    def entry(self, key: str) -> Any:
+        """Return the value of a key, for this layer if it is a list; None if the key is absent."""
+        values = self.config.get(key)
+        if not isinstance(values, list):
+            return values
+        if self.layer.number >= len(values):
+            raise self.config.error(key, f"has no entry for layer {self.layer.number}", "fix the file")
+        return values[self.layer.number]
+
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
         """Return a norm of the kind that the model uses."""
         return self.info.norm(bias, weight)

@@ -69,10 +69,10 @@ ROTARY_FRACTION = ("rotary_pct", "partial_rotary_factor")
 # Layouts that neither keys nor tensors determine, as named in `--set`.
 LAYOUTS = frozenset({
     "delta_order", "doubled_query", "expert_bias_on", "experts_layout", "fused_order", "gate_activation",
-    "gate_up_order", "in_proj_order", "interleaved", "latent_order", "logits_times_scaling", "matrix_layout",
-    "norm_first", "norm_kind", "norms_first", "parallel", "positions", "positions_after_padding", "qk_norm_after_rope",
-    "renormalize", "reversed", "scaled_embedding", "sigmoid", "unit_offset", "unscaled_scores", "w1_is_gate",
-    "weighs_inputs",
+    "gate_up_order", "in_proj_order", "index_interleaved", "interleaved", "latent_order", "logits_times_scaling",
+    "matrix_layout", "norm_first", "norm_kind", "norms_first", "parallel", "positions", "positions_after_padding",
+    "qk_norm_after_rope", "renormalize", "reversed", "scaled_embedding", "sigmoid", "unit_offset", "unscaled_scores",
+    "w1_is_gate", "weighs_inputs",
 })  # fmt: skip
 
 # Keys that do not change what a trained model computes on text, or that tensors show.
@@ -204,12 +204,15 @@ QUIRKS: dict[str, FamilyQuirks] = {
         ("lfm2", "lfm2_moe", "lfm3"),
         FamilyQuirks(sigmoid=True, renames=((r"(.*\.)embedding_norm\.(.*)", r"\1final_norm.\2"),)),
     ),
+    "sarvam_moe": FamilyQuirks(fused_order="qkv"),
     "codegen": FamilyQuirks(interleaved=True, fused_order="qvk_per_quarter"),
     "cohere2": FamilyQuirks(interleaved=True, full_layers_without_rope=True),
     "cohere2_moe": FamilyQuirks(
         interleaved=True, full_layers_without_rope=True, dense_layers_rotate=True, only=(("rope_scaling", None),)
     ),
     "cohere_compass_text": FamilyQuirks(asks=("layer_types",)),
+    "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
+    "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
     "lara_mini": FamilyQuirks(full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
@@ -260,7 +263,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.layers\.\d+\.lambda_\d", "residuals that are means with learned weights (nGPT)"),
     (r".*\.(lambda_\w+)", "differential attention"),
     (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "another form of gate on the attention output"),
-    (r".*\.indexer\..*", "sparse attention by a learned index"),
+    (r".*\.indexer\.(?!(wq_b|wk|k_norm|weights_proj)\.).*", "sparse attention by a learned index of another form"),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
     (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),

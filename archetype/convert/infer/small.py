@@ -26,7 +26,9 @@ SIZES: dict[str, int] = {
         (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
-        (8, "head_dim sliding_window qk_nope_head_dim v_head_dim"),
+        (8, "head_dim sliding_window qk_nope_head_dim v_head_dim index_head_dim"),
+        (5, "index_topk"),  # fewer than the tokens of the comparison
+        (16, "index_n_heads"),  # with few heads, keys without a relevant head tie at 0, and any of them may be selected
         (16, "moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
         (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
         (12, "q_lora_rank"),

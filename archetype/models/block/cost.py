@@ -73,6 +73,12 @@ class BlockCost:
         per_token = self.mixer.state(length) + self.feedforward.state(length)
         return per_token + (self.cross.state(source) if self.cross else 0)
 
+    def recurrent_state(self, length: int) -> int:
+        return self.mixer.recurrent_state(length) + self.feedforward.recurrent_state(length)
+
+    def key_scales(self, length: int, source: int) -> int:
+        return self.mixer.key_scales(length) + (self.cross.key_scales(source) if self.cross else 0)
+
     def saved_activations(self, work: TrainingWork) -> int:
         # dropout saves nothing: its kernel redraws the same numbers
         contents = sum(content.saved_activations(work) for content in self.contents.values())

@@ -71,7 +71,7 @@ class EncoderDecoder(TokenModel):
             source: token ids (B, S), padded at the end.
             num_tokens: number of tokens in each row, padding excluded (absent: no padding).
             capacity: maximal length of a target (absent: the context length).
-            dtype: data type of the cache (absent: the model's).
+            dtype: data type of the state (absent: the model's); keys and values have `cache_dtype` if it is set.
             num_beams: targets of each source, in consecutive rows that share its keys and values.
         """
         vectors, bridge = self.encode(source, self.context(source, num_tokens=num_tokens))
@@ -99,7 +99,7 @@ class EncoderDecoder(TokenModel):
             assert isinstance(block, Block)
             if block.cross is not None:
                 # projected once per source, not per step
-                keys = block.cross.project(source, context).to(dtype)
+                keys = block.cross.project(source, context).stored_as(block.cross.cache_dtype or dtype)
                 layers[index] = with_source(layers[index], keys, num_beams)
         return State(torch.zeros(batch, dtype=torch.long, device=self.device), layers, capacity)
 

@@ -60,7 +60,8 @@ class MegaByteCost(ModelCost):
     def state_parts(self, length: int, source: int) -> list[StatePart]:
         layers = self.decoding_stacks[0].state_parts(length // self.patch_size + 1)
         count = len(self.stacks[0].stack.layers)
-        return [*layers, StatePart("open patch", "patch", (count,), self.global_d.value, self.patch_size)]
+        width = self.global_d.value
+        return [*layers, StatePart("open patch", "patch", (count,), width, self.patch_size, width)]
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
         # the global model's state and newest output, and the bytes of the current patch

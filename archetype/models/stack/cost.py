@@ -43,11 +43,21 @@ class StatePart(NamedTuple):
     name: str  # layers in short notation, or name of a state outside the layers
     kind: str  # kind of their mixer
     layers: tuple[int, ...]  # their indices
-    numbers: int  # numbers in the data type of the state
+    numbers: int  # floating-point numbers
     integers: int = 0  # 64-bit integers
+    recurrent: int = 0  # of `numbers`, those that are not keys and values: they have the data type of the weights
+    key_scales: int = 0  # numbers of float32 that scale keys and values, if these are int8
 
-    def nbytes(self, itemsize: int) -> int:
-        return self.numbers * itemsize + self.integers * INT64
+    def nbytes(self, itemsize: int, key_itemsize: int | None = None) -> int:
+        """Return the bytes of the state.
+
+        Args:
+            itemsize: bytes of a number in the data type of the weights.
+            key_itemsize: bytes of a number in the data type of keys and values, 1 for int8 (absent: `itemsize`).
+        """
+        keys = (self.numbers - self.recurrent) * (key_itemsize or itemsize)
+        scales = self.key_scales * FLOAT32 if key_itemsize == 1 else 0
+        return keys + scales + self.recurrent * itemsize + self.integers * INT64
 
 
 class StackActivations(NamedTuple):
@@ -75,12 +85,15 @@ class StackCost:
 
     @cached_property
     def sharing(self) -> dict[str, dict[int, int]]:
-        """For each layer that uses another layer's weights or keys, the index of that other layer."""
+        """For each layer that uses another layer's weights, keys or index, that other layer."""
         layers = list(enumerate(self.stack.layers))
-        sources = {
+        sources: dict[str, dict[int, int | None]] = {
             "weights": {layer: block.weights_of for layer, block in layers},
-            "keys": {layer: block.mixer.source(layer) for layer, block in layers},
+            "keys": {},
+            "index": {},
         }
+        for layer, block in layers:
+            sources.setdefault(block.mixer.source_name, {})[layer] = block.mixer.source(layer)
         return {
             name: {layer: source for layer, source in source_of.items() if source is not None}
             for name, source_of in sources.items()
@@ -101,8 +114,9 @@ class StackCost:
         for group in self.groups:
             count, crosses = len(group.layers), group.cost.cross is not None
             kind = str(getattr(group.cost.block.mixer, "kind", "")) + (" and cross-attention" if crosses else "")
-            elements = count * group.cost.state(length, source)
-            yield StatePart(f"layers {group.label}", kind, group.layers, elements, count * crosses)
+            elements, recurrent = count * group.cost.state(length, source), count * group.cost.recurrent_state(length)
+            scales = count * group.cost.key_scales(length, source)
+            yield StatePart(f"layers {group.label}", kind, group.layers, elements, count * crosses, recurrent, scales)
 
     def saved_activations(self, work: TrainingWork) -> StackActivations:
         shared: dict[Hashable, int] = {}

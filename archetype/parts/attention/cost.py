@@ -99,6 +99,12 @@ class AttentionCost(MixerCost):
         per_layer = 2 * self.pattern.cache_length(length) * self.kv_features.value
         return per_layer + (self.index.state(length) if self.index else 0)
 
+    def recurrent_state(self, length: int) -> int:
+        return 0
+
+    def key_scales(self, length: int) -> int:
+        return 2 * self.pattern.cache_length(length) * self.sizes.num_kv_heads if self.has_keys else 0
+
     def saved_activations(self, work: TrainingWork) -> int:
         # inputs, norms, rotary angles, and the products over pairs
         heads, kv_heads, head_dim, rotary_dim, _ = self.sizes
@@ -126,7 +132,9 @@ class AttentionCost(MixerCost):
         return {**of_position, **(self.index.shared_activations(work) if self.index else {})}
 
     def left_activations(self, work: TrainingWork) -> int:
-        """Return the bytes of keys and values published for later layers."""
+        """Return the bytes of keys and values, or of the keys selected by an index, published for later layers."""
+        if self.index is not None:
+            return self.index.left_activations(work)
         return 2 * work.tokens * self.kv_features.value * work.itemsize
 
     def _qk_norms(self) -> tuple[NormCost, NormCost]:

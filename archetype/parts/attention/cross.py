@@ -24,7 +24,8 @@ class CrossAttention(MultiHeadProjection):
 
     def empty_source(self, batch: int, length: int, dtype: torch.dtype, device: torch.device) -> CrossKVCache:
         """Allocate keys and values for sources that have not been read yet."""
-        return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, dtype, device)
+        cache_dtype = self.cache_dtype or dtype
+        return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, cache_dtype, device)
 
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
         """Attend from target positions (B beams, T, D) to sources. `beams` consecutive rows of x share each source."""
@@ -34,9 +35,10 @@ class CrossAttention(MultiHeadProjection):
         q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)  # (B, H, beams T, P)
         y = attend_to_source(q, source, self.score_function, context) if context.kernels.records else None
         if y is None:
-            keys = torch.arange(source.keys.shape[2], device=x.device)
-            present = context.cached("source", lambda: present_keys(source.num_tokens, keys))  # (B, 1, 1, S)
-            y = attend(q, source.keys, source.values, self.score_function, present, kernels=context.kernels)
+            slots = torch.arange(source.keys.shape[2], device=x.device)
+            present = context.cached("source", lambda: present_keys(source.num_tokens, slots))  # (B, 1, 1, S)
+            keys, values = source.widened(q.dtype)
+            y = attend(q, keys, values, self.score_function, present, kernels=context.kernels)
         y = y.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)  # (B beams, H, T, P)
         return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))
 
@@ -55,4 +57,5 @@ def attend_to_source(q: Heads, source: CrossKVCache, score: ScoreFunction, conte
         last,
         softcap=score.softcap,
         sinks=score.sinks,
+        scales=source.scales,
     )

@@ -2,7 +2,7 @@
 
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import Alibi, RelativeBias, Rotary
-from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of, selection_inside
+from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of, layer_name, selection_inside
 
 
 @inside_of(Attention)
@@ -21,7 +21,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     computed = "qk"  # heads that are normalized and rotated in this layer
     if part.keys_from is not None:
         cells[1:] = [
-            Cell(name, 1 + column, 0, label=f"{name} of {_source(part.keys_from)}", kind="operation")
+            Cell(name, 1 + column, 0, label=f"{name} of {layer_name(part.keys_from)}", kind="operation")
             for column, name in enumerate("kv")
         ]
         computed = "q"
@@ -83,10 +83,6 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         last, row = "gated", row + 1
     cells.append(Cell("o", 1, row, (last,)))
     return Inside((*cells, *index.cells), "o", index.groups)
-
-
-def _source(layer: int) -> str:
-    return f"layer {layer}" if layer >= 0 else "the layer before" if layer == -1 else f"{-layer} layers before"
 
 
 def _scores(part: Attention) -> str:

@@ -60,7 +60,8 @@ class Attention(MultiHeadProjection):
             return None
         slots = self.pairs.rule.cache_length(capacity)  # fewer than `capacity` if no query sees keys further back
         kind = RingKVCache if slots < capacity else KVCache
-        cache = kind.empty(batch, self.sizes.num_kv_heads, slots, (self.sizes.head_dim,) * 2, dtype, device)
+        sizes, cache_dtype = (self.sizes.head_dim,) * 2, self.cache_dtype or dtype
+        cache = kind.empty(batch, self.sizes.num_kv_heads, slots, sizes, cache_dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
         return indexed(cache, index)
 
@@ -81,13 +82,13 @@ class Attention(MultiHeadProjection):
             # a decode step that is being recorded for the native kernels
             y = self.step.attend(q, keys, score, bias, context)
         if y is None:  # also a recorded step whose tensors the native kernel does not know
-            y = self.pairs.attend(q, keys, score, bias, context)
+            y = self.pairs.attend(q, keys.widened(q.dtype), score, bias, context)
         y = y if self.q_global is None else self.attend_globally(y, x, context)
         return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))  # (B, T, D)
 
     def keys(self, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Keys:
         """Return rotated keys and values to attend to, from the cache if there is one. Publish them to later layers."""
-        if (source := self.spec.source(context.layer)) is not None:
+        if self.spec.keys_from is not None and (source := self.spec.source(context.layer)) is not None:
             left: Keys = context.left_by(source)  # already rotated, and cached if there is a cache
             return (
                 left
@@ -99,13 +100,16 @@ class Attention(MultiHeadProjection):
         k = self.rotate(k, context, self.k_norm)
         if cache is not None:
             kv_cache, _ = without_index(cache)
-            keys = Keys(*kv_cache.append(k, v, context), is_ring=kv_cache.is_ring)
+            k, v, positions = kv_cache.append(k, v, context)
+            scales = kv_cache.scales if k.dtype == torch.int8 else ()
+            keys = Keys(k, v, positions, kv_cache.is_ring, scales=scales)
         else:
             k, v = context.probe(self, "k", k), context.probe(self, "v", v)
             if context.rows is not None:  # context parallelism: T positions here, S in all
                 k, v = map(context.rows.shares.gather, (k, v))
             keys = Keys(k, v)
-        context.leave(keys)
+        if self.index is None:  # an index publishes the keys that it selects
+            context.leave(keys)
         return keys
 
     def choose(self, q: Heads, keys: Keys, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Choice:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from archetype.nn.cache import KeepsKeys
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.registry import build_norm
 from archetype.parts.attention import spec
@@ -19,7 +20,7 @@ KeyHeads = Float[Tensor, "B K T P"]
 RowKeys = Float[Tensor, "B K S P"]  # of whole sequences; with context parallelism the queries have fewer positions
 
 
-class MultiHeadProjection(nn.Module):
+class MultiHeadProjection(KeepsKeys, nn.Module):
     """Projections from vectors to heads and back, and the score function."""
 
     parameter_roles: ClassVar = {"score": "vector"}  # of each head

@@ -65,6 +65,7 @@ class NativeStep:
             sinks=score.sinks,
             slopes=slopes,
             distances=distances,
+            scales=keys.scales,
         )
 
 

@@ -250,13 +250,25 @@ class Attention(Mixer):
         return self
 
     def source(self, layer: int) -> int | None:
+        if self.index is not None:
+            return self.index.source(layer)
         return self.keys_from if self.keys_from is None or self.keys_from >= 0 else layer + self.keys_from
 
     @property
+    def source_name(self) -> str:
+        return "keys" if self.index is None else "index"
+
+    @property
     def own(self) -> "Attention":
+        if self.index is not None and self.index.own != self.index:
+            return self.model_copy(update={"index": self.index.own})
         return self if self.keys_from is None else self.model_copy(update={"keys_from": None})
 
     def check_source(self, source: Mixer, width: int) -> None:
+        if self.index is not None:
+            with inside("index"):
+                self.index.check_source(getattr(source, "index", None))
+            return
         # the source's keys must have the same form, at the positions that this layer's pattern sees
         with inside("keys_from"):
             super().check_source(source, width)

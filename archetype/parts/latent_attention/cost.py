@@ -76,6 +76,12 @@ class LatentAttentionCost(MixerCost):
         per_layer = length * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
         return per_layer + (self.index.state(length) if self.index else 0)
 
+    def recurrent_state(self, length: int) -> int:
+        return 0
+
+    def key_scales(self, length: int) -> int:
+        return 2 * length
+
     def saved_activations(self, work: TrainingWork) -> int:
         # in the form that expands the latents
         part, tokens = self.part, work.tokens
@@ -90,6 +96,10 @@ class LatentAttentionCost(MixerCost):
             saved += tokens * part.num_heads * 3 * (width + work.length) * FLOAT32
             return saved + tokens * part.num_heads * (width + part.v_head_dim) * work.itemsize
         return saved + tokens * part.num_heads * ((4 * width + part.v_head_dim) * work.itemsize + FLOAT32)
+
+    def left_activations(self, work: TrainingWork) -> int:
+        """Return the bytes of the keys selected by an index, published for later layers."""
+        return 0 if self.index is None else self.index.left_activations(work)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         position, num_heads, rotary_dim = self.part.position, self.part.num_heads, self.part.qk_rope_head_dim

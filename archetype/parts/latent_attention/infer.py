@@ -2,7 +2,8 @@
 
 from archetype.parts.attention.infer import HEAD_DIM, PREFIX, num_heads
 from archetype.parts.attention.infer import NAMES as ATTENTION_NAMES
-from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
+from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery, Query
+from archetype.parts.lightning_index.spec import LightningIndex
 from archetype.parts.position.frequencies import yarn_score_scale
 from archetype.parts.position.spec import Rotary
 from archetype.roles.checkpoint import CheckpointMixer, MixerReader, NameTable
@@ -15,8 +16,15 @@ NAMES: NameTable = (
     (rf"{PREFIX}kv_a_proj_with_mqa", "kv_down"),
     (rf"{PREFIX}kv_a_layernorm", "kv_norm"),
     (rf"{PREFIX}kv_b_proj", "kv_up"),
+    (rf"{PREFIX}indexer\.wq_b", "index.q"),
+    (rf"{PREFIX}indexer\.wk", "index.k"),
+    (rf"{PREFIX}indexer\.k_norm", "index.k_norm"),
+    (rf"{PREFIX}indexer\.weights_proj", "index.weights"),
     *ATTENTION_NAMES,
 )
+TOP_K = ("index_topk",)
+SHARES = {"full": False, "F": False, "shared": True, "S": True}  # whether a layer shares an earlier layer's index
+INDEXED = ("indexed_attention", "deepseek_sparse_attention")  # kinds of layers with an index, in `layer_types`
 
 
 def read(tensors: CheckpointMixer) -> LatentAttention:
@@ -25,14 +33,16 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     heads = num_heads(tensors)
     latent_rank = tensors.sides("kv_up.weight")[1]
     rope_dim = tensors.sides("kv_down.weight")[0] - latent_rank
-    if (stated := tensors.size(HEAD_DIM)) not in (None, rope_dim):
+    if (stated := tensors.size(HEAD_DIM)) not in (None, rope_dim) and not tensors.quirks.head_dim_replaced:
         raise tensors.missing(f"latent attention that rotates {rope_dim} features, where a key says {stated}")
     v_dim = tensors.sides("o.weight")[1] // heads
     nope_dim = tensors.sides("kv_up.weight")[0] // heads - v_dim
     if min(rope_dim, v_dim, nope_dim) < 1:
         raise tensors.missing(f"latent attention with {heads} heads and the shapes of its tensors")
     tensors.settle("latent_order", ("nope_rope",), "no file says which features of a head rotate")
-    query = LowRankQuery(rank=tensors.sides("q_down.weight")[0]) if "q_down.weight" in tensors.shapes else DirectQuery()
+    query: Query = DirectQuery()
+    if "q_down.weight" in tensors.shapes:
+        query = LowRankQuery(rank=tensors.sides("q_down.weight")[0])
     position = tensors.rotary(rope_dim)
     assert isinstance(position, Rotary)
     return LatentAttention(
@@ -45,7 +55,68 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         position=position,
         bias="o.bias" in tensors.shapes,
         scale=yarn_score_scale(nope_dim + rope_dim, position.scaling),
+        index=_index(tensors, position, rope_dim),
     )
+
+
+def _index(tensors: CheckpointMixer, position: Rotary, rope_dim: int) -> LightningIndex | None:
+    # DeepSeek-V3.2; its first `rope_dim` features rotate by the angles of the attention, possibly in other pairs
+    distance, kind = _distance(tensors), tensors.entry("layer_types")
+    has_tensors = any(param.startswith("index.") for param in tensors.shapes)
+    if not has_tensors and not distance and (tensors.size(TOP_K) is None or kind not in (None, *INDEXED)):
+        return None
+    if kind not in (None, *INDEXED):
+        raise tensors.missing(f"an index in a layer of the kind {kind!r}")
+    if distance and has_tensors:
+        raise tensors.missing("an index in a layer that shares the index of another")
+    top_k, num_heads, head_dim = (tensors.size((key,)) for key in ("index_topk", "index_n_heads", "index_head_dim"))
+    if has_tensors:
+        shape = tensors.sides("index.weights.weight")[0], tensors.sides("index.k.weight")[0]
+        if tensors.sides("index.q.weight")[0] != shape[0] * shape[1] or shape != (
+            num_heads or shape[0],
+            head_dim or shape[1],
+        ):
+            raise tensors.missing("an index with other sizes than its keys name")
+        if tensors.shape("index.k_norm.weight") != tensors.shape("index.k_norm.bias"):
+            raise tensors.missing("an index without LayerNorm of its keys")
+        num_heads, head_dim = shape
+    elif not distance:
+        tensors.shape("index.q.weight")  # missing
+    if top_k is None or num_heads is None or head_dim is None:
+        raise tensors.missing("an index of unknown size: the keys index_topk, index_n_heads and index_head_dim")
+    why = "no file says which features of the index rotate together"
+    interleaved = tensors.settle("index_interleaved", (False, True), why)
+    return LightningIndex(
+        top_k=top_k,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        position=position.replace(dim=None if rope_dim == head_dim else rope_dim, interleaved=interleaved),
+        from_layer=-distance if distance else None,
+    )
+
+
+def _distance(tensors: CheckpointMixer) -> int:
+    # how many layers earlier the layer is whose selection is used; 0 for a selection of its own
+    distance = 0
+    while _shares(tensors, tensors.number - distance):
+        distance += 1
+        if distance > tensors.number:
+            raise tensors.missing("an index of an earlier layer, which is absent")
+    return distance
+
+
+def _shares(tensors: CheckpointMixer, layer: int) -> bool:
+    # GLM-5.2: every layer is named, or the layers with an own index follow a period
+    config = tensors.config
+    types, pattern = config.get("indexer_types"), config.get("index_topk_pattern")
+    period, offset = config.get("index_topk_freq"), config.get("index_skip_topk_offset")
+    if (named := pattern if types is None else types) is not None:
+        if not isinstance(named, list | str) or layer >= len(named) or named[layer] not in SHARES:
+            raise config.error("indexer_types", f"does not say whether layer {layer} shares an index", "fix the file")
+        return SHARES[named[layer]]
+    if not isinstance(period, int) or not isinstance(offset, int):
+        return False
+    return bool(max(layer - offset + 1, 0) % max(period, 1))
 
 
 SIGN = rf"{PREFIX}kv_a_proj_with_mqa\.weight"

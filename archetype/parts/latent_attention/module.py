@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archetype.native import attention as native
 from archetype.native.kernels import Kernels
-from archetype.nn.cache import KVCache, LayerState
+from archetype.nn.cache import KeepsKeys, KVCache, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
 from archetype.nn.place import Place
@@ -33,7 +33,7 @@ EVERY_PAIR = pattern_rule(Full())
 
 
 @module_for(spec.LatentAttention)
-class LatentAttention(nn.Module):
+class LatentAttention(KeepsKeys, nn.Module):
     """Multi-head latent attention (DeepSeek-AI 2024, section 2.1), computed in the cheaper of its two forms.
 
     A head's key is [c Wuk, k_R] and its value c Wuv, for the latent c and the rotated key k_R of a position. The plain
@@ -73,7 +73,7 @@ class LatentAttention(nn.Module):
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         """Return empty latents and rotated keys for `capacity` positions: C + R values each."""
         sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
-        cache = KVCache.empty(batch, 1, capacity, sizes, dtype, device)
+        cache = KVCache.empty(batch, 1, capacity, sizes, self.cache_dtype or dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
         return indexed(cache, index)
 
@@ -151,10 +151,12 @@ class LatentAttention(nn.Module):
             y = attend_to_latents(self, queries, context, cache)
             if y is not None:
                 return y
+        dtype = queries[0].dtype  # the cache may have a narrower type
+        if latent.dtype == torch.int8:
+            latent, key = cache.widened(dtype)
         allowed = self._allowed(context, positions) if choice.keys is None else choice.keys
         if choice.can_be_gathered(queries[0].shape[2]):
             allowed, _, (latent, key) = gather_chosen(choice, latent, key)
-        dtype = queries[0].dtype  # the cache may have a narrower type
         return self.attend(queries, (latent.to(dtype), key.to(dtype)), allowed, context.kernels)
 
     @property
@@ -244,8 +246,16 @@ def attend_to_latents(
     q = torch.einsum("bhtp,hpc->bhtc", plain, key_up)  # (B, H, 1, C)
     rotated = turned, cache.values
     # scores are q latent^T + turned key^T, and the latents are the values too
+    scales = (cache.scales[0], *cache.scales) if cache.scales else ()
     mixed = native.attend(
-        context.kernels, q, cache.keys, cache.keys, attention.scale, context.positions, second=rotated
+        context.kernels,
+        q,
+        cache.keys,
+        cache.keys,
+        attention.scale,
+        context.positions,
+        second=rotated,
+        scales=scales,
     )
     return None if mixed is None else torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
 

@@ -13,7 +13,7 @@ from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AttentionSizes
 from archetype.roles.selection import AnyKeySelection
 from archetype.spec.base import Flag, Probability, Spec
-from archetype.spec.errors import invalid
+from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import Named, part
 from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
 
@@ -99,6 +99,24 @@ class LatentAttention(Mixer):
     def needs_whole_rows(self) -> NeedsWholeRows | None:
         # latents can be gathered from other processes, an index's choice cannot
         return None if self.index is None else self.index.needs_whole_rows
+
+    def source(self, layer: int) -> int | None:
+        return None if self.index is None else self.index.source(layer)
+
+    @property
+    def source_name(self) -> str:
+        return "index"
+
+    @property
+    def own(self) -> "LatentAttention":
+        if self.index is None or self.index.own == self.index:
+            return self
+        return self.model_copy(update={"index": self.index.own})
+
+    def check_source(self, source: Mixer, width: int) -> None:
+        assert self.index is not None
+        with inside("index"):
+            self.index.check_source(getattr(source, "index", None))
 
     @property
     def adds_to_loss(self) -> bool:

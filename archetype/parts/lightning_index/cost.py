@@ -13,6 +13,8 @@ from archetype.parts.position.cost import PositionCost
 class LightningIndexCost(SelectionCost):
     """Cost of three projections, and of a product over all pairs of positions if the sequence exceeds `top_k`.
 
+    With `from_layer` there is no cost: the selection of another layer is used.
+
     The FLOPs of its loss, which computes the attention weights again, are not counted.
     """
 
@@ -22,13 +24,20 @@ class LightningIndexCost(SelectionCost):
         super().__init__(part, d, query)
         self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
         self.norm = NormCost.of(part.norm, self.head_dim)
-        self.projections = {
-            "q": Linear(query, self.heads * self.head_dim),
-            "k": Linear(d, self.head_dim),
-            "weights": Linear(d, self.heads),
-        }
+        self.is_own = part.from_layer is None
+        self.projections = (
+            {
+                "q": Linear(query, self.heads * self.head_dim),
+                "k": Linear(d, self.head_dim),
+                "weights": Linear(d, self.heads),
+            }
+            if self.is_own
+            else {}
+        )
 
     def parameters(self) -> Counts:
+        if not self.is_own:
+            return {}
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         return counts | {"k_norm": self.norm.parameters()}
 
@@ -36,6 +45,8 @@ class LightningIndexCost(SelectionCost):
         return {name: sizes[:2] for name, sizes in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
+        if not self.is_own:
+            return {}
         # only keys are computed if nothing is left out
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
         if work.length.value <= self.part.top_k:
@@ -44,7 +55,7 @@ class LightningIndexCost(SelectionCost):
 
     def state(self, length: int) -> int:
         # one key per position
-        return length * self.part.head_dim
+        return length * self.part.head_dim if self.is_own else 0
 
     def most_keys(self, length: int) -> int:
         return min(self.part.top_k, length)

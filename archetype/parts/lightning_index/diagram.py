@@ -1,12 +1,15 @@
 """Drawing of the lightning index."""
 
 from archetype.parts.lightning_index.spec import LightningIndex
-from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of
+from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of, layer_name
 
 
 @inside_of(LightningIndex)
 def lightning_index(part: LightningIndex, modules: frozenset[str]) -> Inside:
     """Draw a small attention whose scores select keys (DeepSeek-AI 2025, figure 2)."""
+    if part.from_layer is not None:
+        label = f"top {part.top_k} keys of {layer_name(part.from_layer)}"
+        return Inside((Cell("top", 0, 1, span=2, label=label, slim=True, kind="operation"),), "top")
     cells = [Cell("q", 0, 0, (QUERIES,)), Cell("k", 1, 0, (X,)), Cell("weights", 2, 0, (X,))]
     row, key = 1, "k"
     if not part.norm.is_absent:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, write_slots
+from archetype.nn.cache import KeepsKeys, LayerState, write_slots
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
@@ -33,20 +33,27 @@ class IndexKeys(LayerState):
 
 
 @module_for(spec.LightningIndex)
-class LightningIndex(KeySelector):
+class LightningIndex(KeepsKeys, KeySelector):
     """Select the keys with the largest sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) (DeepSeek-AI 2025)."""
+
+    keeps_int8 = False
 
     def __init__(self, index: spec.LightningIndex, place: Place, query_features: int) -> None:
         super().__init__()
         self.spec = index
+        if index.from_layer is not None:  # nothing is computed here
+            return
         self.q = Linear(query_features, index.num_heads * index.head_dim, bias=False)
         self.k = Linear(place.d_model, index.head_dim, bias=False)
         self.k_norm = None if index.norm.is_absent else build_norm(index.norm, index.head_dim)
         self.weights = Linear(place.d_model, index.num_heads, bias=False)
         self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
 
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys:
-        return IndexKeys(torch.zeros(batch, 1, capacity, self.spec.head_dim, dtype=dtype, device=device))
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys | None:
+        if self.spec.from_layer is not None:
+            return None
+        cache_dtype = self.cache_dtype or dtype
+        return IndexKeys(torch.zeros(batch, 1, capacity, self.spec.head_dim, dtype=cache_dtype, device=device))
 
     def forward(
         self,
@@ -56,6 +63,11 @@ class LightningIndex(KeySelector):
         context: ForwardContext,
         state: LayerState | None = None,
     ) -> Choice:
+        if (source := self.spec.source(context.layer)) is not None:
+            choice: Choice = context.left_by(source)
+            if choice.keys is None:
+                return choice
+            return choice._replace(keys=context.probe(self, "chosen", choice.keys))
         x, queries = x.detach(), queries.detach()  # the index's loss must not train the model
         keys = self._keys(x, context)
         if state is not None:
@@ -65,6 +77,7 @@ class LightningIndex(KeySelector):
         learns = self.training and self.spec.adds_to_loss
         leaves_out = keys.shape[2] > self.spec.top_k
         if not (learns or leaves_out):  # the scores would change nothing
+            context.leave(EVERY_KEY)
             return EVERY_KEY
         # (B, T, S)
         scores = self._scores(x, queries, keys, context).masked_fill(~allowed[:, 0], MASKED)
@@ -72,6 +85,7 @@ class LightningIndex(KeySelector):
         if leaves_out:
             chosen = context.probe(self, "chosen", allowed & best_keys(scores.detach(), self.spec.top_k)[:, None])
             scores = scores.masked_fill(~chosen[:, 0], MASKED)
+        context.leave(Choice(chosen, self.spec.top_k))  # without scores, for only this layer trains its index
         return Choice(chosen, self.spec.top_k, scores if learns else None)
 
     def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
@@ -91,7 +105,9 @@ class LightningIndex(KeySelector):
     ) -> Float[Tensor, "B T S"]:
         heads, size = self.spec.num_heads, self.spec.head_dim
         q = self._rotated(self.q(queries).unflatten(-1, (heads, size)).transpose(1, 2), context)  # (B, H, T, P)
-        products = q.flatten(1, 2) @ keys[:, 0].transpose(1, 2)  # (B, HT, S)
+        # in float32, as the published kernels accumulate: rounded products would select other keys
+        queries, keys = at_least_float32(q.flatten(1, 2)), at_least_float32(keys[:, 0])
+        products = queries @ keys.transpose(1, 2)  # (B, HT, S)
         relevances = at_least_float32(products).relu().unflatten(1, (heads, -1))  # (B, H, T, S)
         weights = at_least_float32(self.weights(x)).transpose(1, 2)[..., None] / math.sqrt(heads * size)  # (B, H, T, 1)
         scores: Tensor = (weights * relevances).sum(1)

@@ -10,8 +10,8 @@ from archetype.parts.position.spec import Rotary
 from archetype.roles.norm import VectorNorm
 from archetype.roles.position import AttentionSizes
 from archetype.roles.selection import KeySelection
-from archetype.spec.base import NotNegative, Size
-from archetype.spec.errors import invalid
+from archetype.spec.base import LayerIndex, NotNegative, Size
+from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 
@@ -29,6 +29,9 @@ class LightningIndex(KeySelection):
     is the mean of the attention weights over heads; that loss trains nothing else, and no other loss trains the index.
     If `top_k` is at least the sequence length, nothing is left out, and the index is trained next to dense attention.
 
+    With `from_layer` a layer uses the keys that the equal index of an earlier layer selects (GLM-5.2). It then has no
+    parameters, no state and no loss.
+
     Attributes:
         top_k: number of keys that a query attends to.
         num_heads: number of query heads, H.
@@ -36,6 +39,8 @@ class LightningIndex(KeySelection):
         position: rotary embedding of queries and keys (absent: none).
         norm: norm of the keys.
         loss_weight: weight of the index's loss (0: the index is not trained).
+        from_layer: earlier layer whose selection is used: its index, or a negative offset from this layer (absent: its
+            own selection).
     """
 
     title: ClassVar[str] = "Lightning index"
@@ -51,6 +56,7 @@ class LightningIndex(KeySelection):
     position: Rotary | None = None
     norm: VectorNorm = LayerNorm(eps=1e-6)
     loss_weight: NotNegative = 1.0
+    from_layer: LayerIndex | None = None
 
     @model_validator(mode="after")
     def _rotation_fits(self) -> "LightningIndex":
@@ -70,7 +76,24 @@ class LightningIndex(KeySelection):
 
     @property
     def adds_to_loss(self) -> bool:
-        return self.loss_weight > 0
+        return self.loss_weight > 0 and self.from_layer is None
+
+    def source(self, layer: int) -> int | None:
+        return self.from_layer if self.from_layer is None or self.from_layer >= 0 else layer + self.from_layer
+
+    @property
+    def own(self) -> "LightningIndex":
+        return self if self.from_layer is None else self.model_copy(update={"from_layer": None})
+
+    def check_source(self, source: KeySelection | None) -> None:
+        with inside("from_layer"):
+            super().check_source(source)
+            if not isinstance(source, LightningIndex):
+                invalid("", "the referenced layer has an index of another kind", "name a layer of kind lightning")
+            own = self.own
+            if differing := [name for name in type(self).model_fields if getattr(own, name) != getattr(source, name)]:
+                cause = f"{', '.join(differing)} differs from the referenced layer's index"
+                invalid("", cause, "make them equal")
 
     @property
     def sizes(self) -> AttentionSizes:

@@ -33,6 +33,12 @@ class TogetherCost(ContentCost):
     def state(self, length: int) -> int:
         return sum(part.state(length) for part in self.parts)
 
+    def recurrent_state(self, length: int) -> int:
+        return sum(part.recurrent_state(length) for part in self.parts)
+
+    def key_scales(self, length: int) -> int:
+        return sum(part.key_scales(length) for part in self.parts)
+
     @property
     def state_name(self) -> str:
         return ", ".join(dict.fromkeys(part.state_name for part in self.parts if part.state(1)))

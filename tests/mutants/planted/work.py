@@ -9,13 +9,13 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("(values[:, : self.settings.num_beams] for values in candidates)", "candidates"),
     ],
     "generate/filters.py": [
-        ("before >= top_p", "before > top_p"),
+        ("(len(before), 1), top_p)", "(len(before), 1), top_p), right=True"),
         ("sampling.min_p * probabilities.amax(-1, keepdim=True)", "sampling.min_p"),
         ("logits < kth", "logits <= kth"),
     ],
     "generate/logits_processors.py": [
         ("torch.where(scores > 0, scores / penalty, scores * penalty)", "scores / penalty"),
-        ("self.seen[token] = None", "pass"),
+        ("self.seen = torch.cat((self.seen, torch.tensor([token])))", "pass"),
     ],
     "generate/step.py": [
         ("torch.where((num_tokens > 0)[:, None], last, logits)", "last"),

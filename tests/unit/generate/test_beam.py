@@ -382,3 +382,18 @@ def test_targets_share_the_keys_and_values_of_their_source(model: EncoderDecoder
 def two_passes(model: EncoderDecoder, tokens: torch.Tensor, state: State) -> list[torch.Tensor]:
     first = model(tokens[:, :2], state)
     return [first.logits, model(tokens[:, 2:], first.state).logits]
+
+
+def test_the_rules_of_a_target_go_on_from_those_of_the_target_that_it_extends(model: EncoderDecoder) -> None:
+    settings = Beam(
+        num_beams=3, no_repeat_ngram_size=2, repetition_penalty=1.4, max_extra_tokens=6, bad_words_ids=((1, 2),)
+    )
+
+    class FromTheStart(Search):
+        def _adjust(self, logs: torch.Tensor) -> None:
+            self._processors = {}
+            super()._adjust(logs)
+
+    going_on, from_the_start = (each(model, SOURCES, END, END, settings).run() for each in (Search, FromTheStart))
+    assert going_on == from_the_start
+    assert any(len(tokens) > 2 for targets in going_on for _, tokens in targets)

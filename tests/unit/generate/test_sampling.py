@@ -1,7 +1,9 @@
 """From logits to a token: every filter against plain Python, and the draw against the probabilities."""
 
 import math
+import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from archetype.errors import SpecError
-from archetype.generate import Sampler, Sampling, sample
+from archetype.generate import Sampler, Sampling, filters, sample
 from archetype.generate.filters import filtered
 from archetype.generate.logits_processors import penalise
 
@@ -193,3 +195,139 @@ def test_a_row_draws_in_a_batch_what_it_draws_alone(steps: list[list[int]]) -> N
     for step, rows in enumerate(steps):
         tokens = sample(logits[step, rows], [together[row] for row in rows])
         assert tokens == [sample(logits[step, row][None], [alone[row]])[0] for row in rows]
+
+
+def plainly_filtered(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """The filters that sort, over the whole vocabulary: with torch's stable sort, and in the order of the settings."""
+    left = filtered(logits, sampling.replace(top_p=1.0, min_p=0.0, typical_p=1.0))
+    if sampling.top_p < 1:
+        descending, order = left.sort(dim=-1, descending=True, stable=True)
+        likely = descending.softmax(-1)
+        unneeded = likely.cumsum(-1) - likely >= sampling.top_p
+        left = left.masked_fill(torch.zeros_like(unneeded).scatter(-1, order, unneeded), -torch.inf)
+    if sampling.min_p > 0:
+        likely = left.softmax(-1)
+        left = left.masked_fill(likely < sampling.min_p * likely.amax(-1, keepdim=True), -torch.inf)
+    if sampling.typical_p < 1:
+        logs = left.log_softmax(-1)
+        entropy = -(logs.exp() * logs).nansum(-1, keepdim=True)
+        distance, order = (-logs - entropy).abs().sort(dim=-1, stable=True)
+        last = (left.gather(-1, order).softmax(-1).cumsum(-1) < sampling.typical_p).sum(-1, keepdim=True)
+        unneeded = distance > distance.gather(-1, last.clamp(max=left.shape[-1] - 1))
+        left = left.masked_fill(torch.zeros_like(unneeded).scatter(-1, order, unneeded), -torch.inf)
+    return left
+
+
+def plainly_drawn(logits: torch.Tensor, sampling: Sampling) -> int:
+    """The token of one row, from the probabilities of the whole vocabulary."""
+    if sampling.greedy:
+        return int(logits.argmax(-1))
+    mass = plainly_filtered(logits, sampling).double().softmax(-1).cumsum(-1)
+    draw = torch.rand((), dtype=torch.float64, generator=torch.Generator().manual_seed(sampling.seed))
+    return int(torch.searchsorted(mass, draw * mass[:, -1:], right=True).clamp(max=logits.shape[-1] - 1))
+
+
+def awkward_logits(size: int, seed: int) -> dict[str, torch.Tensor]:
+    """Random logits, with ties, with tokens of probability 0, with one token that is left, and all equal."""
+    values = 4 * torch.randn(2, size, generator=torch.Generator().manual_seed(seed))
+    single = torch.full((2, size), -torch.inf)
+    single[:, seed % size] = 1.0
+    return {
+        "random": values,
+        "ties": values.bfloat16().float(),
+        "many ties": values.round(),
+        "impossible tokens": values.masked_fill(values < 3.0, -torch.inf).index_fill(1, torch.tensor([size - 1]), 0.0),
+        "one token": single,
+        "equal": torch.zeros(2, size),
+    }
+
+
+SORTED: list[dict[str, Any]] = [
+    {"temperature": 0.0}, {"temperature": 0.7}, {"top_k": 3}, {"top_k": 200_000}, {"top_p": 0.3}, {"top_p": 0.95},
+    {"top_p": 0.9999999}, {"min_p": 0.1}, {"typical_p": 0.5}, {"top_k": 20, "top_p": 0.8}, {"top_k": 5, "min_p": 0.2},
+    {"top_k": 20, "typical_p": 0.8}, {"top_k": 9, "top_h": 0.5}, {"top_h": 0.4}, {"epsilon_cutoff": 0.02},
+    {"eta_cutoff": 0.02, "top_k": 30}, {"top_k": 2, "temperature": 1e-3},
+    {"top_k": 4, "temperature": 1e300}, {"top_k": 7, "epsilon_cutoff": 0.1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 12, 65, 1000, 4097])
+@pytest.mark.parametrize("settings", SORTED, ids=str)
+def test_blocks_of_tokens_and_vectors_change_no_bit(
+    size: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (filters, sys.modules[Sampler.__module__]):
+        monkeypatch.setattr(module, "VERY_LARGE", 0)
+    monkeypatch.setattr(filters, "LARGE", 0)
+    for seed in range(20):
+        sampling = Sampling(seed=seed, **settings)
+        for name, logits in awkward_logits(size, seed).items():
+            assert torch.equal(filtered(logits, sampling), plainly_filtered(logits, sampling)), (name, seed)
+            tokens = sample(logits, [Sampler(sampling, [0], size, CPU) for _ in logits])
+            assert tokens == [plainly_drawn(row[None], sampling) for row in logits], (name, seed)
+
+
+@pytest.mark.parametrize("size", [1000, 4097])
+@pytest.mark.parametrize("settings", [settings for settings in SORTED if settings.get("temperature") != 0.0], ids=str)
+def test_the_tokens_in_blocks_have_the_same_mass(
+    size: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filters, "LARGE", 0)
+    monkeypatch.setattr(filters, "VERY_LARGE", 0)
+    sampling = Sampling(**settings)
+    for name, logits in awkward_logits(size, 3).items():
+        whole, (inside, blocks) = plainly_filtered(logits, sampling), filters.candidates(logits, sampling)
+        if blocks is None:
+            assert torch.equal(inside, whole), name
+            continue
+        ids = (blocks[..., None] * filters.BLOCK + torch.arange(filters.BLOCK)).flatten(1)
+        padded = torch.nn.functional.pad(whole, (0, filters.BLOCK), value=-torch.inf)
+        assert torch.equal(inside, padded.gather(1, ids)), name
+        for masses in (torch.Tensor.softmax, lambda values, dim: values.double().softmax(dim).cumsum(dim)):
+            assert torch.equal(masses(inside, -1), masses(padded, -1).gather(1, ids)), name
+
+
+def plainly_adjusted(logits: torch.Tensor, sampling: Sampling, prompt: list[int], chosen: list[int]) -> torch.Tensor:
+    """Biases and penalties from the whole text, each time anew."""
+    logits, text = logits.clone(), [*prompt, *chosen]
+    for token, bias in sampling.logit_bias.items():
+        logits[token] += bias
+    counts = torch.bincount(torch.tensor(chosen, dtype=torch.long), minlength=len(logits)).float()
+    logits -= sampling.presence_penalty * (counts > 0) + sampling.frequency_penalty * counts
+    penalise(logits, sorted(set(text)), sampling.repetition_penalty)
+    size = sampling.no_repeat_ngram_size
+    for start in range(len(text) + 1 - size if size else 0):
+        if text[start : start + size - 1] == text[len(text) + 1 - size :]:
+            logits[text[start + size - 1]] = -torch.inf
+    return logits
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 5), max_size=12))
+def test_what_is_kept_of_a_text_is_what_the_whole_text_says(seed: int, prompt: list[int], chosen: list[int]) -> None:
+    sampling = Sampling(
+        logit_bias={5: 0.3, 1: -1.7}, presence_penalty=0.7, frequency_penalty=-0.37, repetition_penalty=1.3,
+        no_repeat_ngram_size=3,
+    )  # fmt: skip
+    logits = torch.randn(2, 6, generator=torch.Generator().manual_seed(seed))
+    logits[0, seed % 6] = -torch.inf
+    sampler = Sampler(sampling, prompt, 6, CPU)
+    for step in range(len(chosen) + 1):
+        other = sampler.fork()
+        other.consume(seed % 6)  # which the first does not see
+        for row, each, text in ((0, sampler, chosen[:step]), (1, other, [*chosen[:step], seed % 6])):
+            adjusted = logits[row].clone()
+            each.adjust(adjusted)
+            assert torch.equal(adjusted, plainly_adjusted(logits[row], sampling, prompt, text))
+        if step < len(chosen):
+            sampler.consume(chosen[step])
+
+
+@pytest.mark.parametrize("size", [1, 12, 65, 1000, 4097])
+@pytest.mark.parametrize("count", [0, 1, 3, 12])
+def test_the_largest_are_those_of_topk(size: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "LARGE", 0)
+    for seed in range(20):
+        for name, logits in awkward_logits(size, seed).items():
+            expected = logits.topk(min(count, size))
+            for ours, theirs in zip(filters.largest(logits, count), expected, strict=True):
+                assert torch.equal(ours, theirs), (name, seed)

@@ -1,11 +1,14 @@
 """A decoding step goes on in place, for every kind of state, and a prefilled row takes a place among others."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
 
+from archetype import LanguageModel
 from archetype.families import preset
+from archetype.generate import Engine, make_deterministic
 from archetype.generate.beam_step import BeamStep
 from archetype.generate.step import DecodeStep, prefill
 from archetype.models.build import build
@@ -114,3 +117,27 @@ def test_a_recorded_pass_leaves_the_model_its_kernels() -> None:
     for _ in range(2):  # the second step is replayed
         step(torch.zeros(1, 1, dtype=torch.long))
     assert records == [(True, False)]
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_an_engine_records_each_size_of_step_once(is_deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels("native")
+    model, sizes, record = build(preset("llama-tiny")).eval(), [], DecodeStep._record
+    assert isinstance(model, CausalModel)
+    if is_deterministic:
+        make_deterministic(model)
+
+    def counted(step: DecodeStep, *inputs: Any) -> torch.Tensor:
+        sizes.append(len(step.state.lengths))
+        return record(step, *inputs)
+
+    monkeypatch.setattr(DecodeStep, "_record", counted)
+    engine, texts = Engine(LanguageModel(model.spec, model), slots=4), []
+    for _ in range(2):
+        requests = [engine.submit([1, 2, 3, row], max_new_tokens=4 + row, temperature=0.0) for row in range(3)]
+        for request in requests:
+            request.result()
+        texts.append([request.tokens for request in requests])
+        # three requests at first, then two, then one; a deterministic model also reads its prompts by a step
+        assert sorted(sizes) == [1, 2, 4] + [4] * is_deterministic
+    assert texts[0] == texts[1]

@@ -8,13 +8,17 @@ from torch import Tensor
 
 from archetype.native import attention as native
 from archetype.native.kernels import without_context
+from archetype.nn.cache import quantized
 from tests.helpers.cases import case
 from tests.helpers.kernels import INSTRUCTIONS, kernels
 from tests.helpers.weights import distance
 from tests.unit.native.test_kernels import record
 
+NARROW = (torch.bfloat16, torch.float16)  # data types of a cache of keys and values of float32
 LENGTHS = torch.tensor([[0], [15], [16], [70], [37]])  # of each row's query; a cache has 80 places
 GENERATOR = torch.Generator().manual_seed(0)
+append_by_kernels = without_context(native.append)
+append_scaled_by_kernels = without_context(native.append_scaled)
 attend_by_kernels = without_context(native.attend)  # of the recording in which it is called
 
 
@@ -90,6 +94,106 @@ def test_a_long_cache_is_summed_in_parts(instructions: str, dtype: torch.dtype) 
                 assert torch.equal(attend(instructions, *alone, **own), y[:, :, this])
             expected = long_formula(q, keys, values, positions, **settings)
             assert distance(y, expected) <= (4e-6 if dtype == torch.float32 else 2**-8)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_a_narrow_cache_is_read_as_its_rounded_numbers(instructions: str, dtype: torch.dtype) -> None:
+    """Keys and values of a narrow type, queries of float32: the sums are those of the same numbers in float32."""
+    length = native.PART + 100
+    positions = torch.tensor([[length - 50, length - 49, length - 48], [70, 71, 72]])
+    settings: dict[str, Any]
+    for settings in ({}, {"window": 90}, {"softcap": 2.0, "sinks": floats(6, dtype=torch.float32)},
+                     {"mask": torch.rand(2, 1, 3, length, generator=GENERATOR) < 0.5}):  # fmt: skip
+        for key_dim, value_dim in ((64, 64), (24, 40), (7, 5)):
+            with case(instructions, dtype, settings, key_dim, value_dim):
+                q = floats(2, 6, 3, key_dim, dtype=torch.float32)
+                keys, values = (floats(2, 2, length, size, dtype=dtype) for size in (key_dim, value_dim))
+                y = attend(instructions, q, keys, values, positions, **settings)
+                assert distance(y, long_formula(q, keys, values, positions, **settings)) <= 4e-6
+                wide = attend(instructions, q, keys.float(), values.float(), positions, **settings)
+                assert distance(y, wide) <= 4e-6
+                assert torch.equal(y, attend(instructions, q, keys, values, positions, threads=1, **settings))
+    latents, turned = floats(2, 1, length, 48, dtype=dtype), floats(2, 1, length, 16, dtype=dtype)
+    q, q2 = floats(2, 4, 1, 48, dtype=torch.float32), floats(2, 4, 1, 16, dtype=torch.float32)
+    y = attend(instructions, q, latents, latents, positions[:, :1], q2, turned)
+    expected = long_formula(torch.cat((q, q2), -1), torch.cat((latents, turned), -1), latents, positions[:, :1])
+    assert distance(y, expected) <= 4e-6
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_numbers_are_rounded_into_a_cache_as_torch_rounds(instructions: str, dtype: torch.dtype) -> None:
+    """Ties, subnormal numbers, numbers beyond the range of float16, infinities and NaN; rows that fill no vector."""
+    bits = torch.randint(-(2**31), 2**31 - 1, (6000,), generator=GENERATOR, dtype=torch.int64).to(torch.int32)
+    halves = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.float16).float()
+    ties = halves.view(torch.int32) | 0x1000  # halfway between two numbers of float16
+    edges = torch.tensor([0.0, -0.0, 65504.0, 65519.99, 65520.0, -1e9, 2.0**-24, 2.0**-25, 1.5 * 2.0**-25, torch.inf])
+    numbers = torch.cat((bits.view(torch.float32), halves, ties.view(torch.float32), edges, -edges))
+    for features in (5, 61):
+        new = numbers[: len(numbers) // (2 * features) * 2 * features].view(1, 2, -1, features)
+        with case(instructions, dtype, features):
+
+            def step(new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor:
+                y = append_by_kernels(new, buffer, positions)
+                assert y is not None
+                return y
+
+            length = new.shape[2]
+            buffer = torch.zeros(1, 2, length, features, dtype=dtype)
+            replay, _ = record(kernels(instructions), step, (new, buffer, torch.arange(length)[None]))
+            replay(2)
+            assert torch.equal(buffer.isnan(), new.isnan())
+            expected = new.to(dtype)
+            assert torch.equal(buffer.nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_a_cache_of_int8_is_read_with_its_scales(instructions: str) -> None:
+    """The same sums as of the numbers in float32, which are codes times scales; views of longer buffers, too."""
+    length = native.PART + 100
+    positions = torch.tensor([[length - 50, length - 49, length - 48], [70, 71, 72]])
+    settings: dict[str, Any]
+    for settings in ({}, {"window": 90}, {"softcap": 2.0, "sinks": floats(6, dtype=torch.float32)},
+                     {"mask": torch.rand(2, 1, 3, length, generator=GENERATOR) < 0.5}):  # fmt: skip
+        for key_dim, value_dim, dtype in ((64, 64, torch.float32), (24, 40, torch.bfloat16), (7, 5, torch.float32)):
+            with case(instructions, settings, key_dim, value_dim, dtype):
+                q = floats(2, 6, 3, key_dim, dtype=dtype)
+                keys, values = (quantized(floats(2, 2, length + 9, size, dtype=dtype)) for size in (key_dim, value_dim))
+                (k, k_scales), (v, v_scales) = ([x[:, :, :length] for x in pair] for pair in (keys, values))
+                y = attend(instructions, q, k, v, positions, scales=(k_scales, v_scales), **settings)
+                expected = long_formula(q, k * k_scales, v * v_scales, positions, **settings)
+                assert distance(y, expected) <= (4e-6 if dtype == torch.float32 else 2**-8)
+    latents, turned = (quantized(floats(2, 1, length, size, dtype=torch.float32)) for size in (48, 16))
+    q, q2 = floats(2, 4, 1, 48, dtype=torch.float32), floats(2, 4, 1, 16, dtype=torch.float32)
+    scales = (latents[1], latents[1], turned[1])
+    y = attend(instructions, q, latents[0], latents[0], positions[:, :1], q2, turned[0], scales=scales)
+    wide, wide2 = latents[0] * latents[1], turned[0] * turned[1]
+    expected = long_formula(torch.cat((q, q2), -1), torch.cat((wide, wide2), -1), wide, positions[:, :1])
+    assert distance(y, expected) <= 4e-6
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_numbers_are_rounded_to_int8_as_torch_rounds(instructions: str) -> None:
+    """Also rows of zeros, of subnormal numbers and of NaN or infinity, which only the scale shows."""
+    for features in (5, 64):
+        with case(instructions, features):
+            new = floats(1, 2, 40, features, dtype=torch.float32) * torch.logspace(-44, 38, 40)[None, None, :, None]
+            new[:, :, 0], new[:, :, 7, 0], new[:, :, 9, 1] = 0.0, torch.nan, torch.inf
+            codes, scales = torch.ones(1, 2, 40, features, dtype=torch.int8), torch.ones(1, 2, 40, 1)
+
+            def step(new: Tensor, buffer: Tensor, scales: Tensor, positions: Tensor) -> Tensor:
+                y = append_scaled_by_kernels(new, buffer, scales, positions)
+                assert y is not None
+                return y
+
+            replay, _ = record(kernels(instructions), step, (new, codes, scales, torch.arange(40)[None]))
+            replay(2)
+            expected, expected_scales = quantized(new)
+            assert torch.equal(codes, expected)
+            assert torch.equal(scales.nan_to_num(7.0), expected_scales.nan_to_num(7.0))
+            wide = (codes * scales)[:, :, 10:35]
+            assert bool(((wide - new[:, :, 10:35]).abs() <= 0.5001 * scales[:, :, 10:35]).all())
 
 
 @pytest.mark.parametrize("length", [80, 2 * native.PART])

@@ -10,10 +10,13 @@ from torch import Tensor, nn
 
 import archetype
 from archetype import spec
+from archetype.cost import total_parameters
 from archetype.errors import SpecError
+from archetype.estimate.memory import MemoryCost
 from archetype.estimate.report import cost_report
 from archetype.generate.step import DecodeStep
 from archetype.models.causal import CausalModel
+from archetype.models.cost import model_cost
 from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
@@ -21,9 +24,10 @@ from archetype.nn.selection import Choice, IndexedKVCache
 from archetype.parts.attention.module import Attention
 from archetype.parts.latent_attention.module import LatentAttention
 from archetype.parts.lightning_index.module import LightningIndex, best_keys
+from archetype.training.block_execution import recompute_blocks
 from tests.helpers.kernels import kernels
 from tests.helpers.passes import forward_step
-from tests.helpers.specs import INDEX, LATENT, attending, experts, mixed
+from tests.helpers.specs import INDEX, LATENT, attending, block, decoder, experts, mixed
 from tests.helpers.weights import distance, randomize
 
 D, T, TOP = 16, 14, 5
@@ -166,6 +170,20 @@ def test_each_query_sees_its_best_keys(position: dict[str, Any] | None) -> None:
         together = module.requires_grad_(False)(x, ForwardContext.of(x))
         for row in range(2):
             assert distance(together[row], naive(module, x[row])) < 1e-12  # type: ignore[operator]
+
+
+def test_products_of_bfloat16_are_not_rounded() -> None:
+    index = randomize(LightningIndex(spec.LightningIndex.parse(INDEX), Place(D), D)).requires_grad_(False)
+    x = torch.randn(1, 64, D, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    context = ForwardContext.of(x)
+    index = index.to(torch.bfloat16)
+    q = index._rotated(index.q(x).unflatten(-1, (3, 4)).transpose(1, 2), context)
+    keys = index._keys(x, context)
+    weights = index.weights(x).float().transpose(1, 2)[..., None] / math.sqrt(3 * 4)
+    exact = (weights * (q.double() @ keys.double().transpose(2, 3)).relu()).sum(1)
+    assert distance(index._scores(x, x, keys, context).double(), exact) < 1e-6
+    rounded = (weights * (q @ keys.transpose(2, 3)).relu()).sum(1)
+    assert distance(rounded.double(), exact) > 1e-4
 
 
 def test_of_equal_scores_the_first_keys_are_chosen_whatever_follows() -> None:
@@ -342,3 +360,112 @@ def test_a_decoder_like_deepseek_v32_learns_and_writes() -> None:
     with torch.no_grad():
         whole = built(texts).logits
         assert distance(in_steps(built, texts, list(range(1, 20)), 24), whole) < 1e-5
+
+
+def sharing(mixer: dict[str, Any], *sources: int | None, **index: Any) -> spec.ModelSpec:
+    """One layer for each source, which is the layer whose selection it uses (None: its own)."""
+    lightning = INDEX | {"top_k": TOP} | index
+    return decoder(*(block(mixer=mixer | {"index": lightning | {"from_layer": source}}) for source in sources))
+
+
+def shared(mixer: dict[str, Any], dtype: torch.dtype = torch.float64, **index: Any) -> CausalModel:
+    """Two layers with their own indexes, and two that use those."""
+    built = archetype.build(sharing(mixer, None, -1, None, 0, **index), dtype=dtype)
+    assert isinstance(built, CausalModel)
+    return randomize(built).requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_layers_use_the_keys_that_an_earlier_layer_selects(mixer: str) -> None:
+    built, texts = shared(MIXERS[mixer]), tokens()
+    chosen: dict[int, Tensor] = {}
+    for layer, part in enumerate(built.blocks):
+        part.mixer.index.register_forward_hook(lambda _, __, choice, layer=layer: chosen.update({layer: choice.keys}))
+    whole = built(texts).logits
+    assert torch.equal(chosen[1], chosen[0]) and torch.equal(chosen[3], chosen[0])
+    assert not torch.equal(chosen[2], chosen[0])
+    assert {name.split(".")[1] for name, _ in built.named_parameters() if ".index." in name} == {"0", "2"}
+    assert distance(whole, dense(built)(texts).logits) > 1e-3
+    for cuts in ([4, 5, 9], list(range(1, T))):
+        assert distance(in_steps(built, texts, cuts, 24), whole) < 1e-12
+    every, plain = (change(shared(MIXERS[mixer], top_k=T)) for change in (lambda model: model, dense))
+    assert torch.equal(every(texts).logits, plain(texts).logits)
+
+
+@pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "dynamic"])
+def test_recorded_steps_share_the_keys(mixer: str) -> None:
+    built = shared(MIXERS[mixer], torch.float32)
+    for ours, theirs in zip(recorded(built, 24), recorded(built, 24, is_recorded=False), strict=True):
+        assert distance(ours, theirs) < 1e-5
+
+
+@pytest.mark.parametrize("mixer", ["attention", "latent, low rank"])
+def test_a_layer_that_shares_costs_its_attention_alone(mixer: str) -> None:
+    built = shared(MIXERS[mixer], torch.float32)
+    report = cost_report(built.spec, 3, 24, "float32")
+    assert total_parameters(built.spec) == sum(p.numel() for p in built.parameters())
+    _, state = forward_step(built, tokens(3, 10), built.new_state(3, 24))
+    assert [isinstance(layer, IndexedKVCache) for layer in state.layers] == [True, False, True, False]
+    assert state.nbytes == report.state["bytes"]
+    own = cost_report(sharing(MIXERS[mixer], *4 * [None]), 3, 24, "float32")
+    for phase in ("forward", "decode"):
+        of_index, of_scores = (
+            [sum(getattr(row, phase) for row in one.rows if name in row.module) for one in (own, report)]
+            for name in (".index.", "mixer.scores")
+        )
+        assert of_index[0] == 2 * of_index[1] > 0 and of_scores[0] == of_scores[1]
+
+
+@pytest.mark.parametrize("mixer", ["alibi", "latent, low rank"])
+def test_a_shared_index_learns_from_its_own_layer_alone(mixer: str) -> None:
+    built = shared(MIXERS[mixer]).requires_grad_(True)
+    _, own = loss_of(built, tokens())
+    assert own is not None and own > 0
+    gradients = torch.autograd.grad(own, list(built.parameters()), retain_graph=True, allow_unused=True)
+    names = [name for name, _ in built.named_parameters()]
+    reached = {name for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
+    assert reached == {name for name in names if ".index." in name}
+    assert [block.mixer.adds_to_loss for block in built.spec.layers] == [True, False, True, False]
+    assert spec.parse(built.spec.dump()) == built.spec
+
+
+@pytest.mark.parametrize("mixer", ["attention", "latent, low rank"])
+def test_recomputed_blocks_share_the_same_keys(mixer: str) -> None:
+    gradients = []
+    for recompute in ("none", "blocks", 2):
+        built = shared(MIXERS[mixer], torch.float32).requires_grad_(True)
+        recompute_blocks(built, recompute)  # type: ignore[arg-type]
+        main, own = loss_of(built, tokens())
+        assert own is not None
+        (main + own).backward()
+        gradients.append({name: parameter.grad for name, parameter in built.named_parameters()})
+    for other in gradients[1:]:
+        assert all(torch.equal(gradient, other[name]) for name, gradient in gradients[0].items())
+    inputs = [
+        MemoryCost(model_cost(sharing(MIXERS[mixer], *sources)), "float32").saved_activations(3, 20).block_inputs
+        for sources in ((None, -1, None, 0), 4 * [None])
+    ]
+    assert inputs[0] - inputs[1] == 3 * 20 * 20  # the mask of the first layer
+
+
+SHARED_REFUSALS = [
+    ([0], "layers[0].mixer: reads layer 0, which is not before layer 0; name an earlier layer"),
+    ([None, -1, -1], "layers[2].mixer.index.from_layer: the referenced layer does not select keys; name a "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sources", "message"), SHARED_REFUSALS)
+@pytest.mark.parametrize("mixer", ["attention", "latent"])
+def test_a_selection_that_no_earlier_layer_makes_is_refused(mixer: str, sources: list[int], message: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        sharing(MIXERS[mixer], *sources)
+    assert message in str(refused.value)
+
+
+def test_an_index_must_equal_the_one_that_it_uses() -> None:
+    mixer = MIXERS["latent"]
+    first, reader = (block(mixer=mixer | {"index": INDEX | more}) for more in ({}, {"from_layer": 0, "top_k": 3}))
+    with pytest.raises(SpecError, match=r"from_layer: top_k differs from the referenced layer's index; make them"):
+        decoder(first, reader)
+    with pytest.raises(SpecError, match=r"index\.from_layer: the referenced layer does not select keys"):
+        decoder(block(mixer=mixer), reader)

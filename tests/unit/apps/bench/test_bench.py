@@ -38,7 +38,7 @@ FIELDS = {
     "job", "model", "dtype", "weights", "batch", "prompt", "new", "repeat", "prefill_ms", "decode_tokens_per_s",
     "tokens_per_s", "tokens_per_s_range", "seconds", "tokens", "read_gb_per_s", "flops_per_s",
     "peak_bandwidth_gb_per_s", "peak_bandwidth_path", "peak_flops_per_s", "peak_flops_path", "fraction_of_limit",
-    "bound", "page_bytes", "machine", "versions", "date", "deterministic",
+    "bound", "page_bytes", "machine", "versions", "date", "deterministic", "state_dtype",
 }  # fmt: skip
 PEAKS = Peaks(bandwidth=Peak(1e9, "torch.sum"), flops=Peak(1e11, "torch.mm"), page_bytes=4096)
 
