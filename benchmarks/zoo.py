@@ -32,7 +32,9 @@ AS_PUBLISHED = (
 
 def row(result: Outcome, published: str | None) -> list[str]:
     """One line of the table."""
-    family = "registered" if result.registered else "by its files" if result.status == "agrees" else ""
+    # what a comparison had to correct is not proved by a page, and is compared at each first load
+    by_files = "by its files, corrected" if result.corrected else "by its files"
+    family = "registered" if result.registered else by_files if result.status == "agrees" else ""
     column = [] if published is None else [published]
     said = result.said.replace("|", " ").replace("[", r"\[")  # which would begin a cell, and a link
     return [result.kind, result.status, *column, family, said]

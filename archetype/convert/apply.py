@@ -52,14 +52,14 @@ def load_tensors(
         if not buffers.keys().isdisjoint(rule.params):  # statistics and router corrections keep their precision
             rule_dtype = torch.promote_types(tensors.dtype(rule.hf), dtype)
         params = _split(rule, tensors, [rule.shape_in(shapes[name]) for name in rule.params], rule_dtype, device)
-        if rule.expert is None:
+        if rule.share is None:
             state |= params
             continue
         for name, tensor in params.items():  # the file stores each expert separately, the model stacks them (E, ...)
             # one parameter for all experts, filled one expert at a time, so that there is no second copy of the stack
             if name not in state:
                 state[name] = empty(shapes[name], dtype, device)
-            state[name][rule.expert] = tensor
+            state[name][rule.share] = tensor
     # assigned, not copied: views of the mapped file stay views
     model.load_state_dict(state, strict=True, assign=True)
     if device is None or device.type == "cpu":
@@ -106,13 +106,13 @@ def shares(
         size: returns the size in bytes of a file tensor.
     """
     for rule in rules:
-        counts = {name: prod(shapes[name] if rule.expert is None else shapes[name][1:]) for name in rule.params}
+        counts = {name: prod(rule.shape_in(shapes[name])) for name in rule.params}
         total, nbytes = sum(counts.values()), size(rule.hf)
         yield from ((name, count, Fraction(nbytes * count, total)) for name, count in counts.items())
 
 
 def _params(rule: Rule, state: dict[str, Tensor]) -> list[Tensor]:
-    return [state[name] if rule.expert is None else state[name][rule.expert] for name in rule.params]
+    return [state[name] if rule.share is None else state[name][rule.share] for name in rule.params]
 
 
 def _split(

@@ -255,7 +255,7 @@ def _spellings(name: str, prefix: str) -> Iterator[str]:
 def _tied_copies(family: Family, rules: list[Rule], tensors: Tensors) -> list[str]:
     # patterns of tensors that duplicate a tied one, after checking that they are equal
     used, present = {rule.hf for rule in rules}, set(tensors.names())
-    sources = {rule.params[0]: rule.hf for rule in rules if len(rule.params) == 1}
+    sources = {rule.params[0]: rule.hf for rule in rules if len(rule.params) == 1 and rule.rows is None}
     patterns = []
     for copy, parameter in family.format.copies.items():
         original = sources.get(parameter)

@@ -229,7 +229,7 @@ def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[l
     rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, published_shapes(model))
     for rule, (_, tensor) in zip(rules, export_tensors(model, rules), strict=True):
         path, _, kind = rule.hf.rpartition(".")
-        if kind != "weight" or rule.expert is not None or rule.params[0].removesuffix(".weight") in without:
+        if kind != "weight" or rule.share is not None or rule.params[0].removesuffix(".weight") in without:
             continue
         group = Rule(path, tuple(name.rpartition(".")[0] for name in rule.params), heads=rule.heads)
         if (name := known.find(path, tensor)) is not None:

@@ -23,6 +23,7 @@ class Rule:
         heads: number of interleaved groups of rows: the first head's rows of each parameter, then the second's, ...
         shape: shape of the tensor in the file, if it differs from the parameter's shape.
         swapped: whether the file stores the two halves of each row in the opposite order.
+        rows: first row and end of the rows that the tensor has, if the file stores a parameter in several tensors.
     """
 
     hf: str
@@ -32,6 +33,7 @@ class Rule:
     heads: int = 1
     shape: tuple[int, ...] | None = None
     swapped: bool = False
+    rows: tuple[int, int] | None = None
 
     def for_layer(self, layer: int) -> "Rule":
         params = tuple(name.replace("{i}", str(layer)) for name in self.params)
@@ -40,13 +42,27 @@ class Rule:
     def for_expert(self, expert: int) -> "Rule":
         return replace(self, hf=self.hf.replace("{e}", str(expert)), expert=expert)
 
+    @property
+    def share(self) -> int | slice | None:
+        """Index of the rule's share of a parameter: an expert or some of the rows; None for the complete parameter."""
+        return self.expert if self.rows is None else slice(*self.rows)
+
     def shape_in(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the rule's share of a parameter: a single expert, or the complete parameter."""
+        """Return the shape of the rule's share of a parameter."""
+        if self.rows is not None:
+            return (self.rows[1] - self.rows[0], *shape[1:])
         return shape if self.expert is None else shape[1:]
 
 
-def rule(hf: str, *params: str, transposed: bool = False, heads: int = 1, shape: tuple[int, ...] | None = None) -> Rule:
-    return Rule(hf, params, transposed, heads=heads, shape=shape)
+def rule(
+    hf: str,
+    *params: str,
+    transposed: bool = False,
+    heads: int = 1,
+    shape: tuple[int, ...] | None = None,
+    rows: tuple[int, int] | None = None,
+) -> Rule:
+    return Rule(hf, params, transposed, heads=heads, shape=shape, rows=rows)
 
 
 def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[Rule, ...]:
@@ -83,7 +99,7 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
     """Return the rules for all layers, experts and parameters of a model, given the shapes of its parameters.
 
     Raises:
-        CheckpointError: a parameter has no rule or more than one.
+        CheckpointError: a parameter has no rule or more than one, or not all of its rows have one.
     """
     all_rules: list[Rule] = []
     for template in rules:
@@ -93,15 +109,29 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
         else:
             all_rules += _fill_in(template, num_layers, shapes)
     model_rules = [r for r in all_rules if any(name in shapes for name in r.params)]
-    uses = Counter((name, r.expert) for r in model_rules for name in r.params)
-    names = {name for name, _ in uses}
+    uses = Counter((name, r.expert, r.rows) for r in model_rules for name in r.params)
+    names = {name for name, _, _ in uses}
     orphans = sorted(shapes.keys() - names) + sorted(names - shapes.keys())
     if orphans:
         raise CheckpointError(orphans[0], "the family's format does not have this parameter", "use another family")
-    twice = sorted(name for (name, _), count in uses.items() if count > 1)
+    twice = sorted(name for (name, _, _), count in uses.items() if count > 1)
     if twice:
         raise CheckpointError(twice[0], "two weight rules claim this parameter", "this is a bug in the family")
+    _check_rows(model_rules, shapes)
     return model_rules
+
+
+def _check_rows(rules: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    # tensors that share a parameter must have each of its rows once
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for rule in rules:
+        if rule.rows is not None:
+            spans.setdefault(rule.params[0], []).append(rule.rows)
+    for name, parts in spans.items():
+        ends, num_rows = [0, *(end for _, end in sorted(parts))], shapes[name][0]
+        if [start for start, _ in sorted(parts)] != ends[:-1] or ends[-1] != num_rows:
+            there = sum(end - start for start, end in parts)
+            raise CheckpointError(name, f"has {num_rows} rows, but {there} in the file", "is the checkpoint complete?")
 
 
 def _for_each_name(template: Rule, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Rule]:

@@ -136,10 +136,17 @@ class CheckpointMixer(ABC):
 
 
 class Joint(NamedTuple):
-    """Our tensors that the file stores joined in one tensor, and how often they repeat in it."""
+    """Our tensors that one tensor of the file stores.
+
+    Attributes:
+        parts: names of our tensors, in the order of the file.
+        times: how often they repeat in it.
+        rows: first row and end of the rows that it has, if it is one of several that store our tensor.
+    """
 
     parts: Iterable[str]
-    times: int
+    times: int = 1
+    rows: tuple[int, int] | None = None
 
 
 def nothing_joint(mixer: Any, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:

@@ -44,6 +44,7 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
     "ctrl": [({"layer_norm_epsilon": 0.1}, "refused")],
     "gpt_bigcode": [({"multi_query": False}, "refused")],
     "electra": [({"hidden_act": "relu"}, "agrees")],
+    "exaone": [({"layer_norm_epsilon": 0.1, "rms_norm_eps": ABSENT}, "agrees")],
     "deepseek_v3": [({"head_dim": 2}, "refused"), ({"rms_norm_eps": ABSENT}, "agrees")],
     "zamba2": [({"time_step_min": 0.9}, "agrees"), ({"time_step_limit": [0.9, 1.0]}, "agrees")],
     "bamba": [({"time_step_limit": [0.7, 0.8]}, "agrees")],

@@ -15,6 +15,7 @@ import transformers
 from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 import archetype
+from archetype.convert.infer.proofs import proved_types
 from archetype.convert.source import read_hf_spec
 from archetype.estimate.report import total_parameters
 from archetype.families.class_keys import release_of
@@ -121,6 +122,16 @@ def test_a_page_keeps_what_other_releases_have_otherwise() -> None:
         assert rows_of(text).keys() == rows_of(text, (6, 0)).keys() == {"bert", "bart"}
         assert "Of 2 types, 2 are read" in text and "transformers 5.11.0 and read" in text
     assert pages[0] == pages[1]
+
+
+def test_a_layout_that_a_comparison_corrected_is_compared_at_each_first_load(tmp_path: Path) -> None:
+    """Were Sarvam named as proved, its tensors would be read by what is assumed, and off by the largest logit."""
+    kinds = [kind for kind in ("sarvam_moe",) if kind in TASKS["causal"].types]  # of transformers 5.24
+    for kind in kinds:
+        result = outcome(kind, tmp_path / kind)
+        assert result.status == "agrees" and result.corrected
+    known = {kind for by_task in proved_types().values() for kind in by_task.get("causal", ())}
+    assert known and known.isdisjoint({"sarvam_moe"})
 
 
 # Of models with experts, transposed and fused matrices, parts that are left out, and a section for the text.

@@ -88,7 +88,7 @@ def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
     shapes = shapes_of(build_on_meta(model))
     stored: dict[str, tuple[int, ...]] = {}
     for rule in for_model(target.rules, model.num_layers, shapes):
-        param_shapes = [shapes[name] if rule.expert is None else shapes[name][1:] for name in rule.params]
+        param_shapes = [rule.shape_in(shapes[name]) for name in rule.params]
         shape, change = file_shape(rule, param_shapes), target.change(rule.hf)
         if change is None:
             stored[rule.hf] = shape

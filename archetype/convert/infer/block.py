@@ -5,10 +5,11 @@ from typing import Any, Literal, get_args
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
-from archetype.convert.infer.quirks import EXPERTS_PER_TOKEN, NORMS_FIRST, PARALLEL, ROUTER_SCALE, SCORING
+from archetype.convert.infer.quirks import ACTIVATION, EXPERTS_PER_TOKEN, NORMS_FIRST, PARALLEL, ROUTER_SCALE, SCORING
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
+from archetype.parts.activation.spec import Swish
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter
@@ -16,6 +17,7 @@ from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 
+LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 # Concatenated in either order, or interleaved row by row.
 GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
@@ -25,7 +27,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
 
     Args:
         transposed: whether matrices are stored as (inputs, outputs).
-        apart: whether each layer has either a mixer or a feed-forward part (Nemotron-H).
+        apart: whether a layer may have either a mixer or a feed-forward part (Nemotron-H, DeciLM).
     """
     if layer.sparse:
         return _experts(info, layer)
@@ -39,8 +41,19 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
         gate_up_order(info)
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     width = info.sides(names["down.weight"])[0 if transposed else 1]
-    kind = GatedMLP if gated else MLP
-    return kind(d_ff=width, activation=info.activation(gated), bias="down.bias" in names)
+    return _network(info, gated, width, bias="down.bias" in names)
+
+
+def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False) -> MLP | GatedMLP:
+    limit, beta = info.config.optional_positive(LIMIT), info.config.optional_positive(BETA)
+    if not gated or (limit is None and beta is None):
+        kind = GatedMLP if gated else MLP
+        return kind(d_ff=width, activation=info.activation(gated), bias=bias)
+    if beta is None:
+        raise info.missing(f"{info.config.place}: {LIMIT}", "clamped gates of another form than gpt-oss")
+    info.first(ACTIVATION)  # the clamped gate has an activation of its own
+    info.assume("layers[*].feedforward.unit_offset", True, f"as in gpt-oss, since {BETA} is there")
+    return GatedMLP(d_ff=width, activation=Swish(beta=beta), bias=bias, limit=limit, unit_offset=True)
 
 
 def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
@@ -55,16 +68,15 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         gate_up_order(info)
     _settle_first_matrix(info, layer, next((name for param, _, name in layer.experts if ".gate" in param), ""))
     gated = any(name.startswith("experts.gate") for name in (*names, *(param for param, _, _ in layer.experts)))
-    kind, activation = GatedMLP if gated else MLP, info.activation(gated)
     shared = None
     if "shared.down.weight" in names:
         if info.config.get("shared_expert_combination_strategy", "sum") != "sum":
             raise info.missing(layer.prefix, "a mean of the shared expert and the others")
-        shared = kind(d_ff=info.sides(names["shared.down.weight"])[1], activation=activation)
+        shared = _network(info, gated, info.sides(names["shared.down.weight"])[1])
     return MixtureOfExperts(
         num_experts=num_experts,
         experts_per_token=_experts_per_token(info),
-        expert=kind(d_ff=width, activation=activation),
+        expert=_network(info, gated, width),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
         weighs="inputs"
         if info.settle("weighs_inputs", (False, True), "no file says what router weights multiply")
@@ -193,7 +205,9 @@ def _wiring(
     before, after = first_present(BEFORE_NETWORK), first_present(AFTER_NETWORK)
     first, second = first_present(FIRST), first_present(SECOND)
     if len(contents) == 1:
-        return PreNorm, {f"{contents[0]}_norm": first}
+        # where all layers have both norms, a network alone keeps the name of its own (DeciLM)
+        alone = first if contents == ["mixer"] else first or before or second
+        return PreNorm, {f"{contents[0]}_norm": alone}
     # a norm before and after each content (Gemma 2)
     if after and first:
         return SandwichNorm, {

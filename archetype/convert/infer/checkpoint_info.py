@@ -196,14 +196,18 @@ class CheckpointInfo:
         return ACTIVATIONS[name]
 
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
-        """Return LayerNorm if the norms have a bias or the key for epsilon names LayerNorm, otherwise RMSNorm."""
+        """Return LayerNorm if the norms have a bias or the key for epsilon names LayerNorm, otherwise RMSNorm.
+
+        The class's own key counts if the file has another name for it (EXAONE 3 calls it `layer_norm_epsilon`).
+        """
         key = self._first_key(EPS)
         eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
         if self.quirks.norm is not None:
             norm = self.quirks.norm.replace(eps=eps)
             return norm.replace(bias=bias) if hasattr(norm, "bias") else norm
         kind = "layer" if bias else "rms"
-        if not bias and not str(key).startswith("rms"):
+        own = next((name for name in EPS if (self.defaults or {}).get(name) is not None), None)
+        if not bias and not any(str(name).startswith("rms") for name in (key, own)):
             kinds = ("layer", "rms") if str(key).startswith("layer") else ("rms", "layer")
             kind = self.settle("norm_kind", kinds, "no tensor is a bias and no key names the kind")
         why = "no file says whether 1 is added to the weights of norms"

@@ -50,7 +50,7 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.gate_proj", "shared.gate"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.up_proj", "shared.up"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear)", "shared.down"),
-    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.input_linear", "shared.gate_up"),
+    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:input_linear|gate_up_proj)", "shared.gate_up"),
     (rf"{NETWORK}shared_expert_gate", "shared_gate"),
     (rf"{NETWORK}fc1_latent_proj", "latent_down"),
     (rf"{NETWORK}fc2_latent_proj", "latent_up"),
@@ -77,10 +77,11 @@ NETWORKS: NameTable = (
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",
          "attention_norm", "attn_norm", "norm_1", "norm1", "self_attn_layer_norm", "attention_layernorm", "ln_attn",
          "pre_attention_layernorm", "input_norm", "sa_layer_norm", "layernorm1", "operator_norm", "ln", "norm",
-         "attention.output.LayerNorm")  # fmt: skip
+         "attention.output.LayerNorm", "attention_layer_norm")  # fmt: skip
 SECOND = ("intermediate.LayerNorm", "post_attention_layernorm", "ln_2", "ln2", "ffn_norm", "norm_2", "norm2",
           "final_layer_norm", "mlp_norm", "feedforward_layernorm", "ln_mlp", "post_attention_norm",
-          "output_layer_norm", "output.LayerNorm", "layernorm2", "LayerNorm", "ln")  # fmt: skip
+          "output_layer_norm", "output.LayerNorm", "layernorm2", "LayerNorm", "ln",
+          "feedforward_layer_norm")  # fmt: skip
 BEFORE_NETWORK = ("pre_feedforward_layernorm", "pre_mlp_layernorm", "pre_ff_layernorm")
 AFTER_NETWORK = (
     "post_feedforward_layernorm",
@@ -96,6 +97,7 @@ AFTER_ATTENTION = (
     "post_attn_norm",
     "post_operator_norm",
     "post_attention_layernorm",
+    "feedforward_layer_norm",  # the name under which transformers writes OLMo-Hybrid's post_attention_layernorm
 )
 
 

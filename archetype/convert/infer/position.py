@@ -46,7 +46,7 @@ def read_position(info: CheckpointInfo, layer: int, head_dim: int, context_lengt
     if info.quirks.rope_when_named and config.get("position_embedding_type") != "rope":
         return NoPosition()
     section = _rotary_section(info, layer)
-    if section is None:
+    if section is None or _theta_is_null(info, section):
         return NoPosition()
     theta = info.positive(("rotary_emb_base", "rope_theta"), 10_000.0)
     remaining = {key: value for key, value in config.values.items() if key not in SECTIONS}
@@ -85,6 +85,12 @@ def _rotary_section(info: CheckpointInfo, layer: int) -> dict[str, Any] | None:
     if isinstance(thetas, list) and layer < len(thetas):  # one per layer; 0 means no rotation
         return section | {"rope_theta": thetas[layer]} if thetas[layer] else None
     return section
+
+
+def _theta_is_null(info: CheckpointInfo, section: dict[str, Any]) -> bool:
+    # OLMo-Hybrid's way to say that nothing rotates; without the key, the default of the class is meant
+    outside = info.config.get("rope_theta", 0.0)
+    return section.get("rope_theta", outside) is None
 
 
 def _of_text(info: CheckpointInfo, section: dict[str, Any], head_dim: int, theta: float) -> dict[str, Any]:

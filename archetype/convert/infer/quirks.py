@@ -93,7 +93,7 @@ NEUTRAL = (
     r"(topk_method|scoring_func|enable_moe_fp32_combine|use_sliding_window|num_nextn_predict_layers)",
     r".*_token_(id|index)",
     # sizes of mixers, which their tensors show
-    r"(linear_(conv|key|value|num_value).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
+    r"(linear_(conv|key|value|num_value|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|interleave_moe_layer_step)",
@@ -214,10 +214,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
     "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
+    "lara_mini": FamilyQuirks(full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
     "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
+    "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
     "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
     "ctrl": FamilyQuirks(
@@ -250,7 +252,9 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
         "a recurrent or state-space mixer of another kind",
     ),
     (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),
+    (r".*\.(self_attn\.linear_attn|mlp\.linear_mlp)\.weight", "a single matrix in place of attention or a network"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
+    (r".*\.conv_qk_\w+\..*", "queries and keys from convolutions over positions (CCA)"),
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
     (r"transformer\.attentions\..*", "layers with separately numbered parts"),
@@ -269,13 +273,13 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.adapter_modules\..*", "one adapter per language"),
     (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width"),
     (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters"),
-    (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
     (r".*norm\w*\.(weight|bias)", "a norm where no wiring here has one"),
     (r".*\.(A_log|conv1d)(\..*)?", "a recurrent or state-space mixer of another kind"),
     (r".*\.conv\..*", "a convolution of another form"),
+    (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
 )
 MISSING_BY_KEY = {
     "attention_value_scale": "a scale of values",

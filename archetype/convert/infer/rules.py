@@ -45,7 +45,7 @@ def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
         joint = reader.joint(mixer, tensors, path, name) if reader is not None else None
         if joint is not None:
             parts = (f"{below}.{part}.{kind}" for part in joint.parts)
-            rules.append(rule(name, *parts, transposed=matrix, heads=joint.times))
+            rules.append(rule(name, *parts, transposed=matrix, heads=joint.times, rows=joint.rows))
         else:
             rules.append(rule(name, f"{below}.{param}", transposed=matrix))
     return rules

@@ -26,6 +26,7 @@ from archetype.convert.infer.quirks import (
 )
 from archetype.convert.infer.rules import inferred_rules
 from archetype.convert.infer.tensors import GroupedTensors, group_tensors
+from archetype.convert.infer.uneven import BLOCKS, check_uneven_layers
 from archetype.errors import CheckpointError, SpecError
 from archetype.families.as_read import family_as_read
 from archetype.families.class_keys import DERIVED, keys_read
@@ -110,7 +111,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     final = "final_norm.weight" in outer
     wirings = [read_wiring(info, layer, final) for layer in tensors.layers]
     scale = _residual_scale(info, len(tensors.layers))
-    apart = any(not layer.mixer for layer in tensors.layers)
+    apart = any(not layer.mixer for layer in tensors.layers) or info.config.get(BLOCKS) is not None
     blocks = tuple(
         Block(
             wiring=wiring,
@@ -121,6 +122,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         for layer, (wiring, _) in zip(tensors.layers, wirings, strict=True)
     )
     _check_head_dims(info, [block.mixer for block in blocks], d_model)
+    check_uneven_layers(info, tensors, blocks)
     weightless = not any(norms for _, norms in wirings)
     model = Decoder(
         vocab_size=vocab_size,

@@ -35,7 +35,7 @@ def joined(rule: Rule, state: Mapping[str, Tensor]) -> Tensor:
 
 
 def _own(rule: Rule, param: Tensor) -> Tensor:
-    return param if rule.expert is None else param[rule.expert]
+    return param if rule.share is None else param[rule.share]
 
 
 class Base:
@@ -92,11 +92,11 @@ class Base:
         for name, part in zip(rule.params, stacked.split(sizes), strict=True):
             old = self.state[name]
             self.changed.add(name)
-            if rule.expert is None:
+            if rule.share is None:
                 self.state[name] = part.to(old.dtype).reshape(old.shape)
             else:
                 self.state[name] = old.clone()
-                self.state[name][rule.expert] = part
+                self.state[name][rule.share] = part
 
     def tie(self) -> None:
         """Copy a changed embedding table to the tied head."""

@@ -9,15 +9,19 @@ NAMES: NameTable = (
     (rf"{PREFIX}in_proj_qkvz", "qkvz"),
     (rf"{PREFIX}in_proj_ba", "ba"),
     (rf"{PREFIX}in_proj_qkv", "qkv"),
+    (rf"{PREFIX}in_proj", "qkvzba"),
     *((rf"{PREFIX}{name}_proj", name) for name in "qkvab"),
     (rf"{PREFIX}(?:in_proj_z|g_proj)", "gate"),
     (rf"{PREFIX}in_proj_a", "a"),
     (rf"{PREFIX}in_proj_b", "b"),
     (rf"{PREFIX}conv1d", "conv"),
-    (rf"{PREFIX}o?_?norm", "norm"),
+    *((rf"{PREFIX}{name}_conv1d", f"{name}_conv") for name in "qkv"),
+    (rf"{PREFIX}(?:o_|out_)?norm", "norm"),
     (rf"{PREFIX}(?:out_proj|o_proj)", "o"),
 )
 JOINT = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
+JOINT["qkvzba"] = (*JOINT["qkvz"], *JOINT["ba"])  # of Lara
+CONVOLUTIONS = ("q_conv", "k_conv", "v_conv")  # whose channels are in this order in one convolution
 PARTS = ("qkv_per_head", "qkv"), ("qkv", "qkv_per_head")  # orders with a gate, and without
 
 
@@ -25,11 +29,13 @@ def read(tensors: CheckpointMixer) -> GatedDeltaNet:
     """Read sizes from the rates, the norm and the convolution, and the number of key heads from config.json."""
     check_activation(tensors)
     (num_heads,), (v_head_dim,) = tensors.shape("A_log"), tensors.shape("norm.weight")
-    channels, _, kernel = tensors.shape("conv.weight")
+    channels, kernel = _convolution(tensors)
     for path in JOINT.keys() & {name.removesuffix(".weight") for name in tensors.shapes}:
         _fused_order(tensors, path)
     # of the convolution's 2 K P + H Q channels, K is the size that no shape gives
-    key_heads = tensors.size(("linear_num_key_heads",)) or num_heads
+    key_heads = _key_heads(tensors, num_heads)
+    if (channels - num_heads * v_head_dim) % (2 * key_heads):
+        raise tensors.missing(f"a convolution over {channels} channels, which do not fit {key_heads} key heads")
     return GatedDeltaNet(
         num_heads=num_heads,
         num_key_heads=None if key_heads == num_heads else key_heads,
@@ -41,17 +47,42 @@ def read(tensors: CheckpointMixer) -> GatedDeltaNet:
     )
 
 
+def _key_heads(tensors: CheckpointMixer, num_heads: int) -> int:
+    if (count := tensors.size(("linear_num_key_heads",))) is not None:
+        return count
+    # OLMo-Hybrid's class then takes as many as attention has heads
+    if tensors.size(("num_attention_heads",)) not in (None, num_heads):
+        cause = f"is missing, and neither {num_heads} value heads nor attention's heads need to be as many"
+        raise tensors.config.error("linear_num_key_heads", cause, "add it")
+    return num_heads
+
+
+def _convolution(tensors: CheckpointMixer) -> tuple[int, int]:
+    # channels and kernel size of one convolution, or of three over neighbouring channels (OLMo-Hybrid)
+    if "q_conv.weight" not in tensors.shapes:
+        channels, _, kernel = tensors.shape("conv.weight")
+        return channels, kernel
+    shapes = [tensors.shape(f"{name}.weight") for name in CONVOLUTIONS]
+    if len({kernel for _, _, kernel in shapes}) > 1:
+        raise tensors.missing("convolutions of different kernel sizes")
+    return sum(channels for channels, _, _ in shapes), shapes[0][2]
+
+
 def _joint(mixer: GatedDeltaNet, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
+    if path in CONVOLUTIONS:
+        # transformers joins all channels and writes equal thirds, which need not be those of q, k and v
+        before = CONVOLUTIONS[: CONVOLUTIONS.index(path)]
+        start = sum(tensors.shape(f"{other}.weight")[0] for other in before)
+        return Joint(("conv",), rows=(start, start + tensors.shape(f"{path}.weight")[0]))
     if path not in JOINT:
         return None
     return Joint(JOINT[path], mixer.key_heads if _fused_order(tensors, path) == "qkv_per_head" else 1)
 
 
 def _fused_order(tensors: CheckpointMixer, path: str) -> FusedOrder:
-    # head by head, except for queries, keys and values without a gate
-    order: FusedOrder = tensors.settle(
-        "delta_order", PARTS[path == "qkv"], f"no file says how the parts of {path} are ordered"
-    )
+    # head by head, except for queries, keys and values without a gate or with everything else
+    whole = path in ("qkv", "qkvzba")
+    order: FusedOrder = tensors.settle("delta_order", PARTS[whole], f"no file says how the parts of {path} are ordered")
     return order
 
 
