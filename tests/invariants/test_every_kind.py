@@ -7,6 +7,7 @@ from archetype.checking.examples import examples
 from archetype.checking.kinds import Kind, all_kinds
 from archetype.checking.passes import compiled_is_eager
 from archetype.checking.run import INVARIANTS, check_example
+from tests.helpers.examples import every
 from tests.unit.test_coverage import held, nameable
 
 KINDS = {f"{role.role_name()} {kind.model_fields['kind'].default}": (role, kind) for role, kind in all_kinds()}
@@ -16,7 +17,7 @@ ASKED = [invariant for invariant in INVARIANTS if invariant.check is not compile
 ELSEWHERE = {spec.StateBridge, spec.LongRopeScaling}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", every(2, KINDS))
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["share", "all"])
 def test_a_kind_holds_what_its_role_asks(name: str, whole: bool) -> None:
     """With its defaults, and in an encoder or with a field changed, by turns; in the soak with each of these.

@@ -51,9 +51,7 @@ def as_it_is(tensors: Tensors) -> Tensors:
     return tensors
 
 
-def written(
-    values: dict[str, Any], folder: Path, publish: Callable[[Tensors], Tensors] = as_it_is
-) -> PreTrainedModel:
+def written(values: dict[str, Any], folder: Path, publish: Callable[[Tensors], Tensors] = as_it_is) -> PreTrainedModel:
     """The model of transformers for a config.json, which is beside its tensors to the letter.
 
     Args:
@@ -471,9 +469,7 @@ def test_minimax_m3_without_its_index(tmp_path: Path) -> None:
         (LARA, {"hidden_act": "gelu"}, "'gelu' after a convolution is not supported"),
     ],
 )
-def test_what_is_missing_is_named(
-    values: dict[str, Any], change: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_what_is_missing_is_named(values: dict[str, Any], change: dict[str, Any], message: str, tmp_path: Path) -> None:
     changed = {key: value for key, value in (values | change).items() if value is not ...}
     written(values if "model_type" in change else changed, tmp_path)
     shapes = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "model.safetensors").items()}

@@ -14,6 +14,7 @@ from archetype.errors import SpecError
 from archetype.generate import Sampler, Sampling, filters, sample
 from archetype.generate.filters import filtered
 from archetype.generate.logits_processors import penalise
+from tests.helpers.examples import every
 
 CPU = torch.device("cpu")
 LOGITS = st.lists(st.integers(-24, 24).map(lambda n: n / 4), min_size=1, max_size=12)  # with many ties
@@ -251,7 +252,7 @@ SORTED: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [1, 12, 65, 1000, 4097])
+@pytest.mark.parametrize("size", [1, *every(3, [65, 12, 1000, 4097])])
 @pytest.mark.parametrize("settings", SORTED, ids=str)
 def test_blocks_of_tokens_and_vectors_change_no_bit(
     size: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch

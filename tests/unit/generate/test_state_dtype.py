@@ -22,6 +22,7 @@ from archetype.nn.cache import CrossKVCache, KVCache, RingKVCache, State, write_
 from archetype.parts.attention.cross import CrossAttention
 from archetype.spec import assign
 from tests.helpers.cases import case
+from tests.helpers.examples import first_of_each
 from tests.helpers.kernels import kernels
 from tests.helpers.specs import ALL, ATTENTION, DECODERS, INDEX, attending, block, decoder, pair
 from tests.helpers.weights import distance, randomize
@@ -50,7 +51,10 @@ KINDS: dict[str, spec.ModelSpec] = {
 }
 FURTHER = assign(KINDS["grouped"], ["further_tokens={count: 2}"])
 INDEXED = ("index", "latent, index")  # whose index keeps no int8
-CASES = [(kind, dtype) for kind in KINDS for dtype in NARROW if dtype != "int8" or kind not in INDEXED]
+CASES = first_of_each(
+    lambda kind, dtype: (kind, dtype),
+    [pytest.param(kind, dtype) for kind in KINDS for dtype in NARROW if dtype != "int8" or kind not in INDEXED],
+)
 TOKENS = torch.randint(0, 31, (3, 20), generator=torch.Generator().manual_seed(3))
 
 
@@ -173,7 +177,7 @@ def test_recurrent_states_keep_the_type_of_the_weights() -> None:
     assert kinds == [{torch.float32}, {torch.bfloat16}] * 2
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("deterministic", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["grouped", "window", "latent", "cross", "hybrid"])
 def test_rows_of_an_engine_are_single_rows(kind: str, deterministic: bool) -> None:
     kernels("native")  # skipped without
