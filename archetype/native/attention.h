@@ -214,16 +214,16 @@ struct AttendArguments {
     Type mask_type;
     bool is_ring;  // the buffers are rings, whose slots are all within the window
     bool is_by_distance;  // the mask is that of a query in the last slot, and depends only on the distance
-    FIELDS(y, q, keys, values, positions, slopes, sinks, mask, q2, keys2, keys_scales, values_scales, keys2_scales, batch, heads,
-           key_heads, queries, places, features, value_features, features2, q_strides, q2_strides, keys_strides, keys2_strides,
-           values_strides, keys_scales_strides, values_scales_strides, keys2_scales_strides, positions_strides, y_strides, mask_strides,
-           window, part, scale, softcap, q_type, y_type, cache_type, mask_type, is_ring, is_by_distance)
+    FIELDS(y, q, keys, values, positions, slopes, sinks, mask, q2, keys2, keys_scales, values_scales, keys2_scales, batch, heads, key_heads,
+           queries, places, features, value_features, features2, q_strides, q2_strides, keys_strides, keys2_strides, values_strides,
+           keys_scales_strides, values_scales_strides, keys2_scales_strides, positions_strides, y_strides, mask_strides, window, part,
+           scale, softcap, q_type, y_type, cache_type, mask_type, is_ring, is_by_distance)
 };
 
 static inline bool is_complete(const AttendArguments& a) {
     const bool has_scales = a.keys_scales && a.values_scales && (a.features2 == 0 || a.keys2_scales);
-    return (a.cache_type != INT8 || has_scales) && (a.features2 == 0 || (a.q2 && a.keys2)) && a.key_heads &&
-           a.heads % a.key_heads == 0 && a.part > 0 && a.part % SPAN == 0;
+    return (a.cache_type != INT8 || has_scales) && (a.features2 == 0 || (a.q2 && a.keys2)) && a.key_heads && a.heads % a.key_heads == 0 &&
+           a.part > 0 && a.part % SPAN == 0;
 }
 
 // Apply softcap, ALiBi and mask to the scores of one query for n slots from `first` on.
@@ -408,8 +408,8 @@ struct AppendScaledArguments {
     int64_t batch, heads, added_places, features, places;  // B K T P S
     int64_t added_strides[3], buffer_strides[3], scales_strides[3], positions_strides[2];  // b k t, b k s, b k s, b t
     Float added_type;
-    FIELDS(buffer, scales, added, positions, batch, heads, added_places, features, places, added_strides, buffer_strides,
-           scales_strides, positions_strides, added_type)
+    FIELDS(buffer, scales, added, positions, batch, heads, added_places, features, places, added_strides, buffer_strides, scales_strides,
+           positions_strides, added_type)
 };
 
 static inline bool is_complete(const AppendScaledArguments& a) { return a.places > 0; }
