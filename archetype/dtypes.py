@@ -101,5 +101,6 @@ def _nbytes(count: int, dtype: str, types: Bits) -> int:
 def _bits(dtype: str, types: Bits) -> int | Fraction:
     if dtype not in types:
         further = f"; {FURTHER}" if types is WEIGHTS else ""
-        raise SpecError("dtype", f"{dtype!r} is not known", f"use one of {', '.join(types)}{further}")
+        place = "state_dtype" if types is STATES else "dtype"
+        raise SpecError(place, f"{dtype!r} is not known", f"use one of {', '.join(types)}{further}")
     return types[dtype]

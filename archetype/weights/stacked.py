@@ -66,8 +66,9 @@ def is_one_operation(*stacks: Weight) -> bool:
 
     Packed weights, subclasses of tensors, and whatever watches torch's operations need a product for each group.
     """
-    is_seen = torch.compiler.is_exporting() or (is_watched() and not torch.compiler.is_compiling())
-    return not is_seen and all(type(stack) in (Tensor, nn.Parameter) for stack in stacks)
+    if torch.compiler.is_exporting() or (is_watched() and not torch.compiler.is_compiling()):
+        return False
+    return all(type(stack) in (Tensor, nn.Parameter) for stack in stacks)
 
 
 def unstacked(weight: Weight, bias: Float[Tensor, "E F"] | None, count: int) -> list[tuple[Weight, Tensor | None]]:

@@ -49,6 +49,8 @@ def compare(name: str, model: nn.Module, inputs: dict[str, Tensor], backend: str
     assert type(actual) is Output
     assert distance(logits_or_hidden(actual), logits_or_hidden(expected)) < 1e-5, name
     assert (actual.aux_loss is None) == (expected.aux_loss is None)
+    with torch.no_grad():  # another graph
+        assert distance(logits_or_hidden(compiled(**inputs)), logits_or_hidden(expected)) < 1e-5, name
     by_eager = {tensor: gradient.clone() for tensor, gradient in gradients(model, inputs).items()}
     model.zero_grad()
     by_compiler = gradients(compiled, inputs)

@@ -198,7 +198,8 @@ class Experts(nn.Module):
         """Return the outputs of each token's experts, with one product per expert."""
         groups = Groups(chosen.flatten(), self.num_experts)
         rows = x.index_select(0, groups.order // chosen.shape[1])  # choice c belongs to token c // k
-        if self._is_one_operation and (torch.is_grad_enabled() or x.device.type != "cpu"):
+        in_turns = x.device.type == "cpu" and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        if self._is_one_operation and not in_turns:
             rows = cast_for_products(rows)  # once for two projections
             outputs = self._network(rows, lambda name, rows: project_groups(rows, *self._stack(name), groups))
         else:  # one expert after the other, whose hidden vectors stay in the caches of the processor

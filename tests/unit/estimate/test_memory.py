@@ -118,7 +118,7 @@ def test_an_unknown_type_is_refused() -> None:
     assert str(caught.value) == f"{words}, lossless, int8, int4, mxfp4, nvfp4; {further}"
     with pytest.raises(SpecError) as caught:
         cost.cost_report(gpt2, state_dtype="float8")
-    assert str(caught.value) == f"{words}, int8"
+    assert str(caught.value) == f"state_{words}, int8"
     with pytest.raises(SpecError, match="'int4' is not known"):
         cost.cost_report(gpt2, state_dtype="int4")
 
