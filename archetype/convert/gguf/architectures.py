@@ -10,6 +10,7 @@ from typing import Any
 
 from archetype.convert.gguf import changes, decoders, deepseek2, encoders, gemma
 from archetype.convert.gguf.decoders import decoder_check
+from archetype.convert.gguf.graphs import ROWS
 from archetype.convert.gguf.keys import Gguf
 from archetype.errors import CheckpointError
 from archetype.families.bert import bert
@@ -120,6 +121,9 @@ GGUF: dict[str, Gguf] = {
         encoders.with_usual_scale,
     ),
 }
+
+
+GGUF |= ROWS
 
 
 def gguf_of(family: str) -> Gguf:

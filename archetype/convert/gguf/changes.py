@@ -9,6 +9,7 @@ from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.parts.attention.spec import Attention
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.latent_attention.spec import LatentAttention
+from archetype.parts.mamba2.spec import Mamba2
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +46,10 @@ class Change:
 
 
 def _attention(model: Any) -> Any:
-    return expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer").sizes(model.d_model)
+    # sizes of the first layer with attention, which all others share
+    mixers = [block.mixer for block in model.layers]
+    mixer = next((mixer for mixer in mixers if isinstance(mixer, Attention)), mixers[0])
+    return expect_kind(Attention, mixer, "layers[0].mixer").sizes(model.d_model)
 
 
 def _interleaved(tensor: "Tensor", heads: int) -> "Tensor":
@@ -106,16 +110,55 @@ def _nearest(function: "Callable[[Tensor], Tensor]", stored: "Tensor", guess: "T
     return best
 
 
-STATES = (
-    # llama.cpp stores the rates A = -exp(A_log) themselves
-    Change(r"blk\.\d+\.ssm_a", lambda tensor, model, blocks: (_rates(tensor),), _logarithms),
-    Change(
-        # and the depthwise kernel without torch's axis of input channels: (channels, 1, W) as (channels, W)
-        r"blk\.\d+\.ssm_conv1d\.weight",
+# llama.cpp stores the rates A = -exp(A_log) themselves
+RATES = Change(r"blk\.\d+\.ssm_a", lambda tensor, model, blocks: (_rates(tensor),), _logarithms)
+
+
+def _without_channels(tensors: str) -> Change:
+    # a depthwise kernel without torch's axis of input channels: (channels, 1, W) as (channels, W)
+    return Change(
+        tensors,
         lambda tensor, model, blocks: (tensor.squeeze(1),),
         lambda stored, model: stored[0].unsqueeze(1),
         shapes=lambda shape, model: ((shape[0], shape[2]),),
-    ),
+    )
+
+
+KERNEL, SHORT_KERNEL = (_without_channels(rf"blk\.\d+\.{name}\.weight") for name in ("ssm_conv1d", r"shortconv\.conv"))
+STATES = (RATES, KERNEL)
+# Mamba-2 has a rate and a gain for each head, stored as columns: (H) as (H, 1)
+RATES_OF_HEADS = Change(
+    r"blk\.\d+\.ssm_a",
+    lambda tensor, model, blocks: (_rates(tensor).unsqueeze(1),),
+    lambda stored, model: _logarithms((stored[0].squeeze(1),), model),
+    shapes=lambda shape, model: ((*shape, 1),),
+)
+GAINS_OF_HEADS = Change(
+    r"blk\.\d+\.ssm_d",
+    lambda tensor, model, blocks: (tensor.unsqueeze(1),),
+    lambda stored, model: stored[0].squeeze(1),
+    shapes=lambda shape, model: ((*shape, 1),),
+)
+
+
+def _groups(model: Any) -> int:
+    mixers = (block.mixer for block in model.layers)
+    return next(mixer.num_groups for mixer in mixers if isinstance(mixer, Mamba2))
+
+
+# a row for each group that its gated norm normalizes: (features) as (groups, features / groups)
+GROUPED_NORM = Change(
+    r"blk\.\d+\.ssm_norm\.weight",
+    lambda tensor, model, blocks: (tensor.unflatten(0, (_groups(model), -1)),),
+    lambda stored, model: stored[0].flatten(),
+    shapes=lambda shape, model: ((_groups(model), shape[0] // _groups(model)),),
+)
+# the gate of a shared expert is a vector: (1, D) as (D)
+GATE_VECTOR = Change(
+    r"blk\.\d+\.ffn_gate_inp_shexp\.weight",
+    lambda tensor, model, blocks: (tensor.squeeze(0),),
+    lambda stored, model: stored[0].unsqueeze(0),
+    shapes=lambda shape, model: (shape[1:],),
 )
 
 

@@ -121,6 +121,8 @@ def _put(writer: Any, key: str, value: Value) -> None:
             writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
+        case list():
+            writer.add_array(key, value)
 
 
 def _put_tensor(writer: Any, library: Any, name: str, stored: Stored) -> None:

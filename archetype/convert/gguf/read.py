@@ -76,7 +76,7 @@ def read_gguf(
         raise CheckpointError(header.place, cause, "is the file complete?")
     model = build_on_meta(spec)
     try:
-        rules = for_model(target.rules, spec.num_layers, shapes_of(model))
+        rules = for_model(target.rules_of(spec), spec.num_layers, shapes_of(model))
         names = [rule.hf for rule in rules]
         if dtype is None:
             dtype = _own_type(rest)

@@ -44,5 +44,5 @@ def types_of_file(name: str, model: ModelSpec, target: Gguf, sizes: Mapping[str,
         return sum(sizes[part] for part in ([tensor] if change is None else change.names(tensor)))
 
     shapes = shapes_of(build_on_meta(model))
-    parameters = shares(for_model(target.rules, model.num_layers, shapes), shapes, size)
+    parameters = shares(for_model(target.rules_of(model), model.num_layers, shapes), shapes, size)
     return WeightTypes.mixed(name, parameters, sizes.get(FACTORS, 0))

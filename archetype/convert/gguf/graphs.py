@@ -1,0 +1,518 @@
+"""Table of llama.cpp's architectures: a row each, with the model types that it computes. Imports no torch.
+
+Names of keys and tensors are those in llama.cpp's src/llama-arch.cpp; what the rows say about norms, wiring, activations
+and positions is in its src/models, a file for each architecture.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from archetype.convert.gguf import changes
+from archetype.convert.gguf.changes import Change
+from archetype.convert.gguf.graph import Graph, Layer, Recurrent, Routing, Windows, plain
+from archetype.convert.gguf.keys import Gguf, Keys
+from archetype.families.rules import Rule, weight_rules
+from archetype.models.spec import ModelSpec
+from archetype.parts.activation.spec import GELU, GELUTanh, ReLU2, Swish
+from archetype.parts.attention.spec import OutputGate
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.gated_delta_net.spec import GatedDeltaNet
+from archetype.parts.mamba.spec import Mamba
+from archetype.parts.mamba2.spec import Mamba2
+from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.position.spec import Learned
+from archetype.parts.short_convolution.spec import ShortConvolution
+
+OUTER = """
+    token_embd                       embedding.token
+    position_embd                    embedding.position
+    token_embd_norm                  embedding.norm
+    output_norm                      final_norm
+    output                           lm_head
+"""
+# the norms of a layer, by wiring
+PRE = """
+    blk.{i}.attn_norm                blocks.{i}.mixer_norm
+    blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm
+"""
+PRE_POST_ATTENTION = PRE.replace("ffn_norm", "post_attention_norm")  # the second norm has another name
+OUTPUTS = """
+    blk.{i}.post_attention_norm      blocks.{i}.mixer_norm
+    blk.{i}.post_ffw_norm            blocks.{i}.feedforward_norm
+"""
+SANDWICH = (
+    PRE
+    + """
+    blk.{i}.post_attention_norm      blocks.{i}.mixer_post_norm
+    blk.{i}.post_ffw_norm            blocks.{i}.feedforward_post_norm
+"""
+)
+# one norm of a layer's only content
+SINGLE = """
+    blk.{i}.attn_norm                blocks.{i}.mixer_norm
+    blk.{i}.attn_norm                blocks.{i}.feedforward_norm
+"""
+ATTENTION = """
+    blk.{i}.attn_{q,k,v,output}      blocks.{i}.mixer.{q,k,v,o}
+    blk.{i}.attn_{q,k}_norm          blocks.{i}.mixer.{q,k}_norm
+    blk.{i}.attn_sinks.weight      = blocks.{i}.mixer.sinks
+    blk.{i}.attn_gate                blocks.{i}.mixer.gate
+"""
+FUSED = """
+    blk.{i}.attn_qkv                 blocks.{i}.mixer.{q,k,v}
+    blk.{i}.attn_output              blocks.{i}.mixer.o
+    blk.{i}.attn_{q,k}_norm          blocks.{i}.mixer.{q,k}_norm
+"""
+NETWORK = """
+    blk.{i}.ffn_{gate,up,down}       blocks.{i}.feedforward.{gate,up,down}
+"""
+FUSED_NETWORK = """
+    blk.{i}.ffn_up                   blocks.{i}.feedforward.{gate,up}
+    blk.{i}.ffn_down                 blocks.{i}.feedforward.down
+"""
+EXPERTS = (
+    NETWORK
+    + """
+    blk.{i}.ffn_gate_inp             blocks.{i}.feedforward.router
+    blk.{i}.exp_probs_b.bias                 = blocks.{i}.feedforward.correction
+    blk.{i}.ffn_{gate,up,down}_exps.weight   = blocks.{i}.feedforward.experts.{gate,up,down}
+    blk.{i}.ffn_{gate,up,down}_exps.bias     = blocks.{i}.feedforward.experts.{gate_bias,up_bias,down_bias}
+    blk.{i}.ffn_{gate,up,down}_shexp         blocks.{i}.feedforward.shared.{gate,up,down}
+    blk.{i}.ffn_gate_inp_shexp               blocks.{i}.feedforward.shared_gate
+    blk.{i}.ffn_latent_{down,up}             blocks.{i}.feedforward.latent_{down,up}
+"""
+)
+SCAN = """
+    blk.{i}.ssm_{a,d}              = blocks.{i}.mixer.{A_log,D}
+    blk.{i}.ssm_conv1d               blocks.{i}.mixer.conv
+    blk.{i}.ssm_{in,x,dt,out}        blocks.{i}.mixer.{in,x,dt,out}_proj
+    blk.{i}.ssm_{dt,b,c}_norm        blocks.{i}.mixer.{dt,b,c}_norm
+"""
+SCAN_2 = """
+    blk.{i}.ssm_{a,d}              = blocks.{i}.mixer.{A_log,D}
+    blk.{i}.ssm_conv1d               blocks.{i}.mixer.conv
+    blk.{i}.ssm_{in,out}             blocks.{i}.mixer.{in,out}_proj
+    blk.{i}.ssm_dt.bias            = blocks.{i}.mixer.dt_bias
+    blk.{i}.ssm_norm                 blocks.{i}.mixer.norm
+"""
+CONVOLUTION = """
+    blk.{i}.shortconv.conv               blocks.{i}.mixer.conv
+    blk.{i}.shortconv.{in,out}_proj      blocks.{i}.mixer.{in,out}_proj
+"""
+DELTA = """
+    blk.{i}.attn_qkv                 blocks.{i}.mixer.{q,k,v}
+    blk.{i}.attn_gate                blocks.{i}.mixer.gate
+    blk.{i}.ssm_a                  = blocks.{i}.mixer.A_log
+    blk.{i}.ssm_dt.bias            = blocks.{i}.mixer.dt_bias
+    blk.{i}.ssm_conv1d               blocks.{i}.mixer.conv
+    blk.{i}.ssm_norm                 blocks.{i}.mixer.norm
+    blk.{i}.ssm_out                  blocks.{i}.mixer.o
+"""
+
+
+def _read_mamba(layer: Layer, eps: float) -> Mamba:
+    keys = layer.keys
+    keys.expect("ssm.inner_size", 2 * keys.size("embedding_length"), "another expansion")
+    rank, d_model = keys.size("ssm.time_step_rank"), keys.size("embedding_length")
+    return Mamba(
+        state_size=keys.size("ssm.state_size"),
+        conv_kernel=keys.size("ssm.conv_kernel"),
+        dt_rank=None if rank == -(-d_model // 16) else rank,
+        norm=RMSNorm(eps=eps),
+    )
+
+
+def _write_mamba(mixer: Any, d_model: int) -> Keys:
+    return {
+        "ssm.conv_kernel": mixer.conv_kernel,
+        "ssm.inner_size": mixer.expand * d_model,
+        "ssm.state_size": mixer.state_size,
+        "ssm.time_step_rank": mixer.rank(d_model),
+    }
+
+
+def _read_mamba2(layer: Layer, eps: float) -> Mamba2:
+    keys = layer.keys
+    heads, inner = keys.size("ssm.time_step_rank"), keys.size("ssm.inner_size")
+    if inner % heads:
+        raise keys.error("ssm.inner_size", f"{inner} is not a multiple of {heads} heads", "fix the file")
+    return Mamba2(
+        num_heads=heads,
+        head_dim=inner // heads,
+        state_size=keys.size("ssm.state_size"),
+        num_groups=keys.size("ssm.group_count"),
+        conv_kernel=keys.size("ssm.conv_kernel"),
+        conv_bias=layer.has("ssm_conv1d.bias"),
+        eps=eps,
+    )
+
+
+def _write_mamba2(mixer: Any, d_model: int) -> Keys:
+    return {
+        "ssm.conv_kernel": mixer.conv_kernel,
+        "ssm.inner_size": mixer.inner,
+        "ssm.state_size": mixer.state_size,
+        "ssm.time_step_rank": mixer.num_heads,
+        "ssm.group_count": mixer.num_groups,
+    }
+
+
+def _read_delta(layer: Layer, eps: float) -> GatedDeltaNet:
+    keys = layer.keys
+    heads, inner, key_heads = (keys.size(f"ssm.{name}") for name in ("time_step_rank", "inner_size", "group_count"))
+    width = keys.size("ssm.state_size")
+    if inner != heads * width:
+        raise keys.error("ssm.inner_size", f"{inner} is not {heads} heads of {width} features", "fix the file")
+    return GatedDeltaNet(
+        num_heads=heads,
+        num_key_heads=None if key_heads == heads else key_heads,
+        head_dim=width,
+        v_head_dim=width,
+        conv_kernel=keys.size("ssm.conv_kernel"),
+        eps=eps,
+    )
+
+
+def _write_delta(mixer: Any, d_model: int) -> Keys:
+    return {
+        "ssm.conv_kernel": mixer.conv_kernel,
+        "ssm.inner_size": mixer.num_heads * mixer.v_head_dim,
+        "ssm.state_size": mixer.head_dim,
+        "ssm.time_step_rank": mixer.num_heads,
+        "ssm.group_count": mixer.key_heads,
+    }
+
+
+MAMBA = Recurrent(Mamba, "ssm_x.weight", _read_mamba, _write_mamba)
+MAMBA_2 = Recurrent(Mamba2, "ssm_norm.weight", _read_mamba2, _write_mamba2)
+DELTA_NET = Recurrent(GatedDeltaNet, "ssm_conv1d.weight", _read_delta, _write_delta)
+SHORT = Recurrent(
+    ShortConvolution,
+    "shortconv.conv.weight",
+    lambda layer, eps: ShortConvolution(conv_kernel=layer.keys.size("shortconv.l_cache")),
+    lambda mixer, d_model: {"shortconv.l_cache": mixer.conv_kernel},
+)
+
+
+Rules = tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
+
+
+def _row(name: str, graph: Graph, *tables: str, rules: Rules | None = None, changed: tuple[Change, ...] = ()) -> Gguf:
+    return Gguf(name, graph, rules or weight_rules("\n".join((OUTER, *tables))), changed, computed=plain)
+
+
+def _falcon_rules(model: Any) -> tuple[Rule, ...]:
+    # two norms: that of the feed-forward part comes first
+    shared = getattr(model.layers[0].wiring, "shared_norm", True)
+    one = "blk.{i}.attn_norm   blocks.{i}.mixer_norm"
+    two = "blk.{i}.attn_norm{_2,}   blocks.{i}.{mixer,feedforward}_norm"
+    return weight_rules("\n".join((OUTER, one if shared else two, FUSED, NETWORK)))
+
+
+PAIRED = changes.PAIRED
+LAYER_NORM, NO_BIAS = LayerNorm(), LayerNorm(bias=False)
+SWIGLU_OAI = {"limit": 7.0, "unit_offset": True, "activation": Swish(beta=1.702)}
+PERIODS: dict[str, Callable[[int, bool, bool], bool]] = {
+    "all but every fourth": lambda layer, local, windows: (layer + 1) % 4 != 0,
+    "with windows": lambda layer, local, windows: local,
+    "with windows, or all": lambda layer, local, windows: local or not windows,
+    "none": lambda layer, local, windows: False,
+}
+SCALES = ("embedding", "residual", "attention")
+GRANITE = Graph(scales=SCALES, logits="divide", output_bias=True, mlp_bias=True)
+GRANITE_MOE = Routing(shared="expert_shared_feed_forward_length")
+COHERE = Graph(norm=NO_BIAS, wiring="parallel", interleaved=True, head="tied", logits="multiply")
+ERNIE = Graph(interleaved=True, output_bias=False)
+GLM_4_MOE = Routing(
+    "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", dense_first=True
+)
+DOTS = Routing("key", renormalize=None, scaled=True, shared="expert_shared_count", dense_first=True)
+LFM = Graph(qk_norm="head", recurrent=(SHORT,))
+STATES = (changes.RATES, changes.KERNEL)
+STATES_2 = (changes.RATES_OF_HEADS, changes.GAINS_OF_HEADS, changes.GROUPED_NORM, changes.KERNEL)
+
+# model type -> architecture
+ROWS: dict[str, Gguf] = {
+    "olmo": _row(
+        "olmo",
+        Graph(norm=LayerNorm(weight=False, bias=False), clip=True),
+        ATTENTION,
+        NETWORK,
+        changed=PAIRED,
+    ),
+    "olmo2": _row(
+        "olmo2",
+        Graph(wiring="output", qk_norm="all", head="own", windows=Windows(4)),
+        OUTPUTS,
+        ATTENTION,
+        NETWORK,
+    ),
+    "olmoe": _row(
+        "olmoe", Graph(qk_norm="all", head="own", routing=Routing(renormalize=False)), PRE, ATTENTION, EXPERTS
+    ),
+    "qwen2_moe": _row(
+        "qwen2moe",
+        Graph(
+            head="own", output_bias=True, routing=Routing(renormalize=False, shared="expert_shared_feed_forward_length")
+        ),
+        PRE,
+        ATTENTION,
+        EXPERTS,
+        changed=(changes.GATE_VECTOR,),
+    ),
+    "stablelm": _row("stablelm", Graph(norm=LAYER_NORM, wiring="parallel tensor", head="own"), PRE, ATTENTION, NETWORK),
+    # llama.cpp only has the tanh approximation of GELU, which its converter uses for these types' exact GELU
+    "gpt_neox": _row(
+        "gptneox",
+        Graph(
+            norm=LAYER_NORM,
+            wiring="parallel key",
+            activation=GELU(),
+            gated=False,
+            output_bias=True,
+            mlp_bias=True,
+            head="own",
+        ),
+        PRE,
+        FUSED,
+        NETWORK,
+    ),
+    "falcon": _row(
+        "falcon",
+        Graph(norm=LAYER_NORM, wiring="parallel", second_norm="attn_norm_2", activation=GELU(), gated=False),
+        rules=_falcon_rules,
+    ),
+    "phi": _row(
+        "phi2",
+        Graph(
+            norm=LAYER_NORM,
+            wiring="parallel",
+            activation=GELUTanh(),
+            gated=False,
+            output_bias=True,
+            mlp_bias=True,
+            head="own",
+            head_bias=True,
+        ),
+        "blk.{i}.attn_norm   blocks.{i}.mixer_norm",
+        ATTENTION,
+        NETWORK,
+    ),
+    "phi3": _row("phi3", Graph(), PRE, FUSED, FUSED_NETWORK),
+    "gpt_bigcode": _row(
+        "starcoder",
+        Graph(
+            norm=LAYER_NORM,
+            activation=GELUTanh(),
+            gated=False,
+            output_bias=True,
+            mlp_bias=True,
+            embedding=Embedding(position=Learned()),
+            rotates=PERIODS["none"],
+        ),
+        PRE,
+        FUSED,
+        NETWORK,
+    ),
+    "starcoder2": _row(
+        "starcoder2",
+        Graph(norm=LAYER_NORM, activation=GELUTanh(), gated=False, output_bias=True, mlp_bias=True),
+        PRE,
+        ATTENTION,
+        NETWORK,
+    ),
+    "nemotron": _row(
+        "nemotron",
+        Graph(
+            norm=LayerNorm(unit_offset=True),
+            activation=ReLU2(),
+            gated=False,
+            output_bias=True,
+            mlp_bias=True,
+            head="own",
+        ),
+        PRE,
+        ATTENTION,
+        NETWORK,
+        changed=(changes.AROUND_ONE,),
+    ),
+    "cohere": _row("command-r", COHERE, "blk.{i}.attn_norm   blocks.{i}.mixer_norm", ATTENTION, NETWORK),
+    "cohere2": _row(
+        "cohere2",
+        Graph(
+            norm=NO_BIAS,
+            wiring="parallel",
+            interleaved=True,
+            head="tied",
+            logits="multiply",
+            windows=Windows(4, required=True),
+            rotates=PERIODS["with windows"],
+        ),
+        "blk.{i}.attn_norm   blocks.{i}.mixer_norm",
+        ATTENTION,
+        NETWORK,
+    ),
+    "smollm3": _row(
+        "smollm3",
+        Graph(rotates=PERIODS["all but every fourth"]),
+        PRE,
+        ATTENTION,
+        NETWORK,
+        changed=PAIRED,
+    ),
+    "arcee": _row("arcee", Graph(activation=ReLU2(), gated=False), PRE, ATTENTION, NETWORK, changed=PAIRED),
+    "seed_oss": _row("seed_oss", Graph(second_norm="post_attention_norm"), PRE_POST_ATTENTION, ATTENTION, NETWORK),
+    "ernie4_5": _row("ernie4_5", Graph(interleaved=True), PRE, ATTENTION, NETWORK),
+    "exaone": _row("exaone", Graph(), PRE, ATTENTION, NETWORK),
+    "exaone4": _row(
+        "exaone4",
+        Graph(wiring="output", qk_norm="head", windows=Windows(4, layers=64), rotates=PERIODS["with windows, or all"]),
+        OUTPUTS,
+        ATTENTION,
+        NETWORK,
+    ),
+    "exaone_moe": _row(
+        "exaone-moe",
+        Graph(
+            qk_norm="head",
+            head="own",
+            windows=Windows(4, required=True),
+            rotates=PERIODS["with windows"],
+            routing=Routing(
+                "key", renormalize=None, scaled=True, shared="expert_shared_feed_forward_length", dense_first=True
+            ),
+        ),
+        PRE,
+        ATTENTION,
+        EXPERTS,
+    ),
+    "glm": _row("chatglm", Graph(interleaved=True), PRE, ATTENTION, FUSED_NETWORK),
+    "glm4": _row("glm4", Graph(wiring="sandwich", interleaved=True), SANDWICH, ATTENTION, FUSED_NETWORK),
+    "glm4_moe": _row(
+        "glm4moe",
+        Graph(qk_norm="head", second_norm="post_attention_norm", routing=GLM_4_MOE),
+        PRE_POST_ATTENTION,
+        ATTENTION,
+        EXPERTS,
+    ),
+    "granite": _row("granite", GRANITE, PRE, ATTENTION, NETWORK, changed=PAIRED),
+    "granitemoe": _row(
+        "granitemoe",
+        Graph(scales=SCALES, logits="divide", output_bias=True, routing=GRANITE_MOE),
+        PRE,
+        ATTENTION,
+        EXPERTS,
+        changed=PAIRED,
+    ),
+    "granitemoehybrid": _row(
+        "granitehybrid",
+        Graph(
+            scales=SCALES,
+            logits="divide",
+            output_bias=True,
+            mlp_bias=True,
+            routing=GRANITE_MOE,
+            recurrent=(MAMBA_2,),
+            unrotated=True,
+        ),
+        PRE,
+        ATTENTION,
+        EXPERTS,
+        SCAN_2,
+        changed=(*PAIRED, *STATES_2),
+    ),
+    "dots1": _row("dots1", Graph(qk_norm="head", head="own", routing=DOTS), PRE, ATTENTION, EXPERTS),
+    "hunyuan_v1_dense": _row("hunyuan-dense", Graph(qk_norm="late"), PRE, ATTENTION, NETWORK),
+    "hunyuan_v1_moe": _row(
+        "hunyuan-moe",
+        Graph(qk_norm="late", routing=Routing(shared="expert_shared_feed_forward_length")),
+        PRE,
+        ATTENTION,
+        EXPERTS,
+    ),
+    "gpt_oss": _row(
+        "gpt-oss",
+        Graph(
+            second_norm="post_attention_norm",
+            sinks=True,
+            windows=Windows(2, required=True),
+            output_bias=True,
+            head="own",
+            truncate=False,
+            routing=Routing(expert=SWIGLU_OAI),
+        ),
+        PRE_POST_ATTENTION,
+        ATTENTION,
+        EXPERTS,
+    ),
+    "minimax_m2": _row("minimax-m2", Graph(qk_norm="all", head="own", routing=Routing("key")), PRE, ATTENTION, EXPERTS),
+    "mellum": _row(
+        "mellum", Graph(qk_norm="head", head="own", windows=Windows(4), routing=Routing()), PRE, ATTENTION, EXPERTS
+    ),
+    "afmoe": _row(
+        "afmoe",
+        Graph(
+            wiring="sandwich",
+            qk_norm="head",
+            gate=OutputGate(),
+            windows=Windows(4, required=True),
+            rotates=PERIODS["all but every fourth"],
+            routing=Routing(
+                "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", dense_first=True
+            ),
+        ),
+        SANDWICH,
+        ATTENTION,
+        EXPERTS,
+    ),
+    "jais2": _row(
+        "jais2",
+        Graph(norm=LAYER_NORM, activation=ReLU2(), gated=False, output_bias=True, mlp_bias=True),
+        PRE,
+        ATTENTION,
+        NETWORK,
+    ),
+    "mamba2": _row(
+        "mamba2",
+        Graph(recurrent=(MAMBA_2,), apart=True),
+        SINGLE,
+        SCAN_2,
+        changed=STATES_2,
+    ),
+    "jamba": _row(
+        "jamba",
+        Graph(recurrent=(MAMBA,), rotates=PERIODS["none"], routing=Routing(renormalize=False)),
+        PRE,
+        ATTENTION,
+        EXPERTS,
+        SCAN,
+        changed=STATES,
+    ),
+    "lfm2": _row("lfm2", LFM, PRE, ATTENTION, NETWORK, CONVOLUTION, changed=(changes.SHORT_KERNEL,)),
+    "lfm2_moe": _row(
+        "lfm2moe",
+        Graph(qk_norm="head", recurrent=(SHORT,), routing=Routing("key", renormalize=True, dense_first=True)),
+        PRE,
+        ATTENTION,
+        EXPERTS,
+        CONVOLUTION,
+        changed=(changes.SHORT_KERNEL,),
+    ),
+    "nemotron_h": _row(
+        "nemotron_h",
+        Graph(
+            activation=ReLU2(),
+            gated=False,
+            output_bias=True,
+            mlp_bias=True,
+            recurrent=(MAMBA_2,),
+            apart=True,
+            rotates=PERIODS["none"],
+        ),
+        SINGLE,
+        ATTENTION,
+        NETWORK,
+        SCAN_2,
+        changed=STATES_2,
+    ),
+}
