@@ -101,7 +101,8 @@ class Routing:
         renormalize: whether the weights of a token's experts sum to 1 (None: the file says it).
         scaled: whether the file has a factor on the weights.
         shared: key with the width of the shared expert: its multiple of an expert's, or the width itself.
-        dense_first: whether the first layers may have no experts.
+        dense: layers without experts: none, the first ones, those that the key `interleave_moe_layer_step` leaves out
+            after the first ones, or any.
         expert: fields of every expert besides width, activation and bias.
     """
 
@@ -110,7 +111,7 @@ class Routing:
     renormalize: bool | None = True
     scaled: bool = False
     shared: Literal["", "expert_shared_count", "expert_shared_feed_forward_length"] = ""
-    dense_first: bool = False
+    dense: Literal["", "first", "every", "any"] = ""
     expert: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -204,6 +205,7 @@ class Graph:
         """Return the decoder that a file describes."""
         keys: FileKeys = config
         num_layers, d_model = keys.size("block_count", most=MAX_LAYERS), keys.size("embedding_length")
+        keys.used |= {"attention.head_count", "attention.head_count_kv"}  # of no layer, where none has attention
         norm = self.norm.replace(eps=keys.positive(self.eps_key))
         windows = self._windows(keys, num_layers)
         factors = {name: self._factor(keys, name) for name in ("embedding", "residual")}
@@ -356,7 +358,7 @@ class Graph:
         keys.used.add("feed_forward_length")
         if self.routing is not None:
             names = ("count", "used_count", "shared_count", "shared_feed_forward_length", "feed_forward_length")
-            keys.used |= {"leading_dense_block_count", *(f"expert_{name}" for name in names)}
+            keys.used |= {"leading_dense_block_count", "interleave_moe_layer_step", *(f"expert_{name}" for name in names)}
             if layer.has("ffn_gate_inp.weight"):
                 return self._experts(layer, self.routing)
         down = layer.shape("ffn_down.weight")
@@ -466,26 +468,31 @@ class Graph:
         first = sparse[0]
         width = first.expert.width(decoder.d_model)
         dense = next((size for size in widths if size), 0)
-        num_dense = next(index for index, part in enumerate(parts) if isinstance(part, MixtureOfExperts))
-        if not self.apart:
-            if num_dense + len(sparse) != len(parts) or (num_dense and not self.routing.dense_first):
-                raise unsupported("layers[*].feedforward", "layers without experts here")
-            keys["feed_forward_length"] = dense or width
-        else:
-            keys["feed_forward_length"] = _alike(
-                [
-                    width if isinstance(part, MixtureOfExperts) else size
-                    for part, size in zip(parts, widths, strict=True)
-                ]
-            )
+        is_sparse = [isinstance(part, MixtureOfExperts) for part in parts]
+        widths = [width if there else size for there, size in zip(is_sparse, widths, strict=True)]
+        keys["feed_forward_length"] = _alike(widths) if self.apart else dense or width
         keys |= {
             "expert_count": first.num_experts,
             "expert_used_count": first.experts_per_token,
             "expert_feed_forward_length": width,
         }
-        if self.routing.dense_first:
-            keys["leading_dense_block_count"] = num_dense
+        if not self.apart:
+            keys |= _written_layers(is_sparse, self.routing.dense)
         return keys | _written_router(first, self.routing, width, decoder.d_model)
+
+
+def _written_layers(is_sparse: list[bool], dense: str) -> Keys:
+    # which layers have experts
+    first = is_sparse.index(True)
+    if all(is_sparse[first:]) and dense in ("first", "every"):
+        return {"leading_dense_block_count": first} | ({"interleave_moe_layer_step": 1} if dense == "every" else {})
+    step = is_sparse[first + 1 :].index(True) + 1 if any(is_sparse[first + 1 :]) else 1
+    every = [layer >= first and (layer + 1) % step == 0 for layer in range(len(is_sparse))]
+    if dense == "every" and every == is_sparse:
+        return {"leading_dense_block_count": first, "interleave_moe_layer_step": step}
+    if not all(is_sparse) and dense != "any":
+        raise unsupported("layers[*].feedforward", "experts in these layers only")
+    return {}
 
 
 def _written_router(part: MixtureOfExperts, routing: Routing, width: int, d_model: int) -> Keys:

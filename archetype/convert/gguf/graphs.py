@@ -9,6 +9,7 @@ from typing import Any
 
 from archetype.convert.gguf import changes
 from archetype.convert.gguf.changes import Change
+from archetype.convert.gguf.decoders import without_windows
 from archetype.convert.gguf.graph import Graph, Layer, Recurrent, Routing, Windows, plain
 from archetype.convert.gguf.keys import Gguf, Keys
 from archetype.families.rules import Rule, weight_rules
@@ -197,8 +198,20 @@ SHORT = Recurrent(
 Rules = tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
 
 
-def _row(name: str, graph: Graph, *tables: str, rules: Rules | None = None, changed: tuple[Change, ...] = ()) -> Gguf:
-    return Gguf(name, graph, rules or weight_rules("\n".join((OUTER, *tables))), changed, computed=plain)
+def _row(
+    name: str,
+    graph: Graph,
+    *tables: str,
+    rules: Rules | None = None,
+    changed: tuple[Change, ...] = (),
+    computed: Callable[[Any], ModelSpec] = plain,
+) -> Gguf:
+    return Gguf(name, graph, rules or weight_rules("\n".join((OUTER, *tables))), changed, computed=computed)
+
+
+def _short(model: Any) -> ModelSpec:
+    # llama.cpp has no windows here
+    return plain(without_windows(model))
 
 
 def _falcon_rules(model: Any) -> tuple[Rule, ...]:
@@ -224,9 +237,9 @@ GRANITE_MOE = Routing(shared="expert_shared_feed_forward_length")
 COHERE = Graph(norm=NO_BIAS, wiring="parallel", interleaved=True, head="tied", logits="multiply")
 ERNIE = Graph(interleaved=True, output_bias=False)
 GLM_4_MOE = Routing(
-    "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", dense_first=True
+    "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", dense="first"
 )
-DOTS = Routing("key", renormalize=None, scaled=True, shared="expert_shared_count", dense_first=True)
+DOTS = Routing("key", renormalize=None, scaled=True, shared="expert_shared_count", dense="first")
 LFM = Graph(qk_norm="head", recurrent=(SHORT,))
 STATES = (changes.RATES, changes.KERNEL)
 STATES_2 = (changes.RATES_OF_HEADS, changes.GAINS_OF_HEADS, changes.GROUPED_NORM, changes.KERNEL)
@@ -298,7 +311,7 @@ ROWS: dict[str, Gguf] = {
         ATTENTION,
         NETWORK,
     ),
-    "phi3": _row("phi3", Graph(), PRE, FUSED, FUSED_NETWORK),
+    "phi3": _row("phi3", Graph(), PRE, FUSED, FUSED_NETWORK, computed=_short),
     "gpt_bigcode": _row(
         "starcoder",
         Graph(
@@ -320,6 +333,7 @@ ROWS: dict[str, Gguf] = {
         PRE,
         ATTENTION,
         NETWORK,
+        computed=_short,
     ),
     "nemotron": _row(
         "nemotron",
@@ -379,7 +393,7 @@ ROWS: dict[str, Gguf] = {
             windows=Windows(4, required=True),
             rotates=PERIODS["with windows"],
             routing=Routing(
-                "key", renormalize=None, scaled=True, shared="expert_shared_feed_forward_length", dense_first=True
+                "key", renormalize=None, scaled=True, shared="expert_shared_feed_forward_length", dense="first"
             ),
         ),
         PRE,
@@ -458,7 +472,7 @@ ROWS: dict[str, Gguf] = {
             windows=Windows(4, required=True),
             rotates=PERIODS["all but every fourth"],
             routing=Routing(
-                "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", dense_first=True
+                "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", dense="first"
             ),
         ),
         SANDWICH,
@@ -481,7 +495,7 @@ ROWS: dict[str, Gguf] = {
     ),
     "jamba": _row(
         "jamba",
-        Graph(recurrent=(MAMBA,), rotates=PERIODS["none"], routing=Routing(renormalize=False)),
+        Graph(recurrent=(MAMBA,), rotates=PERIODS["none"], routing=Routing(renormalize=False, dense="any")),
         PRE,
         ATTENTION,
         EXPERTS,
@@ -491,7 +505,7 @@ ROWS: dict[str, Gguf] = {
     "lfm2": _row("lfm2", LFM, PRE, ATTENTION, NETWORK, CONVOLUTION, changed=(changes.SHORT_KERNEL,)),
     "lfm2_moe": _row(
         "lfm2moe",
-        Graph(qk_norm="head", recurrent=(SHORT,), routing=Routing("key", renormalize=True, dense_first=True)),
+        Graph(qk_norm="head", recurrent=(SHORT,), routing=Routing("key", renormalize=True, dense="first")),
         PRE,
         ATTENTION,
         EXPERTS,

@@ -36,6 +36,7 @@ class Contents:
     """Model, tokenizer and settings stored in GGUF files.
 
     Attributes:
+        family: registered family of the model; None if there is none.
         model: model in evaluation mode.
         tokenizer: tokenizer; None if the file has no vocabulary.
         template: chat template.
@@ -43,7 +44,7 @@ class Contents:
         sampling: recommended generation settings, keyed by Archetype's names.
     """
 
-    family: Family
+    family: Family | None
     model: Model
     tokenizer: Tokenizer | None
     template: ChatTemplate | None
