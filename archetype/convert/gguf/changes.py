@@ -1,12 +1,13 @@
 """Conversions of tensors that GGUF files store differently, as pairs of inverse functions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from archetype.families.keys import expect_kind
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.parts.attention.spec import Attention
+from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.mamba2.spec import Mamba2
@@ -82,6 +83,8 @@ AROUND_ONE = Change(
     lambda tensor, model, blocks: (tensor.float() + 1.0,),
     lambda stored, model: stored[0].float() - 1.0,
 )
+# ... except the gated norm of a delta network, whose weight is used as it is.
+AROUND_ONE_BUT_GATED = replace(AROUND_ONE, tensors=r"(?!.*ssm_norm).*norm\.weight")
 # llama.cpp uses mean pooling and leaves out BERT's pooler.
 NO_POOLER = Change(
     r"cls\..*", lambda tensor, model, blocks: (), lambda stored, model: stored[0], (), lambda shape, model: ()
@@ -159,6 +162,55 @@ GATE_VECTOR = Change(
     lambda tensor, model, blocks: (tensor.squeeze(0),),
     lambda stored, model: stored[0].unsqueeze(0),
     shapes=lambda shape, model: (shape[1:],),
+)
+
+
+def _delta(model: Any) -> GatedDeltaNet:
+    mixers = (block.mixer for block in model.layers)
+    return next(mixer for mixer in mixers if isinstance(mixer, GatedDeltaNet))
+
+
+def _tiled(tensor: "Tensor", model: Any, back: bool, axis: int = 0) -> "Tensor":
+    # value heads from the order of their key heads, K x (H / K), to (H / K) x K: the last heads along `axis`
+    import torch
+
+    mixer = _delta(model)
+    groups, group = mixer.key_heads, mixer.num_heads // mixer.key_heads
+    features = tensor.shape[axis]
+    # keys and queries come first, where there are any
+    values = mixer.num_heads * (mixer.v_head_dim if features >= mixer.num_heads * mixer.v_head_dim else 1)
+    first, last = tensor.split((features - values, values), dim=axis)
+    sizes = (group, groups, -1) if back else (groups, group, -1)
+    last = last.unflatten(axis, sizes).transpose(axis, axis + 1).flatten(axis, axis + 2)
+    return torch.cat((first, last), dim=axis)
+
+
+def _tiling(tensors: str, stored: Change | None = None) -> Change:
+    # with another conversion after it
+    def write(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
+        tensor = _tiled(tensor, model, back=False)
+        return (tensor,) if stored is None else stored.write(tensor, model, blocks)
+
+    def read(parts: "tuple[Tensor, ...]", model: Any) -> "Tensor":
+        return _tiled(parts[0] if stored is None else stored.read(parts, model), model, back=True)
+
+    return Change(rf"blk\.\d+\.{tensors}", write, read, shapes=Change.shapes if stored is None else stored.shapes)
+
+
+def _tiled_columns(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
+    from archetype.convert.gguf.quantize import dequantize
+
+    plain = dequantize(tensor, blocks) if blocks is not None and not tensor.is_floating_point() else tensor
+    return (_tiled(plain, model, back=False, axis=1),)
+
+
+# Qwen3.5's value heads are stored so that repeating all key heads in turn aligns them.
+TILED = (
+    _tiling(r"(attn_qkv|attn_gate|ssm_beta|ssm_alpha)\.weight"),
+    _tiling(r"ssm_dt\.bias"),
+    _tiling("ssm_a", RATES),
+    _tiling(r"ssm_conv1d\.weight", KERNEL),
+    Change(r"blk\.\d+\.ssm_out\.weight", _tiled_columns, lambda stored, model: _tiled(stored[0], model, True, axis=1)),
 )
 
 

@@ -116,20 +116,20 @@ class Routing:
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class OtherMixer:
     """Mixer other than attention.
 
     Attributes:
         kind: class of its specification.
         tensor: tensor of a layer that has it.
-        read: its specification, given the layer and the norms' epsilon.
-        write: its keys.
+        read: (layer, epsilon of the norms) -> specification.
+        write: (specification, decoder) -> keys.
     """
 
     kind: type[Mixer]
     tensor: str
     read: Callable[[Layer, float], Mixer]
-    write: Callable[[Any, int], Keys]
+    write: Callable[[Any, Decoder], Keys]
 
 
 def _always(layer: int, local: bool, windows: bool) -> bool:
@@ -155,16 +155,19 @@ class Graph:
         gate: gate on the output of attention.
         sinks: whether attention has sinks.
         windows: sliding windows (None: full attention only).
+        grouped: whether there may be fewer key heads than query heads.
+        sections: whether rotary positions have three parts, which are equal for text.
         clip: whether `attention.clamp_kqv` bounds queries, keys and values.
         output_bias: whether the output projection of attention may have a bias.
         mlp_bias: whether feed-forward parts may have biases.
         embedding: embedding, apart from its scale.
+        root: whether token vectors are multiplied by the square root of their width.
         head: whether the head may be tied, must be, or must not be.
         head_bias: whether logits have a bias.
         scales: keys of factors: `embedding`, `residual` and `attention`.
         logits: whether `logit_scale` multiplies the logits, or divides them.
         routing: experts (None: no experts).
-        recurrent: mixers other than attention.
+        mixers: mixers other than attention.
         apart: whether a layer has either a mixer or a feed-forward part (Nemotron-H).
     """
 
@@ -181,16 +184,19 @@ class Graph:
     gate: OutputGate | None = None
     sinks: bool = False
     windows: Windows | None = None
+    grouped: bool = True
+    sections: bool = False
     clip: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
     embedding: Embedding = Embedding()
+    root: bool = False
     head: Literal["any", "tied", "own"] = "any"
     head_bias: bool = False
     scales: tuple[str, ...] = ()
     logits: Literal["", "multiply", "divide"] = ""
     routing: Routing | None = None
-    recurrent: tuple[Recurrent, ...] = ()
+    mixers: tuple[OtherMixer, ...] = ()
     apart: bool = False
 
     @property
@@ -217,7 +223,7 @@ class Graph:
             vocab_size=keys.size("vocab_size", most=MAX_WIDE),
             context_length=keys.size("context_length", most=MAX_LENGTH),
             d_model=d_model,
-            embedding=self.embedding.replace(scale=factors["embedding"]),
+            embedding=self.embedding.replace(scale=d_model**0.5 if self.root else factors["embedding"]),
             layers=blocks,
             final_norm=norm,
             head=LanguageModelHead(tied=not has_output, bias=self.head_bias, scale=self._logit_scale(keys)),
@@ -279,7 +285,7 @@ class Graph:
     def _block(self, layer: Layer, d_model: int, norm: Norm, windows: list[int], scale: float) -> Block:
         eps = layer.keys.positive(self.eps_key)
         mixer: Mixer = NoMixer()
-        for part in self.recurrent:
+        for part in self.mixers:
             if layer.has(part.tensor):
                 mixer = part.read(layer, eps)
         if mixer.is_absent and (layer.has("attn_output.weight") or not self.apart):
@@ -308,7 +314,7 @@ class Graph:
         num_heads = layer.count("attention.head_count")
         if not num_heads:
             raise keys.error("attention.head_count", f"is 0 for layer {layer.index}", "fix the file")
-        num_kv_heads = layer.count("attention.head_count_kv", num_heads)
+        num_kv_heads = layer.count("attention.head_count_kv", num_heads) if self.grouped else num_heads
         head_dim = keys.size("attention.key_length", max(1, d_model // num_heads))
         keys.expect("attention.value_length", head_dim, "values of another width")
         norm: Norm = NoNorm()
@@ -343,6 +349,8 @@ class Graph:
         dim = keys.size("rope.dimension_count", head_dim)
         theta = keys.positive("rope.freq_base", 10_000.0)
         scaling = read_scaling(keys, theta, dim, self.truncate)
+        if self.sections and keys.get("rope.dimension_sections", [0] * 4)[3:] != [0]:
+            raise keys.error("rope.dimension_sections", "has a fourth part", "fix the file")
         if not finetuned:
             return NoPosition()
         local_theta = keys.positive("rope.freq_base_swa", theta) if self.windows else theta
@@ -358,7 +366,11 @@ class Graph:
         keys.used.add("feed_forward_length")
         if self.routing is not None:
             names = ("count", "used_count", "shared_count", "shared_feed_forward_length", "feed_forward_length")
-            keys.used |= {"leading_dense_block_count", "interleave_moe_layer_step", *(f"expert_{name}" for name in names)}
+            keys.used |= {
+                "leading_dense_block_count",
+                "interleave_moe_layer_step",
+                *(f"expert_{name}" for name in names),
+            }
             if layer.has("ffn_gate_inp.weight"):
                 return self._experts(layer, self.routing)
         down = layer.shape("ffn_down.weight")
@@ -405,18 +417,19 @@ class Graph:
     def _write_layers(self, decoder: Decoder) -> Keys:
         # attention, recurrent mixers and windows
         mixers = [block.mixer for block in decoder.layers]
-        keys: Keys = {}
-        for part in self.recurrent:
+        # a layer without attention has no heads
+        keys: Keys = {"attention.head_count": 0, "attention.head_count_kv": 0}
+        for part in self.mixers:
             found = next((mixer for mixer in mixers if isinstance(mixer, part.kind)), None)
             if found is not None:
-                keys |= part.write(found, decoder.d_model)
-        kinds = (Attention, NoMixer, *(part.kind for part in self.recurrent))
+                keys |= part.write(found, decoder)
+        kinds = (Attention, NoMixer, *(part.kind for part in self.mixers))
         for index, mixer in enumerate(mixers):
             if not isinstance(mixer, kinds):
                 raise unsupported(f"layers[{index}].mixer", f"{mixer.kind} here")  # type: ignore[attr-defined]
         attentions = [mixer for mixer in mixers if isinstance(mixer, Attention)]
         if not attentions:
-            return keys | {"attention.head_count": 0, "attention.head_count_kv": 0}
+            return keys
         sizes = [mixer.sizes(decoder.d_model) if isinstance(mixer, Attention) else None for mixer in mixers]
         first = attentions[0].sizes(decoder.d_model)
         keys["attention.head_count"] = _alike([first.num_heads if size is None else size.num_heads for size in sizes])
@@ -452,6 +465,9 @@ class Graph:
         local = next((mixer for mixer in rotated if _window(mixer.pattern)), full)
         position, local_position = (expect_kind(Rotary, mixer.position, "position") for mixer in (full, local))
         keys |= {"rope.dimension_count": position.dim or head_dim, "rope.freq_base": position.theta}
+        if self.sections:
+            pairs = (position.dim or head_dim) // 2
+            keys["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
         if local_position.theta != position.theta and self.windows is not None:
             keys["rope.freq_base_swa"] = local_position.theta
         return keys | written_scaling(position.scaling, self.truncate)

@@ -10,9 +10,10 @@ from typing import Any
 from archetype.convert.gguf import changes
 from archetype.convert.gguf.changes import Change
 from archetype.convert.gguf.decoders import without_windows
-from archetype.convert.gguf.graph import Graph, Layer, Recurrent, Routing, Windows, plain
+from archetype.convert.gguf.graph import Graph, Layer, OtherMixer, Routing, Windows, plain
 from archetype.convert.gguf.keys import Gguf, Keys
 from archetype.families.rules import Rule, weight_rules
+from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import GELU, GELUTanh, ReLU2, Swish
 from archetype.parts.attention.spec import OutputGate
@@ -100,6 +101,10 @@ CONVOLUTION = """
     blk.{i}.shortconv.conv               blocks.{i}.mixer.conv
     blk.{i}.shortconv.{in,out}_proj      blocks.{i}.mixer.{in,out}_proj
 """
+GATED = """
+    blk.{i}.attn_{k,v,output}        blocks.{i}.mixer.{k,v,o}
+    blk.{i}.attn_{q,k}_norm          blocks.{i}.mixer.{q,k}_norm
+"""
 DELTA = """
     blk.{i}.attn_qkv                 blocks.{i}.mixer.{q,k,v}
     blk.{i}.attn_gate                blocks.{i}.mixer.gate
@@ -123,12 +128,12 @@ def _read_mamba(layer: Layer, eps: float) -> Mamba:
     )
 
 
-def _write_mamba(mixer: Any, d_model: int) -> Keys:
+def _write_mamba(mixer: Any, decoder: Decoder) -> Keys:
     return {
         "ssm.conv_kernel": mixer.conv_kernel,
-        "ssm.inner_size": mixer.expand * d_model,
+        "ssm.inner_size": mixer.expand * decoder.d_model,
         "ssm.state_size": mixer.state_size,
-        "ssm.time_step_rank": mixer.rank(d_model),
+        "ssm.time_step_rank": mixer.rank(decoder.d_model),
     }
 
 
@@ -148,7 +153,7 @@ def _read_mamba2(layer: Layer, eps: float) -> Mamba2:
     )
 
 
-def _write_mamba2(mixer: Any, d_model: int) -> Keys:
+def _write_mamba2(mixer: Any, decoder: Decoder) -> Keys:
     return {
         "ssm.conv_kernel": mixer.conv_kernel,
         "ssm.inner_size": mixer.inner,
@@ -162,6 +167,7 @@ def _read_delta(layer: Layer, eps: float) -> GatedDeltaNet:
     keys = layer.keys
     heads, inner, key_heads = (keys.size(f"ssm.{name}") for name in ("time_step_rank", "inner_size", "group_count"))
     width = keys.size("ssm.state_size")
+    keys.used |= {"full_attention_interval", "attention.recurrent_layers"}  # which the tensors show
     if inner != heads * width:
         raise keys.error("ssm.inner_size", f"{inner} is not {heads} heads of {width} features", "fix the file")
     return GatedDeltaNet(
@@ -174,28 +180,40 @@ def _read_delta(layer: Layer, eps: float) -> GatedDeltaNet:
     )
 
 
-def _write_delta(mixer: Any, d_model: int) -> Keys:
+def _write_delta(mixer: Any, decoder: Decoder) -> Keys:
+    layers = [isinstance(block.mixer, GatedDeltaNet) for block in decoder.layers]
+    period = layers.index(False) + 1 if False in layers else len(layers) + 1
+    regular = layers == [(layer + 1) % period != 0 for layer in range(len(layers))]
     return {
         "ssm.conv_kernel": mixer.conv_kernel,
         "ssm.inner_size": mixer.num_heads * mixer.v_head_dim,
         "ssm.state_size": mixer.head_dim,
         "ssm.time_step_rank": mixer.num_heads,
         "ssm.group_count": mixer.key_heads,
+        **({"full_attention_interval": period} if regular else {"attention.recurrent_layers": layers}),
     }
 
 
-MAMBA = Recurrent(Mamba, "ssm_x.weight", _read_mamba, _write_mamba)
-MAMBA_2 = Recurrent(Mamba2, "ssm_norm.weight", _read_mamba2, _write_mamba2)
-DELTA_NET = Recurrent(GatedDeltaNet, "ssm_conv1d.weight", _read_delta, _write_delta)
-SHORT = Recurrent(
+MAMBA = OtherMixer(Mamba, "ssm_x.weight", _read_mamba, _write_mamba)
+MAMBA_2 = OtherMixer(Mamba2, "ssm_norm.weight", _read_mamba2, _write_mamba2)
+DELTA_NET = OtherMixer(GatedDeltaNet, "ssm_conv1d.weight", _read_delta, _write_delta)
+SHORT = OtherMixer(
     ShortConvolution,
     "shortconv.conv.weight",
     lambda layer, eps: ShortConvolution(conv_kernel=layer.keys.size("shortconv.l_cache")),
-    lambda mixer, d_model: {"shortconv.l_cache": mixer.conv_kernel},
+    lambda mixer, decoder: {"shortconv.l_cache": mixer.conv_kernel},
 )
 
 
 Rules = tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
+
+
+# LFM2 names its last norm after the embedding
+LFM_OUTER = """
+    token_embd                       embedding.token
+    token_embd_norm                  final_norm
+    output                           lm_head
+"""
 
 
 def _row(
@@ -222,6 +240,21 @@ def _falcon_rules(model: Any) -> tuple[Rule, ...]:
     return weight_rules("\n".join((OUTER, one if shared else two, FUSED, NETWORK)))
 
 
+def _delta_rules(rates: str) -> Callable[[ModelSpec], tuple[Rule, ...]]:
+    # attention has each head's query and gate in one tensor; delta networks have queries, keys and values in one
+    def rules(model: Any) -> tuple[Rule, ...]:
+        found = list(weight_rules("\n".join((OUTER, PRE_POST_ATTENTION, EXPERTS))))
+        for index, block in enumerate(model.layers):
+            mixer, is_delta = block.mixer, isinstance(block.mixer, GatedDeltaNet)
+            heads = getattr(mixer, "key_heads", mixer.num_heads)
+            table, joined = (DELTA, rates) if is_delta else (GATED, "blk.{i}.attn_q  blocks.{i}.mixer.{q,gate}")
+            found += weight_rules(table.replace("{i}", str(index)))
+            found += weight_rules(joined.replace("{i}", str(index)), heads=heads)
+        return tuple(found)
+
+    return rules
+
+
 PAIRED = changes.PAIRED
 LAYER_NORM, NO_BIAS = LayerNorm(), LayerNorm(bias=False)
 SWIGLU_OAI = {"limit": 7.0, "unit_offset": True, "activation": Swish(beta=1.702)}
@@ -236,13 +269,19 @@ GRANITE = Graph(scales=SCALES, logits="divide", output_bias=True, mlp_bias=True)
 GRANITE_MOE = Routing(shared="expert_shared_feed_forward_length")
 COHERE = Graph(norm=NO_BIAS, wiring="parallel", interleaved=True, head="tied", logits="multiply")
 ERNIE = Graph(interleaved=True, output_bias=False)
-GLM_4_MOE = Routing(
-    "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", dense="first"
-)
+GLM_4_MOE = Routing("key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", dense="first")
 DOTS = Routing("key", renormalize=None, scaled=True, shared="expert_shared_count", dense="first")
-LFM = Graph(qk_norm="head", recurrent=(SHORT,))
 STATES = (changes.RATES, changes.KERNEL)
 STATES_2 = (changes.RATES_OF_HEADS, changes.GAINS_OF_HEADS, changes.GROUPED_NORM, changes.KERNEL)
+
+QWEN_DELTA: dict[str, Any] = {
+    "norm": RMSNorm(unit_offset=True),
+    "second_norm": "post_attention_norm",
+    "qk_norm": "head",
+    "gate": OutputGate(),
+    "mixers": (DELTA_NET,),
+}
+APART_RATES = "blk.{i}.ssm_{beta,alpha}   blocks.{i}.mixer.{b,a}"
 
 # model type -> architecture
 ROWS: dict[str, Gguf] = {
@@ -261,7 +300,11 @@ ROWS: dict[str, Gguf] = {
         NETWORK,
     ),
     "olmoe": _row(
-        "olmoe", Graph(qk_norm="all", head="own", routing=Routing(renormalize=False)), PRE, ATTENTION, EXPERTS
+        "olmoe",
+        Graph(qk_norm="all", grouped=False, head="own", routing=Routing(renormalize=False)),
+        PRE,
+        ATTENTION,
+        EXPERTS,
     ),
     "qwen2_moe": _row(
         "qwen2moe",
@@ -426,7 +469,7 @@ ROWS: dict[str, Gguf] = {
             output_bias=True,
             mlp_bias=True,
             routing=GRANITE_MOE,
-            recurrent=(MAMBA_2,),
+            mixers=(MAMBA_2,),
             unrotated=True,
         ),
         PRE,
@@ -435,7 +478,7 @@ ROWS: dict[str, Gguf] = {
         SCAN_2,
         changed=(*PAIRED, *STATES_2),
     ),
-    "dots1": _row("dots1", Graph(qk_norm="head", head="own", routing=DOTS), PRE, ATTENTION, EXPERTS),
+    "dots1": _row("dots1", Graph(qk_norm="head", grouped=False, head="own", routing=DOTS), PRE, ATTENTION, EXPERTS),
     "hunyuan_v1_dense": _row("hunyuan-dense", Graph(qk_norm="late"), PRE, ATTENTION, NETWORK),
     "hunyuan_v1_moe": _row(
         "hunyuan-moe",
@@ -469,6 +512,7 @@ ROWS: dict[str, Gguf] = {
             wiring="sandwich",
             qk_norm="head",
             gate=OutputGate(),
+            root=True,
             windows=Windows(4, required=True),
             rotates=PERIODS["all but every fourth"],
             routing=Routing(
@@ -488,28 +532,30 @@ ROWS: dict[str, Gguf] = {
     ),
     "mamba2": _row(
         "mamba2",
-        Graph(recurrent=(MAMBA_2,), apart=True),
+        Graph(mixers=(MAMBA_2,), apart=True),
         SINGLE,
         SCAN_2,
         changed=STATES_2,
     ),
     "jamba": _row(
         "jamba",
-        Graph(recurrent=(MAMBA,), rotates=PERIODS["none"], routing=Routing(renormalize=False, dense="any")),
+        Graph(mixers=(MAMBA,), rotates=PERIODS["none"], routing=Routing(renormalize=False, dense="any")),
         PRE,
         ATTENTION,
         EXPERTS,
         SCAN,
         changed=STATES,
     ),
-    "lfm2": _row("lfm2", LFM, PRE, ATTENTION, NETWORK, CONVOLUTION, changed=(changes.SHORT_KERNEL,)),
+    "lfm2": _row(
+        "lfm2",
+        Graph(qk_norm="head", mixers=(SHORT,)),
+        rules=weight_rules("\n".join((LFM_OUTER, PRE, ATTENTION, NETWORK, CONVOLUTION))),
+        changed=(changes.SHORT_KERNEL,),
+    ),
     "lfm2_moe": _row(
         "lfm2moe",
-        Graph(qk_norm="head", recurrent=(SHORT,), routing=Routing("key", renormalize=True, dense="first")),
-        PRE,
-        ATTENTION,
-        EXPERTS,
-        CONVOLUTION,
+        Graph(qk_norm="head", mixers=(SHORT,), routing=Routing("key", dense="first")),
+        rules=weight_rules("\n".join((LFM_OUTER, PRE, ATTENTION, EXPERTS, CONVOLUTION))),
         changed=(changes.SHORT_KERNEL,),
     ),
     "nemotron_h": _row(
@@ -519,7 +565,7 @@ ROWS: dict[str, Gguf] = {
             gated=False,
             output_bias=True,
             mlp_bias=True,
-            recurrent=(MAMBA_2,),
+            mixers=(MAMBA_2,),
             apart=True,
             rotates=PERIODS["none"],
         ),
@@ -528,5 +574,90 @@ ROWS: dict[str, Gguf] = {
         NETWORK,
         SCAN_2,
         changed=STATES_2,
+    ),
+    "qwen3_next": _row(
+        "qwen3next",
+        Graph(**QWEN_DELTA, routing=Routing(shared="expert_shared_feed_forward_length", dense="any")),
+        rules=_delta_rules("blk.{i}.ssm_ba   blocks.{i}.mixer.{b,a}"),
+        changed=(changes.AROUND_ONE_BUT_GATED, changes.RATES, changes.KERNEL, changes.GATE_VECTOR),
+    ),
+    "qwen3_5_text": _row(
+        "qwen35",
+        Graph(**QWEN_DELTA, sections=True),
+        rules=_delta_rules(APART_RATES),
+        changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED),
+    ),
+    "qwen3_5_moe_text": _row(
+        "qwen35moe",
+        Graph(**QWEN_DELTA, sections=True, routing=Routing(shared="expert_shared_feed_forward_length")),
+        rules=_delta_rules(APART_RATES),
+        changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED, changes.GATE_VECTOR),
+    ),
+    "ernie4_5_moe": _row(
+        "ernie4_5-moe",
+        Graph(interleaved=True, routing=Routing(shared="expert_shared_feed_forward_length", dense="every")),
+        PRE,
+        ATTENTION,
+        EXPERTS,
+    ),
+    "granite_swa": _row(
+        "granite_swa",
+        Graph(
+            scales=SCALES,
+            logits="divide",
+            output_bias=True,
+            mlp_bias=True,
+            sinks=True,
+            windows=Windows(0, required=True),
+        ),
+        PRE,
+        ATTENTION,
+        NETWORK,
+        changed=PAIRED,
+    ),
+    "hy_v3": _row(
+        "hy_v3",
+        Graph(
+            qk_norm="head",
+            output_bias=True,
+            routing=Routing(
+                "key",
+                usual="sigmoid",
+                renormalize=None,
+                scaled=True,
+                shared="expert_shared_feed_forward_length",
+                dense="any",
+            ),
+        ),
+        PRE,
+        ATTENTION,
+        EXPERTS.replace("exp_probs_b.bias", "exp_probs_b"),
+    ),
+    "laguna": _row(
+        "laguna",
+        Graph(
+            qk_norm="head",
+            gate=OutputGate(per="head", activation="softplus"),
+            windows=Windows(4, full_first=True),
+            routing=Routing(
+                "key",
+                usual="sigmoid",
+                renormalize=None,
+                scaled=True,
+                shared="expert_shared_feed_forward_length",
+                dense="first",
+            ),
+        ),
+        PRE,
+        ATTENTION,
+        EXPERTS,
+    ),
+    "minicpm": _row(
+        "minicpm",
+        Graph(scales=SCALES[:2], logits="divide", output_bias=True, mlp_bias=True),
+        PRE,
+        ATTENTION,
+        NETWORK,
+        changed=PAIRED,
     ),
 }

@@ -28,7 +28,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 TOKENIZER = "tokenizer."  # prefix of keys without an architecture's name
 TABLE = "token_embd.weight"
 # Fields without a key, since they do not change what a trained model computes.
-UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max")
+UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max", "chunk_size")
 
 
 class FileKeys(Config):
