@@ -124,18 +124,8 @@ GGUF: dict[str, Gguf] = {
 
 
 GGUF |= ROWS
-
-
-def gguf_of(family: str) -> Gguf:
-    """Return the GGUF description of a family.
-
-    Raises:
-        CheckpointError: the table does not contain the family.
-    """
-    if family not in GGUF:
-        known = ", ".join(GGUF)
-        raise CheckpointError("--format", f"gguf does not support {family}", f"use --format hf; gguf supports {known}")
-    return GGUF[family]
+# Model types that llama.cpp divides into several architectures.
+ALSO = {"nemotron_h": ("nemotron_h_moe",)}
 
 
 def families_of(architecture: object, place: str) -> list[str]:

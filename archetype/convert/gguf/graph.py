@@ -1,15 +1,15 @@
-"""Decoders as llama.cpp computes them: a row of facts for each architecture, and the code that reads and writes it.
+"""Decoders as llama.cpp computes them: facts about each architecture, and the code that reads and writes its keys.
 
-The tensors of a file show its biases, gates, experts and mixers, and its keys the sizes. A `Graph` states the rest, which
-is part of llama.cpp's source: the kind of norm, the wiring, the activation, which layers rotate. A written file is read
-back and compared, so a model with any other setting is refused by the name of the field.
+The tensors of a file show its biases, gates, experts and mixers, and its keys the sizes. A `Graph` states the rest,
+which is part of llama.cpp's source: the kind of norm, the wiring, the activation, which layers rotate. A written file
+is read back and compared, so a model with any other setting is refused by the name of the field.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from archetype.convert.gguf.keys import FileKeys, Keys, Shapes, unsupported
+from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
 from archetype.convert.gguf.rope import read_scaling, written_scaling
 from archetype.errors import CheckpointError
 from archetype.families.keys import expect_kind, wrong_kind
@@ -32,7 +32,7 @@ from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
 from archetype.parts.pattern.spec import Full, Window
-from archetype.parts.position.spec import Learned, NoPosition, NoScaling, Rotary
+from archetype.parts.position.spec import NoPosition, Rotary
 from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter
 from archetype.roles.activation import Activation
 from archetype.roles.feedforward import FeedForward
@@ -44,10 +44,12 @@ from archetype.roles.wiring import Wiring
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.repeats import MAX_LAYERS
 
+RMS_NORM, SILU, TABLE = RMSNorm(), SiLU(), Embedding()
 SOFTMAX, SIGMOID = 1, 2  # llama.cpp's numbers for the affinities of experts
 
 
-class Layer(NamedTuple):
+@dataclass(frozen=True)
+class Layer:
     """One layer of a file: its tensors, and the keys, which may be lists with a value for each layer."""
 
     keys: FileKeys
@@ -167,14 +169,16 @@ class Graph:
         scales: keys of factors: `embedding`, `residual` and `attention`.
         logits: whether `logit_scale` multiplies the logits, or divides them.
         routing: experts (None: no experts).
+        both_eps: whether files have the epsilon of RMSNorm and of LayerNorm.
         mixers: mixers other than attention.
+        marked: whether 0 key heads mark the layers that have another mixer.
         apart: whether a layer has either a mixer or a feed-forward part (Nemotron-H).
     """
 
-    norm: Norm = RMSNorm()
+    norm: Norm = RMS_NORM
     wiring: Literal["pre", "output", "sandwich", "parallel", "parallel key", "parallel tensor"] = "pre"
     second_norm: str = "ffn_norm"
-    activation: Activation = SiLU()
+    activation: Activation = SILU
     gated: bool = True
     interleaved: bool = False
     rotates: Callable[[int, bool, bool], bool] = _always
@@ -189,7 +193,7 @@ class Graph:
     clip: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
-    embedding: Embedding = Embedding()
+    embedding: Embedding = TABLE
     root: bool = False
     head: Literal["any", "tied", "own"] = "any"
     head_bias: bool = False
@@ -197,6 +201,8 @@ class Graph:
     logits: Literal["", "multiply", "divide"] = ""
     routing: Routing | None = None
     mixers: tuple[OtherMixer, ...] = ()
+    both_eps: bool = False
+    marked: bool = True
     apart: bool = False
 
     @property
@@ -213,6 +219,8 @@ class Graph:
         num_layers, d_model = keys.size("block_count", most=MAX_LAYERS), keys.size("embedding_length")
         keys.used |= {"attention.head_count", "attention.head_count_kv"}  # of no layer, where none has attention
         norm = self.norm.replace(eps=keys.positive(self.eps_key))
+        if self.both_eps:
+            keys.used.add("attention.layer_norm_epsilon")
         windows = self._windows(keys, num_layers)
         factors = {name: self._factor(keys, name) for name in ("embedding", "residual")}
         blocks = tuple(
@@ -246,6 +254,8 @@ class Graph:
             "vocab_size": decoder.vocab_size,
             self.eps_key: float(getattr(decoder.final_norm, "eps", 0.0)) or _eps(decoder),
         }
+        if self.both_eps:
+            keys["attention.layer_norm_epsilon"] = keys[self.eps_key]
         keys |= self._write_layers(decoder) | self._write_networks(decoder)
         if "embedding" in self.scales:
             keys["embedding_scale"] = float(getattr(decoder.embedding, "scale", 1.0))
@@ -408,7 +418,7 @@ class Graph:
             router=kind(
                 renormalize=renormalize,
                 scale=(keys.number("expert_weights_scale", 0.0) or 1.0) if routing.scaled else 1.0,
-                expert_bias=layer.has("exp_probs_b.bias"),
+                expert_bias=layer.has("exp_probs_b.bias") or layer.has("exp_probs_b"),
                 bias=layer.has("ffn_gate_inp.bias"),
             ),
             groups=_groups(keys),
@@ -423,17 +433,20 @@ class Graph:
             found = next((mixer for mixer in mixers if isinstance(mixer, part.kind)), None)
             if found is not None:
                 keys |= part.write(found, decoder)
-        kinds = (Attention, NoMixer, *(part.kind for part in self.mixers))
+        kinds: tuple[type[Mixer], ...] = (*(part.kind for part in self.mixers), NoMixer, Attention)
         for index, mixer in enumerate(mixers):
             if not isinstance(mixer, kinds):
-                raise unsupported(f"layers[{index}].mixer", f"{mixer.kind} here")  # type: ignore[attr-defined]
+                raise wrong_kind(kinds[-1], mixer, f"layers[{index}].mixer")
         attentions = [mixer for mixer in mixers if isinstance(mixer, Attention)]
         if not attentions:
             return keys
-        sizes = [mixer.sizes(decoder.d_model) if isinstance(mixer, Attention) else None for mixer in mixers]
         first = attentions[0].sizes(decoder.d_model)
-        keys["attention.head_count"] = _alike([first.num_heads if size is None else size.num_heads for size in sizes])
-        keys["attention.head_count_kv"] = _alike([0 if size is None else size.num_kv_heads for size in sizes])
+        sizes = [
+            mixer.sizes(decoder.d_model) if isinstance(mixer, Attention) else first._replace(num_kv_heads=0)
+            for mixer in (mixers if self.marked else attentions)
+        ]
+        keys["attention.head_count"] = _alike([size.num_heads for size in sizes])
+        keys["attention.head_count_kv"] = _alike([size.num_kv_heads for size in sizes])
         keys |= {"attention.key_length": first.head_dim, "attention.value_length": first.head_dim}
         if "attention" in self.scales:
             keys["attention.scale"] = attentions[0].scale or first.head_dim**-0.5
@@ -499,9 +512,11 @@ class Graph:
 
 def _written_layers(is_sparse: list[bool], dense: str) -> Keys:
     # which layers have experts
+    keys: Keys = {}
     first = is_sparse.index(True)
     if all(is_sparse[first:]) and dense in ("first", "every"):
-        return {"leading_dense_block_count": first} | ({"interleave_moe_layer_step": 1} if dense == "every" else {})
+        keys["leading_dense_block_count"] = first
+        return keys | ({"interleave_moe_layer_step": 1} if dense == "every" else {})
     step = is_sparse[first + 1 :].index(True) + 1 if any(is_sparse[first + 1 :]) else 1
     every = [layer >= first and (layer + 1) % step == 0 for layer in range(len(is_sparse))]
     if dense == "every" and every == is_sparse:

@@ -1,10 +1,12 @@
 """Table of llama.cpp's architectures: a row each, with the model types that it computes. Imports no torch.
 
-Names of keys and tensors are those in llama.cpp's src/llama-arch.cpp; what the rows say about norms, wiring, activations
-and positions is in its src/models, a file for each architecture.
+Names of keys and tensors are those in llama.cpp's src/llama-arch.cpp. What the rows say about norms, wiring,
+activations and positions is in its src/models, which has a file for each architecture.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from archetype.convert.gguf import changes
@@ -137,7 +139,7 @@ def _write_mamba(mixer: Any, decoder: Decoder) -> Keys:
     }
 
 
-def _read_mamba2(layer: Layer, eps: float) -> Mamba2:
+def _read_mamba2(layer: Layer, eps: float, **limits: float) -> Mamba2:
     keys = layer.keys
     heads, inner = keys.size("ssm.time_step_rank"), keys.size("ssm.inner_size")
     if inner % heads:
@@ -150,6 +152,7 @@ def _read_mamba2(layer: Layer, eps: float) -> Mamba2:
         conv_kernel=keys.size("ssm.conv_kernel"),
         conv_bias=layer.has("ssm_conv1d.bias"),
         eps=eps,
+        **limits,
     )
 
 
@@ -196,6 +199,8 @@ def _write_delta(mixer: Any, decoder: Decoder) -> Keys:
 
 MAMBA = OtherMixer(Mamba, "ssm_x.weight", _read_mamba, _write_mamba)
 MAMBA_2 = OtherMixer(Mamba2, "ssm_norm.weight", _read_mamba2, _write_mamba2)
+# transformers' class limits steps from below, llama.cpp does not; the file is the same
+MAMBA_2_LIMITED = replace(MAMBA_2, read=partial(_read_mamba2, dt_limit_min=1e-3))
 DELTA_NET = OtherMixer(GatedDeltaNet, "ssm_conv1d.weight", _read_delta, _write_delta)
 SHORT = OtherMixer(
     ShortConvolution,
@@ -229,7 +234,8 @@ def _row(
 
 def _short(model: Any) -> ModelSpec:
     # llama.cpp has no windows here
-    return plain(without_windows(model))
+    short: ModelSpec = plain(without_windows(model))
+    return short
 
 
 def _falcon_rules(model: Any) -> tuple[Rule, ...]:
@@ -274,12 +280,23 @@ DOTS = Routing("key", renormalize=None, scaled=True, shared="expert_shared_count
 STATES = (changes.RATES, changes.KERNEL)
 STATES_2 = (changes.RATES_OF_HEADS, changes.GAINS_OF_HEADS, changes.GROUPED_NORM, changes.KERNEL)
 
+NEMOTRON_H: dict[str, Any] = {
+    "activation": ReLU2(),
+    "gated": False,
+    "output_bias": True,
+    "mlp_bias": True,
+    "mixers": (MAMBA_2_LIMITED,),
+    "apart": True,
+    "both_eps": True,
+    "rotates": PERIODS["none"],
+}
 QWEN_DELTA: dict[str, Any] = {
     "norm": RMSNorm(unit_offset=True),
     "second_norm": "post_attention_norm",
     "qk_norm": "head",
     "gate": OutputGate(),
     "mixers": (DELTA_NET,),
+    "marked": False,
 }
 APART_RATES = "blk.{i}.ssm_{beta,alpha}   blocks.{i}.mixer.{b,a}"
 
@@ -558,20 +575,18 @@ ROWS: dict[str, Gguf] = {
         rules=weight_rules("\n".join((LFM_OUTER, PRE, ATTENTION, EXPERTS, CONVOLUTION))),
         changed=(changes.SHORT_KERNEL,),
     ),
-    "nemotron_h": _row(
-        "nemotron_h",
+    "nemotron_h": _row("nemotron_h", Graph(**NEMOTRON_H), SINGLE, ATTENTION, NETWORK, SCAN_2, changed=STATES_2),
+    "nemotron_h_moe": _row(
+        "nemotron_h_moe",
         Graph(
-            activation=ReLU2(),
-            gated=False,
-            output_bias=True,
-            mlp_bias=True,
-            mixers=(MAMBA_2,),
-            apart=True,
-            rotates=PERIODS["none"],
+            **NEMOTRON_H,
+            routing=Routing(
+                "sigmoid", renormalize=None, scaled=True, shared="expert_shared_feed_forward_length", dense="any"
+            ),
         ),
         SINGLE,
         ATTENTION,
-        NETWORK,
+        EXPERTS,
         SCAN_2,
         changed=STATES_2,
     ),
