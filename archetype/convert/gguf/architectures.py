@@ -8,15 +8,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from archetype.convert.gguf import changes, decoders, deepseek2, encoders, gemma
+from archetype.convert.gguf import changes, decoders, encoders, gemma
 from archetype.convert.gguf.decoders import decoder_check
 from archetype.convert.gguf.graphs import ROWS
 from archetype.convert.gguf.keys import Gguf
 from archetype.errors import CheckpointError
 from archetype.families.bert import bert
 from archetype.families.bloom import bloom
-from archetype.families.deepseek_v2 import PARTS as DEEPSEEK_PARTS
-from archetype.families.deepseek_v2 import deepseek_v2
 from archetype.families.gemma import gemma as gemma1
 from archetype.families.gemma2 import gemma2
 from archetype.families.gemma3_text import gemma3_text
@@ -85,14 +83,6 @@ GGUF: dict[str, Gguf] = {
     "gemma": _around_one("gemma", _table(gemma1, gemma.GEMMA), gemma.check_gemma),
     "gemma2": _around_one("gemma2", _table(gemma2, gemma.GEMMA2), gemma.check_gemma2),
     "gemma3_text": _around_one("gemma3", _table(gemma3_text, gemma.GEMMA3), gemma.check_gemma3),
-    "deepseek_v2": Gguf(
-        "deepseek2",
-        ConfigTable(deepseek_v2, deepseek2.KEYS, parts=DEEPSEEK_PARTS),
-        deepseek2.RULES,
-        (changes.LATENTS,),
-        decoder_check(deepseek2.check, SiLU()),
-        deepseek2.without_groups,
-    ),
     "gpt2": _fused("gpt2", _standard(gpt2), GELUTanh()),
     "bloom": _fused("bloom", _standard(bloom), GELUTanh()),
     # llama.cpp only has the tanh approximation of GELU; its converter uses it for MPT's exact GELU, as for BERT's

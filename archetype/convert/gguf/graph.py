@@ -76,7 +76,7 @@ class Windows:
     """Sliding windows of an architecture.
 
     Attributes:
-        period: every `period`-th layer has full attention where a file has no pattern (0: no layer).
+        period: every `period`-th layer has full attention where a file has no pattern (0: every file has a pattern).
         full_first: whether full attention begins each period instead of ending it.
         required: whether llama.cpp reads no file without a window.
         layers: number of layers with which llama.cpp reads windows (0: any).
@@ -346,7 +346,7 @@ class Graph:
             clip_qkv=(keys.number("attention.clamp_kqv", 0.0) or None) if self.clip else None,
             qk_norm=norm,
             qk_norm_over="all" if self.qk_norm == "all" else "head",
-            qk_norm_after_rope=self.qk_norm == "late" and rotates,
+            qk_norm_after_rope=self.qk_norm == "late" and rotates and not norm.is_absent,
             sinks=self.sinks,
             gate=self.gate,
             position=self._position(layer, head_dim, bool(local)) if rotates else NoPosition(),
@@ -464,7 +464,7 @@ class Graph:
             return {}
         local = [size > 0 for size in sizes]
         keys: Keys = {"attention.sliding_window": max(sizes)}
-        if local != self.windows.usual(decoder.num_layers):
+        if local != self.windows.usual(decoder.num_layers) or not self.windows.period:
             keys["attention.sliding_window_pattern"] = local
         return keys
 
@@ -491,6 +491,10 @@ class Graph:
         widths = [part.width(decoder.d_model) if isinstance(part, MLP | GatedMLP) else 0 for part in parts]
         keys: Keys = {"feed_forward_length": _alike(widths)}
         if not sparse:
+            if self.routing is not None and self.routing.dense == "first":
+                # keys that llama.cpp needs nevertheless
+                keys |= {"leading_dense_block_count": len(parts), "expert_feed_forward_length": 0}
+                keys |= {"expert_shared_count": 0} if self.routing.shared == "expert_shared_count" else {}
             return keys
         if self.routing is None:
             raise unsupported("layers[*].feedforward", "experts in this architecture")
@@ -498,6 +502,8 @@ class Graph:
         width = first.expert.width(decoder.d_model)
         dense = next((size for size in widths if size), 0)
         is_sparse = [isinstance(part, MixtureOfExperts) for part in parts]
+        if self.apart and dense:
+            raise unsupported("layers[*].feedforward", "experts in some layers and none in others")
         widths = [width if there else size for there, size in zip(is_sparse, widths, strict=True)]
         keys["feed_forward_length"] = _alike(widths) if self.apart else dense or width
         keys |= {

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from archetype.convert.gguf import changes
+from archetype.convert.gguf import changes, deepseek2
 from archetype.convert.gguf.changes import Change
 from archetype.convert.gguf.decoders import without_windows
 from archetype.convert.gguf.graph import Graph, Layer, OtherMixer, Routing, Windows, plain
@@ -227,9 +227,10 @@ def _row(
     *tables: str,
     rules: Rules | None = None,
     changed: tuple[Change, ...] = (),
-    computed: Callable[[Any], ModelSpec] = plain,
+    **further: Any,
 ) -> Gguf:
-    return Gguf(name, graph, rules or weight_rules("\n".join((OUTER, *tables))), changed, computed=computed)
+    settings = {"computed": plain} | further
+    return Gguf(name, graph, rules or weight_rules("\n".join((OUTER, *tables))), changed, **settings)
 
 
 def _short(model: Any) -> ModelSpec:
@@ -675,4 +676,29 @@ ROWS: dict[str, Gguf] = {
         NETWORK,
         changed=PAIRED,
     ),
+    "deepseek_v2": _row(
+        "deepseek2",
+        Graph(
+            mixers=(deepseek2.LATENT,),
+            routing=Routing("key", renormalize=None, scaled=True, shared="expert_shared_count", dense="first"),
+        ),
+        PRE,
+        deepseek2.ATTENTION,
+        EXPERTS,
+        changed=(changes.LATENTS,),
+        check=deepseek2.check,
+    ),
+}
+# further model types that these architectures compute
+ROWS |= {
+    name: ROWS[other]
+    for other, names in {
+        "olmo2": ("olmo3",),
+        "granitemoe": ("granitemoeshared",),
+        "qwen3_5_text": ("qwen3_5",),
+        "qwen3_5_moe_text": ("qwen3_5_moe",),
+        "glm4_moe": ("solar_open",),
+        "deepseek_v2": ("deepseek_v3", "glm4_moe_lite", "youtu", "sarvam_mla"),
+    }.items()
+    for name in names
 }

@@ -83,9 +83,15 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
     return tensors if factors is None else tensors | {FACTORS: Stored("f32", torch.tensor(factors))}
 
 
-def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the file's tensors by name."""
-    shapes = shapes_of(build_on_meta(model))
+def file_shapes(
+    model: ModelSpec, target: Gguf, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the file's tensors by name.
+
+    Args:
+        shapes: shapes of the model's parameters, if they are known.
+    """
+    shapes = shapes_of(build_on_meta(model)) if shapes is None else shapes
     stored: dict[str, tuple[int, ...]] = {}
     for rule in for_model(target.rules_of(model), model.num_layers, shapes):
         param_shapes = [rule.shape_in(shapes[name]) for name in rule.params]
