@@ -430,9 +430,9 @@ class Graph:
         # a layer without attention has no heads
         keys: Keys = {"attention.head_count": 0, "attention.head_count_kv": 0}
         for part in self.mixers:
-            found = next((mixer for mixer in mixers if isinstance(mixer, part.kind)), None)
-            if found is not None:
-                keys |= part.write(found, decoder)
+            chosen = next((mixer for mixer in mixers if isinstance(mixer, part.kind)), None)
+            if chosen is not None:
+                keys |= part.write(chosen, decoder)
         kinds: tuple[type[Mixer], ...] = (*(part.kind for part in self.mixers), NoMixer, Attention)
         for index, mixer in enumerate(mixers):
             if not isinstance(mixer, kinds):

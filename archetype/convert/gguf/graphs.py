@@ -250,14 +250,14 @@ def _falcon_rules(model: Any) -> tuple[Rule, ...]:
 def _delta_rules(rates: str) -> Callable[[ModelSpec], tuple[Rule, ...]]:
     # attention has each head's query and gate in one tensor; delta networks have queries, keys and values in one
     def rules(model: Any) -> tuple[Rule, ...]:
-        found = list(weight_rules("\n".join((OUTER, PRE_POST_ATTENTION, EXPERTS))))
+        rows = list(weight_rules("\n".join((OUTER, PRE_POST_ATTENTION, EXPERTS))))
         for index, block in enumerate(model.layers):
             mixer, is_delta = block.mixer, isinstance(block.mixer, GatedDeltaNet)
             heads = getattr(mixer, "key_heads", mixer.num_heads)
             table, joined = (DELTA, rates) if is_delta else (GATED, "blk.{i}.attn_q  blocks.{i}.mixer.{q,gate}")
-            found += weight_rules(table.replace("{i}", str(index)))
-            found += weight_rules(joined.replace("{i}", str(index)), heads=heads)
-        return tuple(found)
+            rows += weight_rules(table.replace("{i}", str(index)))
+            rows += weight_rules(joined.replace("{i}", str(index)), heads=heads)
+        return tuple(rows)
 
     return rules
 
