@@ -98,7 +98,7 @@ GGUF: dict[str, Gguf] = {
         "bert",
         ConfigTable(partial(bert, head=NoHead()), encoders.BERT, Encoder, encoders.BERT_PARTS),
         encoders.BERT_RULES,
-        (changes.NO_POOLER,),
+        (changes.NO_POOLER, changes.USED_POSITIONS),
         encoders.check_bert,
         encoders.as_vectors,
     ),
@@ -114,6 +114,7 @@ GGUF: dict[str, Gguf] = {
 
 
 GGUF |= ROWS
+GGUF |= dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text"), GGUF["bert"])
 # Model types that llama.cpp divides into several architectures.
 ALSO = {"nemotron_h": ("nemotron_h_moe",)}
 

@@ -91,6 +91,19 @@ NO_POOLER = Change(
 )
 
 
+def _unused(model: Any) -> int:
+    return getattr(model.embedding.position, "offset", 0)
+
+
+# RoBERTa's table begins with vectors that no position has.
+USED_POSITIONS = Change(
+    r"position_embd\.weight",
+    lambda tensor, model, blocks: (tensor[_unused(model) :],),
+    lambda stored, model: stored[0],
+    shapes=lambda shape, model: ((shape[0] - _unused(model), *shape[1:]),),
+)
+
+
 def _rates(logarithms: "Tensor") -> "Tensor":
     return -logarithms.float().exp()
 

@@ -1,4 +1,4 @@
-"""Decoders as llama.cpp computes them: facts about each architecture, and the code that reads and writes its keys.
+"""Models as llama.cpp computes them: facts about each architecture, and the code that reads and writes its keys.
 
 The tensors of a file show its biases, gates, experts and mixers, and its keys the sizes. A `Graph` states the rest,
 which is part of llama.cpp's source: the kind of norm, the wiring, the activation, which layers rotate. A written file
@@ -19,20 +19,22 @@ from archetype.models.block.spec import (
     NormedWiring,
     OutputNorm,
     ParallelResidual,
+    PostNorm,
     PreNorm,
     SandwichNorm,
 )
 from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import SiLU
 from archetype.parts.attention.spec import Attention, OutputGate, ProjectionBiases
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
-from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.head.spec import LanguageModelHead, NoHead
 from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
 from archetype.parts.pattern.spec import Full, Window
-from archetype.parts.position.spec import NoPosition, Rotary
+from archetype.parts.position.spec import Learned, NoPosition, Rotary
 from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter
 from archetype.roles.activation import Activation
 from archetype.roles.feedforward import FeedForward
@@ -45,6 +47,7 @@ from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.repeats import MAX_LAYERS
 
 RMS_NORM, SILU, TABLE = RMSNorm(), SiLU(), Embedding()
+MEAN = 1  # llama.cpp's number for mean pooling
 SOFTMAX, SIGMOID = 1, 2  # llama.cpp's numbers for the affinities of experts
 
 
@@ -69,6 +72,13 @@ class Layer:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_WIDE:
             raise self.keys.error(key, f"{value!r:.80} is not a number of layer {self.index}", "fix the file")
         return value
+
+
+Has = Literal["no", "any", "all"]  # whether no layer has something, the tensors show it, or every layer has it
+
+
+def _has(has: Has, shown: bool) -> bool:
+    return shown if has == "any" else has == "all"
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,12 @@ class Routing:
         usual: affinity of a file without the key.
         renormalize: whether the weights of a token's experts sum to 1 (None: the file says it).
         scaled: whether the file has a factor on the weights.
-        shared: key with the width of the shared expert: its multiple of an expert's, or the width itself.
+        shared: key with the width of the shared expert: its multiple of an expert's, or the width itself ("": none).
+        has_shared: whether there is a shared expert, if there may be one.
+        shared_gate: whether the shared expert has a gate.
+        correction: whether a bias is added when experts are selected.
+        biases: whether logits and experts have biases.
+        latent: whether experts may work in a smaller space.
         dense: layers without experts: none, the first ones, those that the key `interleave_moe_layer_step` leaves out
             after the first ones, or any.
         expert: fields of every expert besides width, activation and bias.
@@ -113,6 +128,11 @@ class Routing:
     renormalize: bool | None = True
     scaled: bool = False
     shared: Literal["", "expert_shared_count", "expert_shared_feed_forward_length"] = ""
+    has_shared: Has = "all"
+    shared_gate: bool = False
+    correction: Has = "no"
+    biases: bool = False
+    latent: bool = False
     dense: Literal["", "first", "every", "any"] = ""
     expert: Mapping[str, Any] = field(default_factory=dict)
 
@@ -131,7 +151,7 @@ class OtherMixer:
     kind: type[Mixer]
     tensor: str
     read: Callable[[Layer, float], Mixer]
-    write: Callable[[Any, Decoder], Keys]
+    write: Callable[[Any, Any], Keys]
 
 
 def _always(layer: int, local: bool, windows: bool) -> bool:
@@ -144,6 +164,7 @@ class Graph:
 
     Attributes:
         norm: all norms, apart from their epsilon.
+        encodes: whether the model is an encoder, which llama.cpp runs without a head, for vectors of texts.
         wiring: wiring of the layers; `parallel key` and `parallel tensor` are pre-norm unless the key
             `use_parallel_residual` is true, or the second norm is missing.
         second_norm: tensor of the parallel wiring's second norm.
@@ -154,14 +175,16 @@ class Graph:
         unrotated: whether `rope.scaling.finetuned: false` says that no layer has positions (Granite 4).
         truncate: whether the ramp of YaRN is rounded to whole pairs.
         qk_norm: norms of queries and keys: of each head, of all heads together, of each head after the rotation.
+        has_qk_norm: whether there are these norms.
         gate: gate on the output of attention.
         sinks: whether attention has sinks.
         windows: sliding windows (None: full attention only).
         grouped: whether there may be fewer key heads than query heads.
         sections: whether rotary positions have three parts, which are equal for text.
         clip: whether `attention.clamp_kqv` bounds queries, keys and values.
-        output_bias: whether the output projection of attention may have a bias.
-        mlp_bias: whether feed-forward parts may have biases.
+        qkv_bias: whether queries, keys and values have biases.
+        output_bias: whether the output projection of attention has a bias.
+        mlp_bias: whether feed-forward parts have biases.
         embedding: embedding, apart from its scale.
         root: whether token vectors are multiplied by the square root of their width.
         head: whether the head may be tied, must be, or must not be.
@@ -176,7 +199,8 @@ class Graph:
     """
 
     norm: Norm = RMS_NORM
-    wiring: Literal["pre", "output", "sandwich", "parallel", "parallel key", "parallel tensor"] = "pre"
+    encodes: bool = False
+    wiring: Literal["pre", "post", "output", "sandwich", "parallel", "parallel key", "parallel tensor"] = "pre"
     second_norm: str = "ffn_norm"
     activation: Activation = SILU
     gated: bool = True
@@ -185,14 +209,16 @@ class Graph:
     unrotated: bool = False
     truncate: bool = True
     qk_norm: Literal["", "head", "all", "late"] = ""
+    has_qk_norm: Has = "all"
     gate: OutputGate | None = None
     sinks: bool = False
     windows: Windows | None = None
     grouped: bool = True
     sections: bool = False
     clip: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
+    qkv_bias: Has = "any"
+    output_bias: Has = "no"
+    mlp_bias: Has = "no"
     embedding: Embedding = TABLE
     root: bool = False
     head: Literal["any", "tied", "own"] = "any"
@@ -211,10 +237,11 @@ class Graph:
         return f"attention.layer_norm_{'rms_' if isinstance(self.norm, RMSNorm) else ''}epsilon"
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        return [] if isinstance(model, Decoder) else [wrong_kind(Decoder, model, "kind")]
+        kind = Encoder if self.encodes else Decoder
+        return [] if isinstance(model, kind) else [wrong_kind(kind, model, "kind")]
 
-    def read(self, config: Any) -> Decoder:
-        """Return the decoder that a file describes."""
+    def read(self, config: Any) -> Decoder | Encoder:
+        """Return the model that a file describes."""
         keys: FileKeys = config
         num_layers, d_model = keys.size("block_count", most=MAX_LAYERS), keys.size("embedding_length")
         keys.used |= {"attention.head_count", "attention.head_count_kv"}  # of no layer, where none has attention
@@ -226,37 +253,55 @@ class Graph:
         blocks = tuple(
             self._block(Layer(keys, layer), d_model, norm, windows, factors["residual"]) for layer in range(num_layers)
         )
-        has_output = "output.weight" in keys.shapes
+        body: dict[str, Any] = {
+            "vocab_size": keys.size("vocab_size", most=MAX_WIDE),
+            "context_length": keys.size("context_length", most=MAX_LENGTH),
+            "d_model": d_model,
+            "layers": blocks,
+        }
+        if self.encodes:
+            return self._encoder(keys, norm, body)
         return Decoder(
-            vocab_size=keys.size("vocab_size", most=MAX_WIDE),
-            context_length=keys.size("context_length", most=MAX_LENGTH),
-            d_model=d_model,
+            **body,
             embedding=self.embedding.replace(scale=d_model**0.5 if self.root else factors["embedding"]),
-            layers=blocks,
             final_norm=norm,
-            head=LanguageModelHead(tied=not has_output, bias=self.head_bias, scale=self._logit_scale(keys)),
+            head=LanguageModelHead(
+                tied="output.weight" not in keys.shapes, bias=self.head_bias, scale=self._logit_scale(keys)
+            ),
         )
 
+    def _encoder(self, keys: FileKeys, norm: Norm, body: dict[str, Any]) -> Encoder:
+        # which tables and norms there are is shown by the tensors
+        keys.expect("attention.causal", False, "a causal mask")
+        keys.expect("pooling_type", MEAN, "only mean pooling")
+        num_types = keys.count("tokenizer.ggml.token_type_count", 0)
+        embedding = Embedding(
+            position=Learned() if "position_embd.weight" in keys.shapes else NoPosition(),
+            num_token_types=num_types if "token_types.weight" in keys.shapes else 0,
+            norm=norm if "token_embd_norm.weight" in keys.shapes else NoNorm(),
+        )
+        final = norm if "output_norm.weight" in keys.shapes else NoNorm()
+        return Encoder(**body, embedding=embedding, final_norm=final, head=NoHead())
+
     def write(self, model: ModelSpec) -> Keys:
-        """Return the keys of a decoder.
+        """Return the keys of a model.
 
         Raises:
             CheckpointError: llama.cpp does not support a field.
         """
+        if self.encodes:
+            encoder = expect_kind(Encoder, model, "kind")
+            if not encoder.head.is_absent:
+                raise unsupported("head", f"a head of kind {encoder.head.kind} here, only embeddings")
+            types = getattr(encoder.embedding, "num_token_types", 0)
+            # llama.cpp needs a number of types
+            own: Keys = {"attention.causal": False, "pooling_type": MEAN, "tokenizer.ggml.token_type_count": types or 1}
+            return self._write_body(encoder) | own
         decoder = expect_kind(Decoder, model, "kind")
         head = expect_kind(LanguageModelHead, decoder.head, "head")
         if self.head != "any" and head.tied != (self.head == "tied"):
             raise unsupported("head.tied", f"{'a tied' if head.tied else 'an untied'} head in this architecture")
-        keys: Keys = {
-            "context_length": decoder.context_length,
-            "embedding_length": decoder.d_model,
-            "block_count": decoder.num_layers,
-            "vocab_size": decoder.vocab_size,
-            self.eps_key: float(getattr(decoder.final_norm, "eps", 0.0)) or _eps(decoder),
-        }
-        if self.both_eps:
-            keys["attention.layer_norm_epsilon"] = keys[self.eps_key]
-        keys |= self._write_layers(decoder) | self._write_networks(decoder)
+        keys = self._write_body(decoder)
         if "embedding" in self.scales:
             keys["embedding_scale"] = float(getattr(decoder.embedding, "scale", 1.0))
         if "residual" in self.scales:
@@ -266,6 +311,18 @@ class Graph:
         if self.wiring == "parallel key":
             keys["use_parallel_residual"] = isinstance(decoder.layers[0].wiring, ParallelResidual)
         return keys
+
+    def _write_body(self, model: Decoder | Encoder) -> Keys:
+        keys: Keys = {
+            "context_length": model.context_length,
+            "embedding_length": model.d_model,
+            "block_count": model.num_layers,
+            "vocab_size": model.vocab_size,
+            self.eps_key: float(getattr(model.final_norm, "eps", 0.0)) or _eps(model),
+        }
+        if self.both_eps:
+            keys["attention.layer_norm_epsilon"] = keys[self.eps_key]
+        return keys | self._write_layers(model) | self._write_networks(model)
 
     def _factor(self, keys: FileKeys, name: str) -> float:
         # llama.cpp takes 0 for no factor
@@ -306,7 +363,11 @@ class Graph:
 
     def _wiring(self, layer: Layer, norm: Norm) -> Wiring:
         separate = layer.has(f"{self.second_norm}.weight")
+        if self.encodes and self.wiring == "pre" and not layer.has("attn_norm.weight"):
+            return PreNorm(norm=norm, mixer_norm=NoNorm())  # behind the norm of the embedding
         match self.wiring:
+            case "post":
+                return PostNorm(norm=norm)
             case "output":
                 return OutputNorm(norm=norm)
             case "sandwich":
@@ -328,20 +389,18 @@ class Graph:
         head_dim = keys.size("attention.key_length", max(1, d_model // num_heads))
         keys.expect("attention.value_length", head_dim, "values of another width")
         norm: Norm = NoNorm()
-        if self.qk_norm and layer.has("attn_q_norm.weight"):
+        if self.qk_norm and _has(self.has_qk_norm, layer.has("attn_q_norm.weight")):
             norm = _without_bias(self.norm).replace(eps=keys.positive(self.eps_key))
         local = windows[layer.index]
         scale = keys.number("attention.scale", 0.0) if "attention" in self.scales else 0.0
         rotates = self.rotates(layer.index, bool(local), any(windows))
-        biases = {
-            name: layer.has(f"attn_{name}.bias") or (name != "output" and layer.has("attn_qkv.bias"))
-            for name in ("q", "k", "v", "output")
-        }
+        fused = layer.has("attn_qkv.bias")
+        biases = {name: _has(self.qkv_bias, fused or layer.has(f"attn_{name}.bias")) for name in "qkv"}
         return Attention(
             num_heads=num_heads,
             num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
             head_dim=None if head_dim * num_heads == d_model else head_dim,
-            bias=ProjectionBiases(q=biases["q"], k=biases["k"], v=biases["v"], o=self.output_bias and biases["output"]),
+            bias=ProjectionBiases(**biases, o=_has(self.output_bias, layer.has("attn_output.bias"))),
             scale=scale or None,
             clip_qkv=(keys.number("attention.clamp_kqv", 0.0) or None) if self.clip else None,
             qk_norm=norm,
@@ -386,7 +445,7 @@ class Graph:
         down = layer.shape("ffn_down.weight")
         if down is None:
             return NoFeedForward()
-        return self._expert(down[-1], bias=self.mlp_bias and layer.has("ffn_down.bias"))
+        return self._expert(down[-1], bias=_has(self.mlp_bias, layer.has("ffn_down.bias")))
 
     def _expert(self, width: int, bias: bool = False, **fields: Any) -> MLP | GatedMLP:
         kind = GatedMLP if self.gated else MLP
@@ -408,23 +467,27 @@ class Graph:
             renormalize = keys.flag("expert_weights_norm", False)
         kind = SoftmaxRouter if number == SOFTMAX else SigmoidRouter
         shared, latent = layer.shape("ffn_down_shexp.weight"), layer.shape("ffn_latent_down.weight")
+        if not routing.shared or (shared is None and routing.has_shared == "any"):
+            shared = None
+        elif shared is None:
+            raise CheckpointError(keys.place, f"layer {layer.index} lacks ffn_down_shexp.weight", "fix the file")
         return MixtureOfExperts(
             num_experts=router[0],
             experts_per_token=layer.count("expert_used_count"),
-            expert=self._expert(down[-1], layer.has("ffn_down_exps.bias"), **routing.expert),
-            latent_width=None if latent is None else latent[0],
+            expert=self._expert(down[-1], routing.biases, **routing.expert),
+            latent_width=latent[0] if latent is not None and routing.latent else None,
             shared=None if shared is None else self._expert(shared[-1]),
-            shared_gate=layer.has("ffn_gate_inp_shexp.weight"),
+            shared_gate=routing.shared_gate and shared is not None,
             router=kind(
                 renormalize=renormalize,
                 scale=(keys.number("expert_weights_scale", 0.0) or 1.0) if routing.scaled else 1.0,
-                expert_bias=layer.has("exp_probs_b.bias") or layer.has("exp_probs_b"),
-                bias=layer.has("ffn_gate_inp.bias"),
+                expert_bias=_has(routing.correction, layer.has("exp_probs_b.bias") or layer.has("exp_probs_b")),
+                bias=routing.biases,
             ),
             groups=_groups(keys),
         )
 
-    def _write_layers(self, decoder: Decoder) -> Keys:
+    def _write_layers(self, decoder: Decoder | Encoder) -> Keys:
         # attention, recurrent mixers and windows
         mixers = [block.mixer for block in decoder.layers]
         # a layer without attention has no heads
@@ -454,7 +517,7 @@ class Graph:
             keys["attention.clamp_kqv"] = attentions[0].clip_qkv
         return keys | self._write_windows(decoder) | self._write_positions(attentions, first.head_dim)
 
-    def _write_windows(self, decoder: Decoder) -> Keys:
+    def _write_windows(self, decoder: Decoder | Encoder) -> Keys:
         if self.windows is None:
             return {}
         sizes = [_window(getattr(block.mixer, "pattern", Full())) for block in decoder.layers]
@@ -485,7 +548,7 @@ class Graph:
             keys["rope.freq_base_swa"] = local_position.theta
         return keys | written_scaling(position.scaling, self.truncate)
 
-    def _write_networks(self, decoder: Decoder) -> Keys:
+    def _write_networks(self, decoder: Decoder | Encoder) -> Keys:
         parts = [block.feedforward for block in decoder.layers]
         sparse = [part for part in parts if isinstance(part, MixtureOfExperts)]
         widths = [part.width(decoder.d_model) if isinstance(part, MLP | GatedMLP) else 0 for part in parts]
@@ -541,6 +604,8 @@ def _written_router(part: MixtureOfExperts, routing: Routing, width: int, d_mode
         if is_count and shared % width:
             raise unsupported("layers[*].feedforward.shared.d_ff", f"{shared}, only a multiple of an expert's {width}")
         keys[routing.shared] = shared // width if is_count else shared
+    elif routing.shared and routing.has_shared == "all":
+        raise unsupported("layers[*].feedforward.shared", "experts without a shared expert here")
     elif routing.shared == "expert_shared_count":
         keys[routing.shared] = 0
     if routing.affinity == "key":
@@ -565,7 +630,7 @@ def _without_bias(norm: Norm) -> Norm:
     return norm.replace(bias=False) if isinstance(norm, LayerNorm) else norm
 
 
-def _eps(decoder: Decoder) -> float:
+def _eps(decoder: Decoder | Encoder) -> float:
     wiring = decoder.layers[0].wiring
     return float(getattr(getattr(wiring, "norm", None), "eps", 1e-5))
 
@@ -581,7 +646,9 @@ def _alike(values: list[int]) -> Any:
 
 def plain(model: Any) -> Any:
     """Return an equal specification in which every default is left out and every common norm written once."""
-    if not isinstance(model, Decoder):
+    if isinstance(model, Encoder):
+        model = model.replace(pooler=False, pooling="first")  # which need a head
+    if not isinstance(model, Decoder | Encoder):
         return model
     return model.replace(layers=tuple(_plain_block(block, model.d_model) for block in model.layers))
 

@@ -51,6 +51,12 @@ SANDWICH = (
     blk.{i}.post_ffw_norm            blocks.{i}.feedforward_post_norm
 """
 )
+OF_ENCODERS = """
+    token_types                      embedding.token_type
+    blk.{i}.attn_output_norm         blocks.{i}.mixer_norm
+    blk.{i}.layer_output_norm        blocks.{i}.feedforward_norm
+    cls                              pooler
+"""
 # one norm of a layer's only content
 SINGLE = """
     blk.{i}.attn_norm                blocks.{i}.mixer_norm
@@ -272,20 +278,22 @@ PERIODS: dict[str, Callable[[int, bool, bool], bool]] = {
     "none": lambda layer, local, windows: False,
 }
 SCALES = ("embedding", "residual", "attention")
-GRANITE = Graph(scales=SCALES, logits="divide", output_bias=True, mlp_bias=True)
-GRANITE_MOE = Routing(shared="expert_shared_feed_forward_length")
+GRANITE = Graph(scales=SCALES, logits="divide", output_bias="any", mlp_bias="any")
+GRANITE_MOE = Routing(shared="expert_shared_feed_forward_length", has_shared="any")
 COHERE = Graph(norm=NO_BIAS, wiring="parallel", interleaved=True, head="tied", logits="multiply")
-ERNIE = Graph(interleaved=True, output_bias=False)
-GLM_4_MOE = Routing("key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", dense="first")
-DOTS = Routing("key", renormalize=None, scaled=True, shared="expert_shared_count", dense="first")
+ERNIE = Graph(interleaved=True, output_bias="no")
+GLM_4_MOE = Routing(
+    "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", correction="all", dense="first"
+)
+DOTS = Routing("key", renormalize=None, scaled=True, shared="expert_shared_count", correction="any", dense="first")
 STATES = (changes.RATES, changes.KERNEL)
 STATES_2 = (changes.RATES_OF_HEADS, changes.GAINS_OF_HEADS, changes.GROUPED_NORM, changes.KERNEL)
 
 NEMOTRON_H: dict[str, Any] = {
     "activation": ReLU2(),
     "gated": False,
-    "output_bias": True,
-    "mlp_bias": True,
+    "output_bias": "any",
+    "mlp_bias": "any",
     "mixers": (MAMBA_2_LIMITED,),
     "apart": True,
     "both_eps": True,
@@ -327,7 +335,7 @@ ROWS: dict[str, Gguf] = {
     "qwen2_moe": _row(
         "qwen2moe",
         Graph(
-            head="own", output_bias=True, routing=Routing(renormalize=False, shared="expert_shared_feed_forward_length")
+            head="own", routing=Routing(renormalize=False, shared_gate=True, shared="expert_shared_feed_forward_length")
         ),
         PRE,
         ATTENTION,
@@ -343,8 +351,9 @@ ROWS: dict[str, Gguf] = {
             wiring="parallel key",
             activation=GELU(),
             gated=False,
-            output_bias=True,
-            mlp_bias=True,
+            output_bias="all",
+            mlp_bias="all",
+            qkv_bias="all",
             head="own",
         ),
         PRE,
@@ -353,7 +362,9 @@ ROWS: dict[str, Gguf] = {
     ),
     "falcon": _row(
         "falcon",
-        Graph(norm=LAYER_NORM, wiring="parallel", second_norm="attn_norm_2", activation=GELU(), gated=False),
+        Graph(
+            norm=LAYER_NORM, wiring="parallel", second_norm="attn_norm_2", activation=GELU(), gated=False, qkv_bias="no"
+        ),
         rules=_falcon_rules,
     ),
     "phi": _row(
@@ -363,8 +374,8 @@ ROWS: dict[str, Gguf] = {
             wiring="parallel",
             activation=GELUTanh(),
             gated=False,
-            output_bias=True,
-            mlp_bias=True,
+            output_bias="all",
+            mlp_bias="all",
             head="own",
             head_bias=True,
         ),
@@ -379,8 +390,9 @@ ROWS: dict[str, Gguf] = {
             norm=LAYER_NORM,
             activation=GELUTanh(),
             gated=False,
-            output_bias=True,
-            mlp_bias=True,
+            qkv_bias="all",
+            output_bias="all",
+            mlp_bias="all",
             embedding=Embedding(position=Learned()),
             rotates=PERIODS["none"],
         ),
@@ -390,7 +402,7 @@ ROWS: dict[str, Gguf] = {
     ),
     "starcoder2": _row(
         "starcoder2",
-        Graph(norm=LAYER_NORM, activation=GELUTanh(), gated=False, output_bias=True, mlp_bias=True),
+        Graph(norm=LAYER_NORM, activation=GELUTanh(), gated=False, output_bias="all", mlp_bias="all"),
         PRE,
         ATTENTION,
         NETWORK,
@@ -402,8 +414,8 @@ ROWS: dict[str, Gguf] = {
             norm=LayerNorm(unit_offset=True),
             activation=ReLU2(),
             gated=False,
-            output_bias=True,
-            mlp_bias=True,
+            output_bias="any",
+            mlp_bias="any",
             head="own",
         ),
         PRE,
@@ -454,7 +466,12 @@ ROWS: dict[str, Gguf] = {
             windows=Windows(4, required=True),
             rotates=PERIODS["with windows"],
             routing=Routing(
-                "key", renormalize=None, scaled=True, shared="expert_shared_feed_forward_length", dense="first"
+                "key",
+                renormalize=None,
+                scaled=True,
+                correction="any",
+                shared="expert_shared_feed_forward_length",
+                dense="first",
             ),
         ),
         PRE,
@@ -465,7 +482,7 @@ ROWS: dict[str, Gguf] = {
     "glm4": _row("glm4", Graph(wiring="sandwich", interleaved=True), SANDWICH, ATTENTION, FUSED_NETWORK),
     "glm4_moe": _row(
         "glm4moe",
-        Graph(qk_norm="head", second_norm="post_attention_norm", routing=GLM_4_MOE),
+        Graph(qk_norm="head", has_qk_norm="any", second_norm="post_attention_norm", routing=GLM_4_MOE),
         PRE_POST_ATTENTION,
         ATTENTION,
         EXPERTS,
@@ -473,7 +490,7 @@ ROWS: dict[str, Gguf] = {
     "granite": _row("granite", GRANITE, PRE, ATTENTION, NETWORK, changed=PAIRED),
     "granitemoe": _row(
         "granitemoe",
-        Graph(scales=SCALES, logits="divide", output_bias=True, routing=GRANITE_MOE),
+        Graph(scales=SCALES, logits="divide", output_bias="any", routing=GRANITE_MOE),
         PRE,
         ATTENTION,
         EXPERTS,
@@ -484,8 +501,8 @@ ROWS: dict[str, Gguf] = {
         Graph(
             scales=SCALES,
             logits="divide",
-            output_bias=True,
-            mlp_bias=True,
+            output_bias="any",
+            mlp_bias="any",
             routing=GRANITE_MOE,
             mixers=(MAMBA_2,),
             unrotated=True,
@@ -511,16 +528,22 @@ ROWS: dict[str, Gguf] = {
             second_norm="post_attention_norm",
             sinks=True,
             windows=Windows(2, required=True),
-            output_bias=True,
+            output_bias="all",
             head="own",
             truncate=False,
-            routing=Routing(expert=SWIGLU_OAI),
+            routing=Routing(biases=True, expert=SWIGLU_OAI),
         ),
         PRE_POST_ATTENTION,
         ATTENTION,
         EXPERTS,
     ),
-    "minimax_m2": _row("minimax-m2", Graph(qk_norm="all", head="own", routing=Routing("key")), PRE, ATTENTION, EXPERTS),
+    "minimax_m2": _row(
+        "minimax-m2",
+        Graph(qk_norm="all", head="own", routing=Routing("key", correction="all")),
+        PRE,
+        ATTENTION,
+        EXPERTS,
+    ),
     "mellum": _row(
         "mellum", Graph(qk_norm="head", head="own", windows=Windows(4), routing=Routing()), PRE, ATTENTION, EXPERTS
     ),
@@ -534,7 +557,14 @@ ROWS: dict[str, Gguf] = {
             windows=Windows(4, required=True),
             rotates=PERIODS["all but every fourth"],
             routing=Routing(
-                "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", dense="first"
+                "key",
+                usual="sigmoid",
+                renormalize=None,
+                scaled=True,
+                has_shared="any",
+                correction="all",
+                shared="expert_shared_count",
+                dense="first",
             ),
         ),
         SANDWICH,
@@ -543,7 +573,7 @@ ROWS: dict[str, Gguf] = {
     ),
     "jais2": _row(
         "jais2",
-        Graph(norm=LAYER_NORM, activation=ReLU2(), gated=False, output_bias=True, mlp_bias=True),
+        Graph(norm=LAYER_NORM, activation=ReLU2(), gated=False, output_bias="all", mlp_bias="all"),
         PRE,
         ATTENTION,
         NETWORK,
@@ -572,7 +602,7 @@ ROWS: dict[str, Gguf] = {
     ),
     "lfm2_moe": _row(
         "lfm2moe",
-        Graph(qk_norm="head", mixers=(SHORT,), routing=Routing("key", dense="first")),
+        Graph(qk_norm="head", mixers=(SHORT,), routing=Routing("key", correction="all", dense="first")),
         rules=weight_rules("\n".join((LFM_OUTER, PRE, ATTENTION, EXPERTS, CONVOLUTION))),
         changed=(changes.SHORT_KERNEL,),
     ),
@@ -582,7 +612,13 @@ ROWS: dict[str, Gguf] = {
         Graph(
             **NEMOTRON_H,
             routing=Routing(
-                "sigmoid", renormalize=None, scaled=True, shared="expert_shared_feed_forward_length", dense="any"
+                "sigmoid",
+                renormalize=None,
+                scaled=True,
+                correction="all",
+                latent=True,
+                shared="expert_shared_feed_forward_length",
+                dense="any",
             ),
         ),
         SINGLE,
@@ -593,7 +629,12 @@ ROWS: dict[str, Gguf] = {
     ),
     "qwen3_next": _row(
         "qwen3next",
-        Graph(**QWEN_DELTA, routing=Routing(shared="expert_shared_feed_forward_length", dense="any")),
+        Graph(
+            **QWEN_DELTA,
+            routing=Routing(
+                shared="expert_shared_feed_forward_length", has_shared="any", shared_gate=True, dense="any"
+            ),
+        ),
         rules=_delta_rules("blk.{i}.ssm_ba   blocks.{i}.mixer.{b,a}"),
         changed=(changes.AROUND_ONE_BUT_GATED, changes.RATES, changes.KERNEL, changes.GATE_VECTOR),
     ),
@@ -605,13 +646,20 @@ ROWS: dict[str, Gguf] = {
     ),
     "qwen3_5_moe_text": _row(
         "qwen35moe",
-        Graph(**QWEN_DELTA, sections=True, routing=Routing(shared="expert_shared_feed_forward_length")),
+        Graph(
+            **QWEN_DELTA, sections=True, routing=Routing(shared="expert_shared_feed_forward_length", shared_gate=True)
+        ),
         rules=_delta_rules(APART_RATES),
         changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED, changes.GATE_VECTOR),
     ),
     "ernie4_5_moe": _row(
         "ernie4_5-moe",
-        Graph(interleaved=True, routing=Routing(shared="expert_shared_feed_forward_length", dense="every")),
+        Graph(
+            interleaved=True,
+            routing=Routing(
+                shared="expert_shared_feed_forward_length", has_shared="any", correction="any", dense="every"
+            ),
+        ),
         PRE,
         ATTENTION,
         EXPERTS,
@@ -621,8 +669,8 @@ ROWS: dict[str, Gguf] = {
         Graph(
             scales=SCALES,
             logits="divide",
-            output_bias=True,
-            mlp_bias=True,
+            output_bias="any",
+            mlp_bias="any",
             sinks=True,
             windows=Windows(0, required=True),
         ),
@@ -635,12 +683,13 @@ ROWS: dict[str, Gguf] = {
         "hy_v3",
         Graph(
             qk_norm="head",
-            output_bias=True,
+            output_bias="any",
             routing=Routing(
                 "key",
                 usual="sigmoid",
                 renormalize=None,
                 scaled=True,
+                correction="any",
                 shared="expert_shared_feed_forward_length",
                 dense="any",
             ),
@@ -660,6 +709,7 @@ ROWS: dict[str, Gguf] = {
                 usual="sigmoid",
                 renormalize=None,
                 scaled=True,
+                correction="all",
                 shared="expert_shared_feed_forward_length",
                 dense="first",
             ),
@@ -670,7 +720,7 @@ ROWS: dict[str, Gguf] = {
     ),
     "minicpm": _row(
         "minicpm",
-        Graph(scales=SCALES[:2], logits="divide", output_bias=True, mlp_bias=True),
+        Graph(scales=SCALES[:2], logits="divide", output_bias="any", mlp_bias="any"),
         PRE,
         ATTENTION,
         NETWORK,
@@ -680,13 +730,35 @@ ROWS: dict[str, Gguf] = {
         "deepseek2",
         Graph(
             mixers=(deepseek2.LATENT,),
-            routing=Routing("key", renormalize=None, scaled=True, shared="expert_shared_count", dense="first"),
+            routing=Routing(
+                "key", renormalize=None, scaled=True, correction="any", shared="expert_shared_count", dense="first"
+            ),
         ),
         PRE,
         deepseek2.ATTENTION,
         EXPERTS,
         changed=(changes.LATENTS,),
         check=deepseek2.check,
+    ),
+}
+# Encoders. llama.cpp only has the tanh approximation of GELU.
+ROWS |= {
+    "modernbert": _row(
+        "modern-bert",
+        Graph(encodes=True, norm=NO_BIAS, activation=GELU(), qkv_bias="no", windows=Windows(3, full_first=True)),
+        PRE,
+        FUSED,
+        FUSED_NETWORK,
+        changed=(changes.NO_POOLER,),
+    ),
+    "eurobert": _row("eurobert", Graph(encodes=True), PRE, ATTENTION, NETWORK),
+    "nomic_bert": _row(
+        "nomic-bert",
+        Graph(encodes=True, norm=LAYER_NORM, wiring="post", output_bias="any"),
+        OF_ENCODERS,
+        FUSED,
+        NETWORK,
+        changed=(changes.NO_POOLER,),
     ),
 }
 # further model types that these architectures compute
