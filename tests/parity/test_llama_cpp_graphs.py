@@ -61,6 +61,5 @@ def test_vector_of_a_text(c: Any, name: str, tmp_path: Path) -> None:
     write_gguf(model, Family(name, {}), None, file)
     read, hidden, theirs = outputs(file, "float32", None, ())
     assert read.spec.num_layers == SPECS[name].num_layers
-    # GELU again, in all but two
-    assert distance(theirs, hidden) < (CLOSE if name in ("eurobert", "nomic_bert") else 1e-3)
+    assert distance(theirs, hidden) < 1e-3  # llama.cpp's attention over a whole text works in float16
     assert distance(theirs, hidden.flip(1)) > 0.01  # the control
