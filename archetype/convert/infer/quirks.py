@@ -126,6 +126,7 @@ class FamilyQuirks(MixerQuirks):
         rope: rotary positions that no key describes.
         rope_when_named: positions are rotary only if `position_embedding_type` says so.
         alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
+        unscaled_logits: the class around the text model does not scale its logits, whatever the file says.
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
         norm_first: the embedding's norm precedes the addition of position embeddings.
         weighs_inputs: router weights multiply the inputs of experts.
@@ -153,6 +154,7 @@ class FamilyQuirks(MixerQuirks):
     rope: bool = False
     rope_when_named: bool = False
     alibi_before_scale: bool = False
+    unscaled_logits: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
     weighs_inputs: bool = False
@@ -175,6 +177,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "gemma3_text": replace(ONE_PLUS, only=(("attn_logit_softcapping", None),)),  # the class never reads it
     "ministral3": FamilyQuirks(only=(("layer_types", None),)),
     "gemma3": FamilyQuirks(only=(("final_logit_softcapping", None),)),
+    **dict.fromkeys(("aya_vision", "cohere2_vision"), FamilyQuirks(unscaled_logits=True)),
     "gpt_bigcode": FamilyQuirks(only=(("multi_query", True),)),
     **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa"), FamilyQuirks(renormalize=True)),
     "aria_text": FamilyQuirks(renormalize=True, only=(("hidden_act", "silu"),)),  # except in the shared expert

@@ -23,6 +23,8 @@ from archetype.convert.infer.quirks import (
     NEUTRAL,
     OF_ATTENTION,
     OF_EXPERTS,
+    QUIRKS,
+    FamilyQuirks,
 )
 from archetype.convert.infer.rules import inferred_rules
 from archetype.convert.infer.tensors import GroupedTensors, group_tensors
@@ -251,7 +253,8 @@ def _head_scale(info: CheckpointInfo, d_model: int) -> float:
     if info.config.get("dim_model_base") is not None:
         # MiniCPM (muP): logits are divided by d_model / dim_model_base
         return info.config.positive("dim_model_base") / d_model
-    return info.positive(HEAD_SCALE, 1.0)
+    scale = info.positive(HEAD_SCALE, 1.0)
+    return 1.0 if QUIRKS.get(info.outer_type, FamilyQuirks()).unscaled_logits else scale
 
 
 def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:
