@@ -115,11 +115,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "xlnet": {"max_position_embeddings": None},
     "zaya": {"num_experts_per_tok": 1},
     # positions in three parts, of heads of 8 features
-    **dict.fromkeys(
-        ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "paddleocr_vl_text", "glm4v_text", "glm4v_moe_text",
-         "glm_ocr_text", "ernie4_5_vl_moe_text", "qwen2_5_omni_thinker"),
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}},
-    ),
+    **{
+        kind: {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}}
+        for kind in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "paddleocr_vl_text", "glm4v_text",
+                     "glm4v_moe_text", "glm_ocr_text", "ernie4_5_vl_moe_text")
+    },
 }  # fmt: skip
 
 
