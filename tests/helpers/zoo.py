@@ -40,6 +40,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "dots1": {"n_shared_experts": 1},
     "youtu": LATENT | {"pad_token_id": None},  # transformers zeroes the vector of a padding token on loading
+    "modernbert-decoder": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8},
     "modernbert": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8},
     "deberta-v2": {
         "relative_attention": True,
@@ -105,6 +106,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "recurrent_gemma": {"layer_types": None, "num_hidden_layers": 3, "lru_width": 32},
     "inkling2_loop_text": {"unpadded_vocab_size": 61},
+    "rembert": {"input_embedding_size": 24, "output_embedding_size": 40},
     "reformer": {
         "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [4, 5], "attn_layers": ["local", "lsh"],
         "attention_head_size": 8, "feed_forward_size": 48,

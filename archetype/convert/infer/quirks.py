@@ -245,6 +245,14 @@ QUIRKS: dict[str, FamilyQuirks] = {
         norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True
     ),
     "gpt_neox_japanese": FamilyQuirks(only=(("rope_theta", None),), renames=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
+    "modernbert-decoder": FamilyQuirks(
+        renames=(
+            (r"attn\.Wo\.(.*)", r"attn.o_proj.\1"),
+            (r"mlp\.Wi\.(.*)", r"mlp.gate_up_proj.\1"),
+            (r"mlp\.Wo\.(.*)", r"mlp.down_proj.\1"),
+        ),
+        only=(("classifier_activation", "gelu"),),
+    ),
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 
@@ -274,7 +282,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.layer_scalar", "a learned scale of each layer's output"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),
-    (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width"),
     (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.
