@@ -29,6 +29,7 @@ from archetype.training.recipe import Recipe
 from archetype.training.setup import start
 from tests.helpers import forked
 from tests.helpers.cases import case
+from tests.helpers.examples import every
 from tests.helpers.weights import randomize
 from tests.hostile.hostile_files import Class
 from tests.unit.studies.small import BASE, DATA, RECIPE, trained
@@ -41,7 +42,6 @@ CASES, FEW = 72, 2  # of each class: all of them, and those of every run
 PROGRAM = f"""
 import os, resource, signal, sys
 from archetype.apps.cli.main import main
-from tests.helpers.examples import every
 size = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE") + ({MEGABYTES} << 20)
 resource.setrlimit(resource.RLIMIT_AS, (size, size))
 resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS}, {SECONDS}))
