@@ -186,6 +186,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=experts(router={"kind": "hash", "affinity": "sqrt_softplus", "renormalize": True}))
     ),
     "per-layer inputs": decoder(block(), READER, block(), READER, embedding={"per_layer": {"features": 6}}),
+    "streams": decoder(block(), block(), residual={"kind": "streams", "num_streams": 3, "sinkhorn_steps": 4}),
+    "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }
 OTHERS: dict[str, spec.ModelSpec] = {
