@@ -149,6 +149,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=GATED | {"activation": {"kind": "swish", "beta": 1.7}, "limit": 0.5, "unit_offset": True})
     ),
     "mlp": decoder(block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "bias": True})),
+    "trained activations": decoder(
+        block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "xielu"}),
+        block(feedforward=GATED | {"activation": "poly_norm"}),
+    ),
     "experts": decoder(block(feedforward=experts())),
     "biased experts, shared": decoder(block(feedforward=experts(expert=GATED | {"bias": True}, shared=GATED))),
     "clamped experts": decoder(
