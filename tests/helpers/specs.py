@@ -141,6 +141,22 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "delta net, chunks": mixed(
         kind="gated_delta_net", num_heads=3, head_dim=4, v_head_dim=6, chunk_size=8, negative_eigenvalues=True
     ),
+    "delta net, decays of channels": mixed(
+        kind="gated_delta_net",
+        num_heads=3,
+        head_dim=4,
+        v_head_dim=6,
+        chunk_size=8,
+        decay="channel",
+        decay_rank=5,
+        decay_bound=-5.0,
+        gate="sigmoid",
+        gate_rank=3,
+    ),
+    "delta net, shared keys with decays": mixed(
+        kind="gated_delta_net", num_heads=4, num_key_heads=2, head_dim=5, v_head_dim=6, decay="channel"
+    ),
+    "delta net without decay": mixed(kind="gated_delta_net", num_heads=3, head_dim=4, v_head_dim=6, decay="none"),
     "short convolution": mixed(kind="short_convolution", bias=True),
     "hybrid": decoder(block(mixer={"kind": "mamba"}), block(), block(mixer={"kind": "mamba"}), block()),
     "plain": decoder({"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"}}),
