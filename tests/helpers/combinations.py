@@ -77,6 +77,17 @@ MIXERS: dict[str, spec.Mixer] = {
     "mamba": spec.Mamba(state_size=3, conv_kernel=3),
     "mamba2": spec.Mamba2(num_heads=4, head_dim=3, state_size=3, num_groups=2, conv_kernel=3, chunk_size=4),
     "delta-net": spec.GatedDeltaNet(num_heads=4, num_key_heads=2, head_dim=3, v_head_dim=5, chunk_size=4),
+    "delta-net-of-channels": spec.GatedDeltaNet(
+        num_heads=2,
+        head_dim=3,
+        v_head_dim=5,
+        chunk_size=4,
+        decay="channel",
+        decay_rank=2,
+        decay_bound=-5.0,
+        gate="sigmoid",
+        gate_rank=2,
+    ),
     "short-convolution": spec.ShortConvolution(),
 }
 GATED = spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=2), activation="silu")

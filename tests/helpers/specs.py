@@ -151,6 +151,22 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "delta net, chunks": mixed(
         kind="gated_delta_net", num_heads=3, head_dim=4, v_head_dim=6, chunk_size=8, negative_eigenvalues=True
     ),
+    "delta net, decays of channels": mixed(
+        kind="gated_delta_net",
+        num_heads=3,
+        head_dim=4,
+        v_head_dim=6,
+        chunk_size=8,
+        decay="channel",
+        decay_rank=5,
+        decay_bound=-5.0,
+        gate="sigmoid",
+        gate_rank=3,
+    ),
+    "delta net, shared keys with decays": mixed(
+        kind="gated_delta_net", num_heads=4, num_key_heads=2, head_dim=5, v_head_dim=6, decay="channel"
+    ),
+    "delta net without decay": mixed(kind="gated_delta_net", num_heads=3, head_dim=4, v_head_dim=6, decay="none"),
     "short convolution": mixed(kind="short_convolution", bias=True),
     "hybrid": decoder(block(mixer={"kind": "mamba"}), block(), block(mixer={"kind": "mamba"}), block()),
     "plain": decoder({"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"}}),
@@ -159,6 +175,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=GATED | {"activation": {"kind": "swish", "beta": 1.7}, "limit": 0.5, "unit_offset": True})
     ),
     "mlp": decoder(block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "bias": True})),
+    "trained activations": decoder(
+        block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "xielu"}),
+        block(feedforward=GATED | {"activation": "poly_norm"}),
+    ),
     "experts": decoder(block(feedforward=experts())),
     "biased experts, shared": decoder(block(feedforward=experts(expert=GATED | {"bias": True}, shared=GATED))),
     "clamped experts": decoder(
@@ -196,6 +216,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=experts(router={"kind": "hash", "affinity": "sqrt_softplus", "renormalize": True}))
     ),
     "per-layer inputs": decoder(block(), READER, block(), READER, embedding={"per_layer": {"features": 6}}),
+    "streams": decoder(block(), block(), residual={"kind": "streams", "num_streams": 3, "sinkhorn_steps": 4}),
+    "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }
 OTHERS: dict[str, spec.ModelSpec] = {

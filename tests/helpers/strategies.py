@@ -427,9 +427,13 @@ def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mamba2 | spec.GatedD
     eps = draw(positive(1e-6, 1e-2, wild))
     if kind is spec.GatedDeltaNet:
         width, negative = draw(counts(2, 5, wild)), draw(st.booleans())
+        decay, rank = draw(st.sampled_from(["head", "channel", "none"])), st.none() | st.integers(2, 4)
         return spec.GatedDeltaNet(
-            num_key_heads=number, v_head_dim=width, negative_eigenvalues=negative, eps=eps, **common
-        )
+            num_key_heads=number, v_head_dim=width, negative_eigenvalues=negative, eps=eps, decay=decay,
+            decay_rank=draw(rank) if decay == "channel" else None, gate=draw(st.sampled_from(["silu", "sigmoid"])),
+            decay_bound=None if decay == "none" else draw(st.none() | st.floats(-9, -0.5)), gate_rank=draw(rank),
+            **common,
+        )  # fmt: skip
     return spec.Mamba2(
         num_groups=number, state_size=draw(counts(2, 4, wild)), bias=draw(st.booleans()), eps=eps,
         conv_bias=draw(st.booleans()), **common,

@@ -79,6 +79,11 @@ NETWORKS: NameTable = (
     (r"intermediate\.dense", "up"),
     (r"output\.dense", "down"),
 )
+# Numbers of a network, named without `.weight` or `.bias`.
+NUMBERS: NameTable = tuple(
+    (rf"{NETWORK}act_fn\.{name}", f"activation.{name}")
+    for name in ("alpha_p", "alpha_n", "beta", "eps")  # xIELU
+)
 
 # Tensors of a layer that follow its network: per-layer inputs (Gemma 3n), and a factor of the layer's output (Gemma 4).
 FURTHER: NameTable = (

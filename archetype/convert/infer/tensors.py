@@ -10,6 +10,7 @@ from archetype.convert.infer.names import (
     LEFT_OUT,
     MASK,
     NETWORKS,
+    NUMBERS,
     OUTER,
     OUTPUT_SCALE,
     SPARSE,
@@ -201,6 +202,9 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str, par
         return
     if match := read_name(parameters, inner):
         _add_once(info, layer.mixer, match[0], name)
+        return
+    if match := read_name(NUMBERS, inner):
+        _add_once(info, layer.network, match[0], name)
         return
     if kind not in ("weight", "bias"):
         raise info.no_place(name)

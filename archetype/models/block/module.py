@@ -61,7 +61,7 @@ class Block(nn.Module):
     def _add_residuals(self, residual: Residual, place: Place) -> None:
         # one module per content, which reads the stream and writes to it
         for index, name in enumerate(self.contents):
-            residual_place = replace(place, content=place.content + index)
+            residual_place = replace(place, content=place.content + index, sublayer=index)
             self.add_module(f"{name}_residual", module_class(residual)(residual, residual_place))
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
