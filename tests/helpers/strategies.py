@@ -335,11 +335,13 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     chooses = not cross and score == "dot" and isinstance(pattern, spec.Full) and not position.reads_queries
     has_own_values = isinstance(pattern, spec.GlobalWindow) and pattern.global_projections
     looks_up = place.reads_tokens and not cross and not has_own_values
+    keys_as_values, bias = not has_own_values and draw(st.booleans()), draw(biases())
     return spec.Attention(
         num_heads=num_heads,
         num_kv_heads=draw(st.none() | st.sampled_from([k for k in range(1, num_heads + 1) if num_heads % k == 0])),
         head_dim=head_dim,
-        bias=draw(biases()),
+        v_head_dim=None if keys_as_values else draw(st.none() | counts(1, 6, wild)),
+        bias=bias.replace(v=False) if keys_as_values else bias,
         score=score,
         scale=draw(st.none() | positive(0.1, 1.5, wild)) if score == "dot" else None,
         softcap=draw(st.none() | positive(0.5, 8.0, wild)) if score == "dot" else None,
@@ -347,6 +349,9 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         qk_norm=norm,
         qk_norm_over=over,
         qk_norm_after_rope=turns and draw(st.booleans()),
+        keys_as_values=keys_as_values,
+        value_norm=draw(vector_norms(wild)),
+        value_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
         sinks=draw(st.booleans()),
         gate=draw(st.none() | output_gates()),
         query_scale=None if cross else draw(st.none() | query_scales(wild)),
@@ -506,6 +511,7 @@ def blocks(
         feedforward=feedforward,
         dropout=draw(probabilities()),
         residual_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
+        output_scale=draw(st.booleans()),
     )
 
 

@@ -43,6 +43,7 @@ ROUTER_SCALE = (
     "moe_routed_scaling_factor",
 )
 WINDOW = ("sliding_window", "window_size")
+OVERRIDES = "per_layer_config"  # of transformers: keys with another value in some layers, by the layers' indices
 LAYER_KINDS = ("layer_types", "attention_layers")
 FULL_EVERY = ("sliding_window_pattern", "_sliding_window_pattern")  # period of layers with full attention
 EMBEDDING_SCALE = ("embedding_multiplier", "scale_emb", "embedding_scale")
@@ -97,6 +98,7 @@ NEUTRAL = (
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|interleave_moe_layer_step)",
+    r"(global_head_dim|num_kv_shared_layers|hidden_size_per_layer_input|use_double_wide_mlp|enable_moe_block)",
     r"(layers_block_type|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out
 )
 # Keys of parts that some models lack.
@@ -128,6 +130,7 @@ class FamilyQuirks(MixerQuirks):
         alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
         norm_first: the embedding's norm precedes the addition of position embeddings.
+        overridden: keys of `per_layer_config` that the class reads.
         weighs_inputs: router weights multiply the inputs of experts.
         expert_bias_on: scores to which the expert selection bias is added.
         only: keys that the class treats differently, each with the value for which the difference does not matter.
@@ -155,6 +158,7 @@ class FamilyQuirks(MixerQuirks):
     alibi_before_scale: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
+    overridden: tuple[str, ...] = ()
     weighs_inputs: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     only: tuple[tuple[str, Any], ...] = ()
@@ -165,6 +169,15 @@ class FamilyQuirks(MixerQuirks):
 
 NEIGHBOURS = FamilyQuirks(interleaved=True)
 ROBERTA = FamilyQuirks(positions_after_padding=True)
+GEMMA4 = FamilyQuirks(
+    norm=RMSNorm(),
+    scaled_embedding=True,
+    round_scale=True,
+    unscaled_scores=True,
+    value_norm=True,
+    overridden=("head_dim", "num_key_value_heads"),
+    asks=("layer_types", "rope_parameters"),
+)
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
 QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
@@ -173,6 +186,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     **dict.fromkeys(("gemma", "gemma2", "vaultgemma"), ONE_PLUS),
     "gemma3_text": replace(ONE_PLUS, only=(("attn_logit_softcapping", None),)),  # the class never reads it
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), GEMMA4),
     "ministral3": FamilyQuirks(only=(("layer_types", None),)),
     "gemma3": FamilyQuirks(only=(("final_logit_softcapping", None),)),
     "gpt_bigcode": FamilyQuirks(only=(("multi_query", True),)),
@@ -268,7 +282,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
-    (r".*\.layer_scalar", "a learned scale of each layer's output"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),
     (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width"),
