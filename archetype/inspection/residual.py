@@ -15,7 +15,6 @@ from archetype.inspection.names import module_at, stacks
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
 from archetype.models.block.module import Block
-from archetype.nn.residual import leave
 from archetype.table import Table
 
 if TYPE_CHECKING:
@@ -135,9 +134,9 @@ def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
     if stack not in stacks(trace.model):
         raise SpecError("stack", f"no stack is named {stack!r}", f"use one of {', '.join(stacks(trace.model))}")
     points = residual_names(trace, stack)
-    wiring = stacks(trace.model)[stack].residual
+    leave = stacks(trace.model)[stack].leave
     # (T, D) each, also of several residual streams
-    after = [leave(wiring, trace[name])[0].float() for name in points.values()]
+    after = [leave(trace[name])[0].float() for name in points.values()]
     norms = torch.stack([x.norm(dim=-1) for x in after])
     names = [name.removesuffix(".out") for name in [*points.values()][1:]]
     contents = [c for c in CONTENTS if any(f"{name}.{c}.out" in trace for name in names)]

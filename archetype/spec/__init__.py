@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.activation.spec import *
     from archetype.parts.adapter.spec import *
     from archetype.parts.attention.spec import *
+    from archetype.parts.depth_attention.spec import *
     from archetype.parts.disentangled_attention.spec import *
     from archetype.parts.embedding.spec import *
     from archetype.parts.experts.spec import *
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.router.spec import *
     from archetype.parts.sentence_head.spec import *
     from archetype.parts.short_convolution.spec import *
+    from archetype.parts.streams.spec import *
     from archetype.parts.together.spec import *
     from archetype.roles.activation import *
     from archetype.roles.embedding import *

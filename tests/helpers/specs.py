@@ -165,6 +165,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=GATED | {"activation": {"kind": "swish", "beta": 1.7}, "limit": 0.5, "unit_offset": True})
     ),
     "mlp": decoder(block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "bias": True})),
+    "trained activations": decoder(
+        block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "xielu"}),
+        block(feedforward=GATED | {"activation": "poly_norm"}),
+    ),
     "experts": decoder(block(feedforward=experts())),
     "biased experts, shared": decoder(block(feedforward=experts(expert=GATED | {"bias": True}, shared=GATED))),
     "clamped experts": decoder(
@@ -202,6 +206,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=experts(router={"kind": "hash", "affinity": "sqrt_softplus", "renormalize": True}))
     ),
     "per-layer inputs": decoder(block(), READER, block(), READER, embedding={"per_layer": {"features": 6}}),
+    "streams": decoder(block(), block(), residual={"kind": "streams", "num_streams": 3, "sinkhorn_steps": 4}),
+    "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }
 OTHERS: dict[str, spec.ModelSpec] = {

@@ -72,6 +72,11 @@ NETWORKS: NameTable = (
     (r"intermediate\.dense", "up"),
     (r"output\.dense", "down"),
 )
+# Numbers of a network, named without `.weight` or `.bias`.
+NUMBERS: NameTable = tuple(
+    (rf"{NETWORK}act_fn\.{name}", f"activation.{name}")
+    for name in ("alpha_p", "alpha_n", "beta", "eps")  # xIELU
+)
 
 # Names of a layer's norms, by position in the layer.
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",

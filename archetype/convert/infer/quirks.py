@@ -288,5 +288,6 @@ MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
 )
 MISSING_BY_KEY = {
     "attention_value_scale": "a scale of values",
+    "output_vocab_size": "a head with fewer outputs than the vocabulary has ids",
 }
 MISSING_BY_TYPE = {"phimoe": "routing by SparseMixer"}

@@ -1,6 +1,7 @@
 """Cost of a block: its sublayers, norms and residual connections."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import ClassVar
 
 from archetype.cost.formula import ZERO, Counts, Formula, prefixed
@@ -36,6 +37,7 @@ class BlockCost:
         self.cross = CrossAttentionCost(block.cross_attention, d) if block.cross_attention else None
         self.feedforward = FeedForwardCost.of(block.feedforward, d)
         self.wiring, self.residual = WiringCost.of(block.wiring, d), ResidualCost.of(residual, d)
+        self.layer = 0  # layer whose residual costs are counted
         self.contents: dict[str, MixerCost | FeedForwardCost] = {}
         if not block.mixer.is_absent:
             self.contents["mixer"] = self.mixer
@@ -44,8 +46,24 @@ class BlockCost:
         if not block.feedforward.is_absent:
             self.contents["feedforward"] = self.feedforward
 
+    def at(self, layer: int) -> "BlockCost":
+        """Return the cost of the same block in another layer, where reading the residual stream may cost more."""
+        cost = copy(self)
+        cost.layer = layer
+        return cost
+
+    @property
+    def streams(self) -> int:
+        """Residual vectors per position that enter the block."""
+        return self.residual.at(self.layer, 0).streams
+
+    @property
+    def residuals(self) -> dict[str, ResidualCost]:
+        return {name: self.residual.at(self.layer, index) for index, name in enumerate(self.contents)}
+
     def parameters(self, active: bool = False) -> Counts:
         counts: Counts = {}
+        residuals = self.residuals
         for name, content in self.contents.items():
             norm, post_norm = self.wiring.parameters(name)
             content_counts = dict(content.active_parameters() if active else content.parameters())
@@ -53,7 +71,7 @@ class BlockCost:
             for table, features in content.tables().items():
                 content_counts[table] = content_counts.get(table, ZERO) + self.vocabulary * features
             counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", content_counts) | {f"{name}_post_norm": post_norm}
-            counts |= {f"{name}_residual": self.residual.parameters()}
+            counts |= {f"{name}_residual": residuals[name].parameters()}
         return counts | {"wiring": self.wiring.own_parameters()}
 
     def flops(self, work: Work) -> Counts:
@@ -62,8 +80,8 @@ class BlockCost:
             counts |= prefixed("cross.", self.cross.flops(work))
         counts |= prefixed("feedforward.", self.feedforward.flops(work.tokens))
         # a plain sum counts no FLOPs
-        if residual := self.residual.flops(work.tokens):
-            counts |= {f"{name}_residual": residual for name in self.contents}
+        residuals = {f"{name}_residual": residual.flops(work.tokens) for name, residual in self.residuals.items()}
+        counts |= {name: flops for name, flops in residuals.items() if flops}
         if wiring := self.wiring.flops(work.tokens):
             counts |= {"wiring": wiring}
         return counts
@@ -82,7 +100,7 @@ class BlockCost:
     def saved_activations(self, work: TrainingWork) -> int:
         # dropout saves nothing: its kernel redraws the same numbers
         contents = sum(content.saved_activations(work) for content in self.contents.values())
-        residuals = len(self.contents) * self.residual.saved_activations(work)
+        residuals = sum(residual.saved_activations(work) for residual in self.residuals.values())
         return contents + residuals + self.wiring.saved_activations(tuple(self.contents), work)
 
 

@@ -57,7 +57,7 @@ class Block(nn.Module):
     def _add_residuals(self, residual: Residual, place: Place) -> None:
         # one module per content, which reads the stream and writes to it
         for index, name in enumerate(self.contents):
-            residual_place = replace(place, content=place.content + index)
+            residual_place = replace(place, content=place.content + index, sublayer=index)
             self.add_module(f"{name}_residual", module_class(residual)(residual, residual_place))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:

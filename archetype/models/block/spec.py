@@ -110,6 +110,7 @@ class ParallelResidual(NormedWiring):
 
     normalizes_input: ClassVar[bool] = True
     adds_to_stream: ClassVar[bool] = True
+    reads_first: ClassVar[bool] = True
     kind: Literal["parallel"] = "parallel"
     shared_norm: Flag = False
 

@@ -13,7 +13,7 @@ from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, TokenClassificationHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.sentence_head.spec import SentenceEmbeddingHead
-from archetype.roles.activation import AnyActivation
+from archetype.roles.activation import FixedActivation
 from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import EncoderHead
 from archetype.roles.norm import AnyNorm
@@ -63,7 +63,7 @@ class Encoder(EndsWithNorm, ModelSpec):
     final_norm: AnyNorm = NoNorm()
     pooling: Literal["first", "mean", "late"] = "first"
     pooler: Flag = False
-    pooler_activation: AnyActivation = Tanh()
+    pooler_activation: FixedActivation = Tanh()
     head: EncoderHead = MaskedLanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 

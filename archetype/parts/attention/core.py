@@ -33,17 +33,18 @@ def attend(
         v: values of K heads.
         score: the score function.
         mask: (b, h, T, S): boolean, False where masked; or numbers added to the scores, -inf where masked.
-        causal: the queries are the last T of S positions and see keys up to their own; for T < S a mask is required.
+        causal: the queries are the last T of S positions and see keys up to their own. The mask must be None.
         kernels: kernels of the forward context.
     """
     if kernels.records and (y := attend_few(kernels, q, k, v, score, mask, causal)) is not None:
         return y
-    assert not causal or mask is not None or q.shape[2] == k.shape[2]
+    assert mask is None or not causal
     k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may have lower precision
     if score.is_scaled_product and (is_symbolic(q.shape[2]) or q.shape[2] > 1):
-        is_plain = (mask is None or causal) and not score.dropout
-        if is_plain and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
+        if mask is None and not score.dropout and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
             return y
+        if causal and not is_symbolic(q.shape[2]) and q.shape[2] != k.shape[2]:
+            mask, causal = last_pairs(q, k), False
         mask = mask.to(q.dtype) if mask is not None and mask.is_floating_point() else mask
         return nn.functional.scaled_dot_product_attention(
             q,
@@ -51,7 +52,7 @@ def attend(
             v,
             mask,
             score.dropout,
-            causal and mask is None,
+            causal,
             scale=score.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
@@ -71,13 +72,19 @@ def attention_weights(
 ) -> Float[Tensor, "B H T S"]:
     """Return softmax(scores) before dropout. Takes the arguments of `attend`."""
     scores = score.scores(q, k)  # (B, H, T, S)
-    if causal and mask is None:
-        mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()
+    if causal:
+        mask = last_pairs(q, k)
     if mask is not None:
         masked = scores.masked_fill(~mask, MASKED) if mask.dtype == torch.bool else scores + mask
         # a finite minimum: with -inf, a query whose keys are all masked would get NaN
         scores = masked.clamp(min=MASKED)
     return score.softmax(scores)
+
+
+def last_pairs(q: Float[Tensor, "B H T P"], k: Float[Tensor, "B K S P"]) -> Bool[Tensor, "T S"]:
+    """Return the causal mask of queries that are the last T of S positions."""
+    length, keys = q.shape[2], k.shape[2]
+    return torch.ones(length, keys, dtype=torch.bool, device=q.device).tril(keys - length)
 
 
 def attend_few(
@@ -90,7 +97,7 @@ def attend_few(
     causal: bool = False,
 ) -> Float[Tensor, "B H T Q"] | None:
     """Record attention of few queries under a mask; None if the native kernel does not support it."""
-    if (causal and mask is None) or score.additive is not None or k.dtype != v.dtype:
+    if causal or score.additive is not None or k.dtype != v.dtype:
         return None
     return native.attend(kernels, q, k, v, score.scale, softcap=score.softcap, sinks=score.sinks, mask=mask)
 

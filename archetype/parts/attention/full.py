@@ -17,9 +17,8 @@ class FullPairs(MaskedPairs):
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
     ) -> Heads:
         if keys.positions is not None:
-            # With the last T of S slots the causal kernel needs no mask; the plain body does, unless T = S.
             causal = self.causal and context.is_last_of(keys.k.shape[2])
-            mask = None if causal and keys.k.shape[2] == q.shape[2] else self.allowed(context, keys.positions)
+            mask = None if causal else self.allowed(context, keys.positions)
             return attend(q, keys.k, keys.v, score, mask, causal, context.kernels)
         # Padding comes after all tokens: under a causal mask no token sees it.
         if context.document_ids is None and (self.causal or context.num_tokens is None):

@@ -101,6 +101,9 @@ class MixtureOfExperts(FeedForward):
         experts, chosen = self.num_experts, self.experts_per_token
         if chosen > experts:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
+        if not self.expert.activation.is_fixed:
+            cause = "has parameters or reads all features, and experts share one elementwise activation"
+            invalid("expert.activation", cause, "use another one, such as silu")
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "needs a shared expert", "add a shared expert, or remove shared_gate")
         if self.router.routes_tokens:

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from archetype.parts.activation.spec import GELU
 from archetype.parts.norm.spec import NoNorm
-from archetype.roles.activation import AnyActivation
+from archetype.roles.activation import FixedActivation
 from archetype.roles.head import Head
 from archetype.roles.norm import AnyNorm
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec
@@ -33,7 +33,7 @@ class HeadTransform(Spec):
         bias: whether the layer has a bias.
     """
 
-    activation: AnyActivation = GELU()
+    activation: FixedActivation = GELU()
     norm: AnyNorm = NoNorm()
     width: Width | None = None
     bias: Flag = True
@@ -87,7 +87,7 @@ class MaskedLanguageModelHead(Head):
     predicts_masked: ClassVar[bool] = True
     is_product: ClassVar[bool] = True
     kind: Literal["masked_language_model"] = "masked_language_model"
-    activation: AnyActivation = GELU()
+    activation: FixedActivation = GELU()
     norm: AnyNorm = NoNorm()
     width: Width | None = None
     tied: Flag = True
