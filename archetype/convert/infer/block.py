@@ -5,7 +5,16 @@ from typing import Any, Literal, get_args
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
-from archetype.convert.infer.quirks import ACTIVATION, EXPERTS_PER_TOKEN, NORMS_FIRST, PARALLEL, ROUTER_SCALE, SCORING
+from archetype.convert.infer.quirks import (
+    ACTIVATION,
+    EXPERTS_PER_TOKEN,
+    GROUPS,
+    NORMS_FIRST,
+    PARALLEL,
+    RENORMALIZE,
+    ROUTER_SCALE,
+    SCORING,
+)
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
@@ -125,7 +134,7 @@ def _experts_per_token(info: CheckpointInfo) -> int:
 
 def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     # sigmoid if a key or the family says so; without a key, also if there is a selection bias, as in DeepSeek-V3
-    scoring, renormalize = info.first(SCORING), info.config.get("norm_topk_prob")
+    scoring, renormalize = info.first(SCORING), info.first(RENORMALIZE)
     if info.config.get("expert_selection_fn") == "softmax":  # softmax over the selected experts only
         renormalize = True
     sigmoid = scoring == "sigmoid"
@@ -146,7 +155,7 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
 
 
 def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> ExpertGroups | None:
-    num_groups, per_token = info.size(("n_group",)), info.size(("topk_group",))
+    num_groups, per_token = info.size(GROUPS), info.size(("topk_group",))
     if num_groups is None or per_token is None or num_groups == 1:
         return None
     if expert_bias:

@@ -13,7 +13,8 @@ from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import MixerQuirks
 
 # Sizes and settings in config.json.
-CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
+CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length",
+           "model_max_length")  # fmt: skip
 EPS = (
     "rms_norm_eps",
     "layer_norm_epsilon",
@@ -35,6 +36,7 @@ ACTIVATION = (
 )
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 SCORING = ("scoring_func", "expert_selection_fn")  # router scores: softmax or sigmoid
+RENORMALIZE, GROUPS = ("norm_topk_prob", "moe_renormalize"), ("n_group", "num_expert_group")
 ROUTER_SCALE = (
     "routed_scaling_factor",
     "router_scaling_factor",
@@ -94,7 +96,8 @@ NEUTRAL = (
     r"(topk_method|scoring_func|enable_moe_fp32_combine|use_sliding_window|num_nextn_predict_layers)",
     r".*_token_(id|index)",
     # sizes of mixers, which their tensors show
-    r"(linear_(conv|key|value|num_value|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
+    r"(linear_attn_config|full_attn_layers|kda_layers|short_conv_kernel_size)",
+    r"(linear_(conv|key|value|num_value|num_heads|head_dim|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|interleave_moe_layer_step)",
@@ -227,6 +230,8 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "cohere_compass_text": FamilyQuirks(asks=("layer_types",)),
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
     "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),
+    "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
+    "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
     "lara_mini": FamilyQuirks(full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
@@ -262,7 +267,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
 # Parts that Archetype does not have, by the tensor names, keys or model types of models that need them.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (
-        r".*\.self_attn\.A_log|.*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
+        r".*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
         "a recurrent or state-space mixer of another kind",
     ),
     (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),
