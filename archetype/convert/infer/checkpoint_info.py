@@ -13,7 +13,6 @@ from archetype.convert.infer.quirks import (
     MISSING_BY_KEY,
     MISSING_BY_PLACE,
     MISSING_BY_TENSOR,
-    MISSING_BY_TYPE,
     QUIRKS,
     FamilyQuirks,
 )
@@ -109,8 +108,6 @@ class CheckpointInfo:
         if not decodes and self.class_head is None:
             cause = f"{classes[0]!r} is not a text decoder with a head"
             raise CheckpointError(f"{self.config.place}: architectures", cause, "other models need a registered family")
-        if self.type in MISSING_BY_TYPE:
-            raise self.missing(self.config.place, MISSING_BY_TYPE[self.type])
         self.refuse_derived(*self.quirks.asks)
         outer = QUIRKS.get(self.outer_type, FamilyQuirks())
         for key, value in {*self.quirks.only, *outer.only}:
