@@ -14,7 +14,7 @@ from archetype.parts.experts.module import MixtureOfExperts
 from archetype.parts.router.module import SparseMixerRouter
 from tests.helpers.weights import distance, randomize
 
-E, D, N, JITTER = 6, 8, 4000, 0.2
+E, D, N, JITTER = 6, 8, 40000, 0.2
 # some close together, so that several compete
 LOGITS = torch.randn(N, E, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1
 EXPERT = spec.GatedMLP(d_ff=7, activation="silu")
@@ -43,7 +43,7 @@ def means(weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_sparse_mixer_draws_experts_in_training_as_phi_moe_does() -> None:
-    """The same distribution of choices, weights and gradients: means over 4,000 tokens of the same logits."""
+    """The same distribution of choices, weights and gradients: means over 40,000 tokens of the same logits."""
     one = torch.tensor([1.0, 0.9, 0.7, 0.6, -0.5, 0.2], dtype=torch.float64)
     results = []
     for seed, draw in ((1, lambda x: router().train().choose(x, 2)), (2, lambda x: sparsemixer(x, JITTER, True))):
@@ -58,8 +58,8 @@ def test_sparse_mixer_draws_experts_in_training_as_phi_moe_does() -> None:
         )
         results.append((total, pairs / N, logits.grad.mean(0)))
     for ours, theirs in zip(*results, strict=True):
-        assert (ours - theirs).abs().max() < 0.02
-        assert theirs.abs().max() > 0.1
+        assert (ours - theirs).abs().max() < 0.006
+        assert theirs.abs().max() > 0.02
     assert (results[0][1][4] == 0).all()  # far below the best one, an expert is never drawn first
 
 
