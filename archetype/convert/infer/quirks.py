@@ -120,6 +120,7 @@ class FamilyQuirks(MixerQuirks):
         scaled_full_layers: `rope_scaling` only applies to layers with full attention.
         renormalize: the weights of a token's experts are normalized to sum to one.
         sigmoid: router scores are sigmoids.
+        sparse_mixer: experts are chosen and weighed one after the other.
         activation: activation of the feed-forward part, whatever the file says.
         eps: epsilon of every norm, whatever the file says.
         norm: kind of all norms, if the tensors cannot show it.
@@ -148,6 +149,7 @@ class FamilyQuirks(MixerQuirks):
     scaled_full_layers: bool = False
     renormalize: bool = False
     sigmoid: bool = False
+    sparse_mixer: bool = False
     activation: Activation | None = None
     eps: float | None = None
     norm: LayerNorm | RMSNorm | None = None
@@ -198,6 +200,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("bloom", "mpt"), FamilyQuirks(alibi=True)),
     "zamba2": FamilyQuirks(conv_silu=True, mixer_eps=1e-5, steps_from_min=True),
     "olmo3": FamilyQuirks(scaled_full_layers=True),
+    "phimoe": FamilyQuirks(sparse_mixer=True, only=(("num_experts_per_tok", 2),)),  # the class always chooses two
     "olmoe": FamilyQuirks(only=(("sliding_window", None),)),
     "whisper": FamilyQuirks(only=(("scale_embedding", False),)),
     "falcon": FamilyQuirks(alibi_before_scale=True),
@@ -303,4 +306,3 @@ MISSING_BY_KEY = {
     "attention_value_scale": "a scale of values",
     "output_vocab_size": "a head with fewer outputs than the vocabulary has ids",
 }
-MISSING_BY_TYPE = {"phimoe": "routing by SparseMixer"}
