@@ -92,7 +92,8 @@ class MeasuredResidualCost(ResidualCost):
         return saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
 
     def exit(self, num_layers: int) -> "MeasuredExitCost | None":
-        module = on_meta(lambda: build_exit(self.part, replace(place_for(self.d), layer=num_layers)))
+        with META:
+            module = build_exit(self.part, replace(place_for(self.d), layer=num_layers))
         return None if module is None else MeasuredExitCost(self.part, self.d, module)
 
     def _pass(self, batch: int, length: int) -> Tensor:

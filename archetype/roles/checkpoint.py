@@ -44,11 +44,15 @@ class MixerQuirks:
     # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
     head_dim_replaced: bool = False
     value_norm: bool = False  # values have an RMSNorm without weights
+    unrotated: bool = False  # latent attention has no rotary positions, whatever its keys say
     alibi: bool = False  # attention has ALiBi biases, though no key of config.json says so
 
 
 class ConfigKeys(Protocol):
     """Keys of config.json. A value of the wrong type raises an error that names the key."""
+
+    @property
+    def values(self) -> Mapping[str, Any]: ...
 
     def get(self, key: str, default: Any = None) -> Any: ...
 

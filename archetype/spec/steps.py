@@ -12,7 +12,7 @@ from archetype.spec.repeats import restacked
 __all__ = ["assignments"]
 
 S = TypeVar("S", bound=Spec)
-NOWHERE: Any = object()  # the value at a path that plain data does not have
+MISSING: Any = object()  # the value at a path that plain data does not have
 
 
 class _Data(NamedTuple):
@@ -26,7 +26,7 @@ class _Data(NamedTuple):
     @property
     def short(self) -> Any:
         # a default that was not written still has to be assigned
-        return self.full if self.written is NOWHERE else self.written
+        return self.full if self.written is MISSING else self.written
 
 
 def assignments(first: S, second: S) -> list[str]:
@@ -51,8 +51,8 @@ def assignments(first: S, second: S) -> list[str]:
     except SpecError:
         is_equal = False
     if not is_equal:  # fields that are only valid together: every field of the model that differs, as a whole
-        changed = [name for name in after.full if name != "name" and before.full.get(name) != after.full[name]]
-        lines = [f"{name}={flow(grouped.get(name, after.full[name]))}" for name in changed]
+        names = [name for name in after.full if name != "name" and before.full.get(name) != after.full[name]]
+        lines = [f"{name}={flow(grouped.get(name, after.full[name]))}" for name in names]
     return lines
 
 
@@ -61,7 +61,7 @@ def _data(spec: Spec) -> _Data:
 
 
 def _item(data: Any, name: str) -> Any:
-    return data.get(name, NOWHERE) if isinstance(data, dict) else NOWHERE
+    return data.get(name, MISSING) if isinstance(data, dict) else MISSING
 
 
 def _steps(place: str, before: _Data, after: _Data, grouped: Any) -> Iterator[tuple[str, Any]]:
@@ -101,25 +101,27 @@ def _steps_of_layers(path: str, before: _Data, after: _Data, grouped: Any) -> It
     for index in range(count):
         for below, value in _steps("", old[index], new[index], None):
             changes.setdefault(below, {})[index] = value
-    for below, values in changes.items():
-        if below:
-            yield from _merged(path, below, values, old, new)
-        else:
-            yield from ((f"{path}[{index}]", value) for index, value in values.items())
+    whole: list[str] = []  # paths that are assigned in every layer, so that nothing below them remains to be said
+    for below, values in sorted(changes.items(), key=lambda change: change[0].count(".")):
+        if any(below.startswith(f"{above}.") for above in whole):
+            continue
+        steps = _merged(path, below, values, old, new)
+        whole += [below] * any(place == f"{path}[*].{below}" for place, _ in steps)
+        yield from steps
 
 
 def _merged(
     path: str, below: str, values: dict[int, Any], before: Sequence[_Data], after: Sequence[_Data]
-) -> Iterator[tuple[str, Any]]:
+) -> list[tuple[str, Any]]:
     # one assignment for each value; for all layers first if that takes fewer words and every layer has the path
     plans = [(values, False)]
     above = below.rpartition(".")[0]
-    if all(_at(layer, below).full is not NOWHERE for layer in after) and all(
+    if all(_at(layer, below).full is not MISSING for layer in after) and all(
         not above or isinstance(_at(layer, above).written, dict) for layer in before
     ):
         plans.append(({index: _at(layer, below).short for index, layer in enumerate(after)}, True))
     steps = [list(_plan(path, below, plan, len(after), is_all)) for plan, is_all in plans]
-    yield from min(steps, key=lambda plan: sum(len(place) + len(repr(value)) for place, value in plan))
+    return min(steps, key=lambda plan: sum(len(place) + len(repr(value)) for place, value in plan))
 
 
 def _plan(path: str, below: str, values: dict[int, Any], count: int, is_all: bool) -> Iterator[tuple[str, Any]]:

@@ -30,6 +30,7 @@ from archetype.families.registry import family_of
 from archetype.io.low_bit.header import plain_header
 from archetype.io.low_bit.settings import read_settings, without_settings
 from archetype.io.weight_files import Header, TensorHeader
+from archetype.models.spec import ModelSpec
 
 # Numbers that are read with the weights and are none: no gradient reaches them.
 NOT_TRAINED = r".*(e_score_correction_bias|expert_bias|moe_statics.*)"
@@ -160,6 +161,16 @@ def is_published_as(total: int, claim: str) -> bool:
     step = unit // 10 ** len(digits) if digits else unit * 10 ** len(match[2])
     published = int(f"{match[1]}{match[2]}{digits}" if digits else match[1]) * step
     return published in (total // step * step, round(total / step) * step)
+
+
+def spec_of(shared: Path, model: PublishedModel) -> ModelSpec:
+    """The specification of a configuration that is read."""
+    values, pinned = without_settings(model.values), headers(shared).get(model.file)
+    if (family := family_of(values)) is None:
+        family = read_unknown(
+            values, shapes_by_transformers(values) or {} if pinned is None else _plain(pinned, model.values)
+        )
+    return family.format.spec_from(values)
 
 
 @cache

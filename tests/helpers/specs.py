@@ -211,6 +211,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "value table": attending(value_embedding={}),
     "value table, gated": attending(value_embedding={"gate": {"features": 5}}, position={"kind": "rotary"}),
+    "sparse mixer": decoder(block(feedforward=experts(router={"kind": "sparse_mixer"}))),
     "hash": decoder(block(feedforward=experts(router={"kind": "hash"}))),
     "hash, weighed": decoder(
         block(feedforward=experts(router={"kind": "hash", "affinity": "sqrt_softplus", "renormalize": True}))

@@ -100,8 +100,10 @@ def routers(wild: bool = False, reads_tokens: bool = True) -> SearchStrategy[spe
             bias=st.booleans(),
             expert_bias_on=st.sampled_from(["affinities", "logits"]),
         )
-        for part in (spec.SoftmaxRouter, spec.SigmoidRouter)
+        for part in (spec.SoftmaxRouter, spec.SigmoidRouter, spec.SqrtSoftplusRouter)
     )
+    mixer = st.builds(spec.SparseMixerRouter, scale=scale, bias=st.booleans(), jitter=positive(0.01, 1.0, wild))
+    learned = learned | mixer
     return learned | hashed if reads_tokens else learned
 
 
@@ -114,7 +116,7 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
     best = draw(st.integers(1, size))
     groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=best)
     router, shared = draw(routers(wild, reads_tokens)), draw(st.none() | experts(wild))
-    grouped = not router.routes_tokens and draw(st.booleans())
+    grouped = not (router.routes_tokens or router.weighs_choices) and draw(st.booleans())
     chosen = draw(st.integers(1, (groups_per_token if grouped else num_groups) * size))
     return spec.MixtureOfExperts(
         num_experts=num_groups * size,
@@ -136,7 +138,9 @@ def feedforwards(wild: bool = False, reads_tokens: bool = True) -> SearchStrateg
     mixtures = mixtures_of_experts(wild, reads_tokens)
     alone = st.one_of(experts(wild), mixtures)
     pair = st.builds(lambda *parts: spec.FeedForwardsTogether(parts=parts, input_scales=(1.0, 0.5)), alone, alone)
-    return st.one_of(experts(wild), mixtures, st.just(spec.NoFeedForward()), pair)
+    trained = st.sampled_from([spec.XIELU(), spec.PolyNorm()])  # which experts do not have
+    network = st.builds(lambda part, activation: part.replace(activation=activation), experts(wild), trained)
+    return st.one_of(experts(wild), mixtures, st.just(spec.NoFeedForward()), pair, network)
 
 
 @cache
@@ -613,6 +617,23 @@ def embedded_stacks(
 
 
 @cache
+@st.composite
+def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) -> spec.Residual:
+    """Every residual wiring that fits some layers."""
+    if not all(block.wiring.adds_to_stream for block in layers):
+        return spec.ResidualSum()
+    streams = st.builds(
+        spec.Streams, num_streams=counts(1, 3, wild), sinkhorn_steps=st.integers(0, 3),
+        exit=st.sampled_from(["weighted", "mean"]), write_scale=positive(0.5, 2.0, wild),
+    )  # fmt: skip
+    depth = st.builds(
+        spec.DepthAttention, layers_per_block=counts(1, 3, wild), normed_values=st.booleans(), scaled=st.booleans()
+    )
+    grows = not any(block.wiring.reads_first or block.reinject for block in layers)
+    return draw(st.one_of(st.just(spec.ResidualSum()), streams, *([depth] if grows else [])))
+
+
+@cache
 def initializations(wild: bool = False) -> SearchStrategy[spec.Initialization]:
     """Every scheme."""
     std = positive(0.001, 1.0, wild)
@@ -723,6 +744,7 @@ def decoders(draw: DrawFn, wild: bool = False) -> spec.Decoder:
         d_model=d_model,
         embedding=embedding,
         layers=layers,
+        residual=draw(residuals(layers, wild)),
         final_norm=draw(norms(wild)),
         head=draw(language_model_heads(wild)),
         further_tokens=draw(st.none() | further_tokens(d_model, wild)),

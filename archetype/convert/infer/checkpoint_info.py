@@ -14,7 +14,6 @@ from archetype.convert.infer.quirks import (
     MISSING_BY_KEY,
     MISSING_BY_PLACE,
     MISSING_BY_TENSOR,
-    MISSING_BY_TYPE,
     OVERRIDES,
     QUIRKS,
     FamilyQuirks,
@@ -112,8 +111,6 @@ class CheckpointInfo:
         if not decodes and self.class_head is None:
             cause = f"{classes[0]!r} is not a text decoder with a head"
             raise CheckpointError(f"{self.config.place}: architectures", cause, "other models need a registered family")
-        if self.type in MISSING_BY_TYPE:
-            raise self.missing(self.config.place, MISSING_BY_TYPE[self.type])
         self.refuse_derived(*self.quirks.asks)
         if self.config.get(BIDIRECTIONAL) not in (None, False, "vision"):  # images are left out
             raise self.missing(f"{self.config.place}: {BIDIRECTIONAL}", "attention to later tokens")

@@ -15,7 +15,8 @@ from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import MixerQuirks
 
 # Sizes and settings in config.json.
-CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
+CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length",
+           "model_max_length")  # fmt: skip
 EPS = (
     "rms_norm_eps",
     "layer_norm_epsilon",
@@ -37,6 +38,7 @@ ACTIVATION = (
 )
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 SCORING = ("scoring_func", "expert_selection_fn")  # router scores: softmax or sigmoid
+RENORMALIZE, GROUPS = ("norm_topk_prob", "moe_renormalize"), ("n_group", "num_expert_group")
 ROUTER_SCALE = (
     "routed_scaling_factor",
     "router_scaling_factor",
@@ -96,7 +98,8 @@ NEUTRAL = (
     r"(topk_method|scoring_func|enable_moe_fp32_combine|use_sliding_window|num_nextn_predict_layers)",
     r".*_token_(id|index)",
     # sizes of mixers, which their tensors show
-    r"(linear_(conv|key|value|num_value|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
+    r"(linear_attn_config|full_attn_layers|kda_layers|short_conv_kernel_size)",
+    r"(linear_(conv|key|value|num_value|num_heads|head_dim|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|interleave_moe_layer_step)",
@@ -119,6 +122,7 @@ class FamilyQuirks(MixerQuirks):
         scaled_full_layers: `rope_scaling` only applies to layers with full attention.
         renormalize: the weights of a token's experts are normalized to sum to one.
         sigmoid: router scores are sigmoids.
+        sparse_mixer: experts are chosen and weighed one after the other.
         activation: activation of the feed-forward part, whatever the file says.
         eps: epsilon of every norm, whatever the file says.
         norm: kind of all norms, if the tensors cannot show it.
@@ -148,6 +152,7 @@ class FamilyQuirks(MixerQuirks):
     scaled_full_layers: bool = False
     renormalize: bool = False
     sigmoid: bool = False
+    sparse_mixer: bool = False
     activation: Activation | None = None
     eps: float | None = None
     norm: LayerNorm | RMSNorm | None = None
@@ -218,6 +223,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("bloom", "mpt"), FamilyQuirks(alibi=True)),
     "zamba2": FamilyQuirks(conv_silu=True, mixer_eps=1e-5, steps_from_min=True),
     "olmo3": FamilyQuirks(scaled_full_layers=True),
+    "phimoe": FamilyQuirks(sparse_mixer=True, only=(("num_experts_per_tok", 2),)),  # the class always chooses two
     "olmoe": FamilyQuirks(only=(("sliding_window", None),)),
     "whisper": FamilyQuirks(only=(("scale_embedding", False),)),
     "falcon": FamilyQuirks(alibi_before_scale=True),
@@ -250,6 +256,8 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "cohere_compass_text": FamilyQuirks(asks=("layer_types",)),
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
     "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),
+    "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
+    "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
     "lara_mini": FamilyQuirks(full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
@@ -286,7 +294,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
 # Parts that Archetype does not have, by the tensor names, keys or model types of models that need them.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (
-        r".*\.self_attn\.A_log|.*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
+        r".*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
         "a recurrent or state-space mixer of another kind",
     ),
     (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),
@@ -321,4 +329,3 @@ MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
 MISSING_BY_KEY = {
     "output_vocab_size": "a head with fewer outputs than the vocabulary has ids",
 }
-MISSING_BY_TYPE = {"phimoe": "routing by SparseMixer"}

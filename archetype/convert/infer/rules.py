@@ -52,7 +52,9 @@ def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
             parts = (f"{below}.{part}.{kind}" for part in joint.parts)
             rules.append(rule(name, *parts, transposed=matrix, heads=joint.times, rows=joint.rows))
         else:
-            rules.append(rule(name, f"{below}.{param}", transposed=matrix))
+            # Kimi Linear's A_log is (1, 1, heads, 1)
+            shape = None if kind in ("weight", "bias") else tensors.shapes[param]
+            rules.append(rule(name, f"{below}.{param}", transposed=matrix, shape=shape))
     return rules
 
 

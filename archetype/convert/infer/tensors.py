@@ -19,7 +19,7 @@ from archetype.convert.infer.names import (
     read_name,
 )
 from archetype.errors import CheckpointError
-from archetype.roles.checkpoint import MixerReader, NameTable
+from archetype.roles.checkpoint import MixerReader
 from archetype.roles.mixer import Mixer
 from archetype.spec.registry import providers
 
@@ -113,7 +113,6 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
     readers = [reader for kind, reader in providers("infer") if issubclass(kind, Mixer)]
     default_reader = next(reader for reader in readers if reader.sign is None)
-    parameters = tuple(name for reader in readers for name in reader.parameters)
     layers = {index: Layer(index, f"{prefix}.{index}", default_reader) for index in indices}
     outside = []
     for name in used:
@@ -129,7 +128,7 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
                 layer.reader = reader
     for name in used:
         if match := in_layer.fullmatch(name):
-            _add_to_layer(info, layers[int(match[1])], match[2], name, parameters)
+            _add_to_layer(info, layers[int(match[1])], match[2], name)
     ordered, outer = [layers[index] for index in indices], _outer(info, outside)
     narrow = outer.get("embedding.project.weight")  # of OPT 350M
     d_model = info.sides(outer["embedding.token.weight"])[1] if narrow is None else info.sides(narrow)[0]
@@ -187,8 +186,8 @@ def _tails(path: str) -> list[str]:
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
-def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str, parameters: NameTable) -> None:
-    # inner: name below the layer; parameters: names of mixers' parameters without `.weight` and `.bias`
+def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> None:
+    # inner: name below the layer
     inner = _rename(info, inner)
     path, _, kind = inner.rpartition(".")
     if inner == OUTPUT_SCALE and info.shapes[name] == (1,):
@@ -200,7 +199,7 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str, par
     if layer.sparse and (match := read_name(EXPERTS, inner)):
         _add_once(info, layer.network, match[0], name)
         return
-    if match := read_name(parameters, inner):
+    if match := read_name(layer.reader.parameters, inner):
         _add_once(info, layer.mixer, match[0], name)
         return
     if match := read_name(NUMBERS, inner):

@@ -29,6 +29,10 @@ INDEXED = ("indexed_attention", "deepseek_sparse_attention")  # kinds of layers 
 
 def read(tensors: CheckpointMixer) -> LatentAttention:
     """Read all sizes except the number of heads from the projections."""
+    if tensors.quirks.unrotated:
+        raise tensors.missing("latent attention without rotary positions")
+    if "gate.weight" in tensors.shapes:
+        raise tensors.missing("latent attention with an output gate")
     # rows: kv_down C + R, kv_up H (P + Q); columns: o H Q
     heads = num_heads(tensors)
     latent_rank = tensors.sides("kv_up.weight")[1]
