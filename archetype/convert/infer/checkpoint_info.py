@@ -114,6 +114,7 @@ class CheckpointInfo:
         self.refuse_derived(*self.quirks.asks)
         if self.config.get(BIDIRECTIONAL) not in (None, False, "vision"):  # images are left out
             raise self.missing(f"{self.config.place}: {BIDIRECTIONAL}", "attention to later tokens")
+        self._check_overrides()
         outer = QUIRKS.get(self.outer_type, FamilyQuirks())
         for key, value in {*self.quirks.only, *outer.only}:
             if key in self.stated:
@@ -123,6 +124,13 @@ class CheckpointInfo:
             for key, part in MISSING_BY_KEY.items():
                 if values.get(key) is not None:
                     raise self.missing(f"{self.config.place}: {key}", part)
+
+    def _check_overrides(self) -> None:
+        # of keys for some layers, each class of transformers reads others, and most read none
+        stated = self.config.get(OVERRIDES)
+        for values in stated.values() if isinstance(stated, dict) else [stated] if stated else []:
+            if not isinstance(values, dict) or not values.keys() <= set(self.quirks.overridden):
+                raise self.missing(f"{self.config.place}: {OVERRIDES}", "keys of their own for some layers")
 
     def missing(self, place: str, part: str) -> CheckpointError:
         """Return the error for a model that needs an unsupported part."""
@@ -191,7 +199,7 @@ class CheckpointInfo:
     def refuse_derived(self, *keys: str) -> None:
         """Refuse a file that lacks one of these keys if the class derives the key's value."""
         for key in keys:
-            if self.defaults is not None and self.defaults.get(key) == DERIVED and key not in self.stated:
+            if self.defaults is not None and self.defaults.get(key) == DERIVED and self.config.values.get(key) is None:
                 raise self.config.error(key, f"is missing, and the {self.type} class derives it by a rule", "add it")
 
     def sides(self, tensor: str) -> Shape:

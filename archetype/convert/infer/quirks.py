@@ -3,9 +3,11 @@
 Spellings are tried in order, the most common first.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from archetype.families.config import Config
 from archetype.parts.activation.spec import GELUTanh, ReLU
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.position.spec import Sinusoidal
@@ -139,6 +141,7 @@ class FamilyQuirks(MixerQuirks):
         expert_bias_on: scores to which the expert selection bias is added.
         only: keys that the class treats differently, each with the value for which the difference does not matter.
         asks: keys whose values the class derives if the file lacks them.
+        derive: returns keys that the class computes from others.
         renames: patterns of tensor names, with their replacements.
         computed: pattern of tensors that are computed instead of being read.
     """
@@ -168,8 +171,28 @@ class FamilyQuirks(MixerQuirks):
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     only: tuple[tuple[str, Any], ...] = ()
     asks: tuple[str, ...] = ()
+    derive: Callable[[Config], dict[str, Any]] | None = None
     renames: tuple[tuple[str, str], ...] = ()
     computed: str | None = None
+
+
+def mimo_v2_flash(keys: Config) -> dict[str, Any]:
+    """Return what the class of MiMo-V2-Flash makes of absent keys, and of a window without the query's own position."""
+    count = keys.get("num_hidden_layers") or 0
+    kinds = keys.get("layer_types") or [
+        "sliding_attention" if layer and (layer + 1) % 6 else "full_attention" for layer in range(count)
+    ]
+    sections = keys.get("rope_parameters") or {
+        "full_attention": {"rope_type": "default", "rope_theta": 5e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    third = {"partial_rotary_factor": 0.334}
+    derived: dict[str, Any] = {
+        "layer_types": kinds,
+        "rope_parameters": {kind: third | section for kind, section in sections.items() if isinstance(section, dict)},
+    }
+    before = keys.get("sliding_window_size")
+    return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
 
 
 NEIGHBOURS = FamilyQuirks(interleaved=True)
@@ -240,6 +263,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
     "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
+    "mimo_v2_flash": FamilyQuirks(sigmoid=True, derive=mimo_v2_flash),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
@@ -303,6 +327,5 @@ MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
     (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
 )
 MISSING_BY_KEY = {
-    "attention_value_scale": "a scale of values",
     "output_vocab_size": "a head with fewer outputs than the vocabulary has ids",
 }

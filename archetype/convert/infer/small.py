@@ -134,6 +134,9 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["num_key_value_heads"] = small["num_attention_heads"]
     if isinstance(groups := values.get("n_group"), int) and groups > 1:
         ratios |= {"n_group": 2, "topk_group": 1 if values.get("topk_group") != groups else 2}
+    widths = values.get("head_dim"), values.get("v_head_dim")
+    if isinstance(widths[0], int) and isinstance(widths[1], int) and "kv_lora_rank" not in values:
+        ratios["v_head_dim"] = max(1, small["head_dim"] * widths[1] // widths[0])
     if values.get("hidden_size_per_layer_input") == 0:  # no per-layer inputs
         ratios["hidden_size_per_layer_input"] = 0
     return ratios

@@ -23,6 +23,8 @@ from archetype.convert.infer.quirks import (
     NEUTRAL,
     OF_ATTENTION,
     OF_EXPERTS,
+    QUIRKS,
+    FamilyQuirks,
 )
 from archetype.convert.infer.rules import inferred_rules
 from archetype.convert.infer.tensors import GroupedTensors, Layer, group_tensors
@@ -102,6 +104,8 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
     read |= {key: value for key, value in values.items() if key not in unread}
     outer_type = str(outer.get("model_type"))
     config = Config(read, place)
+    if (derive := QUIRKS.get(model_type, FamilyQuirks()).derive) is not None:
+        config.values.update(derive(config))
     return CheckpointInfo(config, shapes, model_type, outer_type, frozenset(values), defaults, unread, settings)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
-from archetype.convert.infer.quirks import OVERRIDES
 from archetype.convert.infer.tensors import GroupedTensors, Layer
 from archetype.errors import CheckpointError
 from archetype.families.config import ACTIVATIONS, Config
@@ -34,11 +33,6 @@ def check_uneven_layers(info: CheckpointInfo, tensors: GroupedTensors, blocks: S
 
 
 def _check_overrides(info: CheckpointInfo, tensors: GroupedTensors, blocks: Sequence[Block]) -> None:
-    # each class of transformers reads other keys, and most read none
-    stated = info.config.get(OVERRIDES)
-    for values in stated.values() if isinstance(stated, dict) else [stated] if stated else []:
-        if not isinstance(values, dict) or not values.keys() <= set(info.quirks.overridden):
-            raise info.missing(f"{info.config.place}: {OVERRIDES}", "keys of their own for some layers")
     for number, block in enumerate(blocks):
         heads = info.overrides(number).get("num_key_value_heads")
         if heads is not None and (sizes := block.mixer.attention_sizes(tensors.d_model)) is not None:

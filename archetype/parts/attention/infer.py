@@ -67,6 +67,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         num_heads=heads,
         num_kv_heads=None if num_kv_heads == heads else num_kv_heads,
         head_dim=None if head_dim * heads == tensors.d_model else head_dim,
+        v_head_dim=_value_width(tensors, num_kv_heads, head_dim),
         bias=biased | {"o": "o.bias" in tensors.shapes},
         scale=_score_scale(tensors, head_dim),
         softcap=config.optional_positive("attn_logit_softcapping"),
@@ -76,6 +77,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         qk_norm_after_rope=after and (not quirks.qk_norm or quirks.qk_norm_after_rope),
         keys_as_values=keys_as_values,
         value_norm=RMSNorm(eps=tensors.eps, weight=False) if quirks.value_norm else NoNorm(),
+        value_scale=config.optional_positive("attention_value_scale", 1.0) or 1.0,
         sinks="sinks" in tensors.shapes,
         gate=_gate(tensors, heads),
         query_scale=_query_scale(tensors, rotates),
@@ -108,6 +110,16 @@ def _keys_as_values(tensors: CheckpointMixer) -> bool:
     if says_so and "v.weight" in tensors.shapes:
         raise tensors.missing("values of their own in a layer whose keys are its values")
     return says_so
+
+
+def _value_width(tensors: CheckpointMixer, num_kv_heads: int, head_dim: int) -> int | None:
+    # None for the width of a key; another one only if a key says so, as in MiMo-V2
+    if "v.weight" not in tensors.shapes:
+        return None
+    width = _rows_of_each(tensors, tensors.sides("v.weight")[1 if tensors.transposed else 0], num_kv_heads)
+    if width != head_dim and tensors.size(("v_head_dim",)) != width:
+        raise tensors.missing(f"attention with values of {width} features for keys of {head_dim}, which no key says")
+    return None if width == head_dim else width
 
 
 def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int]:
@@ -248,5 +260,5 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
     return Joint(parts, {"": 1, "quarter": 4}.get(times, mixer.num_kv_heads or mixer.num_heads))
 
 
-SINKS = (rf"{PREFIX}(?:sinks|softmax_offset)", "sinks")
+SINKS = (rf"{PREFIX}(?:sinks|softmax_offset|attention_sink_bias)", "sinks")
 provides("infer", Attention)(MixerReader(NAMES, read, parameters=(SINKS,), stands_alone=False, joint=_joint))
