@@ -103,6 +103,10 @@ def put_branches(
         before, after, behind = (norm_of(name, ending) for ending in (branch.before, branch.after, branch.behind))
         # every wiring adds the encoder's contribution to its query's vector
         rail.branch(f"{path}.{name}", sublayer, before, after, behind, branch.residual or name == "cross")
+        for ending in layer_costs.block.wiring.further_parameters(name):
+            row = f"{name}_{ending}"
+            rail.put(Box(f"{path}.{row}", 0, 0, W, SLIM, "operation", ending, "", layer_costs.count,
+                         layer_costs.take(row), field=f"{field}.wiring", sets=layer_costs.owners))  # fmt: skip
 
 
 def field_of(kind: Kind, stack: StackCost) -> str:

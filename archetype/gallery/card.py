@@ -13,7 +13,7 @@ from archetype.families.index import preset_facts
 from archetype.families.registry import preset
 from archetype.gallery.entries import Entry, entries
 from archetype.models.spec import ModelSpec
-from archetype.spec.edit import leaves
+from archetype.spec.edit import differences, leaves
 from archetype.spec.steps import assignments
 
 UNITS = {"M": 10**6, "B": 10**9, "T": 10**12}
@@ -86,19 +86,26 @@ class Card:
         return [] if self.ancestor is None or self.spec is None else assignments(self.ancestor, self.spec)
 
     @cached_property
-    def points(self) -> list[Point]:
-        """Costs of decoding at lengths up to the context, between which they are nearly linear."""
+    def num_changes(self) -> int:
+        """Number of changes from the ancestor: assignments, or fields that differ if a stack is assigned whole."""
+        if self.ancestor is not None and self.spec is not None and any("layers=[" in line for line in self.changes):
+            return len(differences(self.ancestor, self.spec))
+        return len(self.changes)
+
+    @property
+    def states(self) -> list[tuple[int, int]]:
+        """Lengths up to the context with the bytes of the state, which is linear between them if windows are even."""
         assert self.spec is not None
         longest = max(self.spec.context_length or SHOWN_LENGTH, FIRST_LENGTH)
-        lengths, length = [], FIRST_LENGTH
-        while length < longest:
-            lengths.append(length)
-            length *= 2
-        points = []
-        for length in (*lengths, longest):
-            report = self.report_at(length)
-            points.append(Point(length, report.state["bytes"], report.flops["decode"]))
-        return points
+        doublings = range((longest - 1).bit_length() - (FIRST_LENGTH - 1).bit_length())
+        lengths = [FIRST_LENGTH << doubling for doubling in doublings] + [longest]
+        memory = self.report.memory_cost
+        return [(length, memory.state(1, length, None)) for length in lengths]
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """Costs of decoding at the lengths of `states`."""
+        return [Point(*state, self.report_at(state[0]).flops["decode"]) for state in self.states]
 
     @property
     def weights_read(self) -> int:

@@ -72,7 +72,7 @@ def link(name: str) -> str:
 def _head(card: Card, descendants: Sequence[str]) -> str:
     entry, facts = card.entry, []
     if entry.date:
-        facts.append(f"<dt>published</dt><dd>{entry.date}</dd>")
+        facts.append(f"<dt>published</dt><dd>{escape(entry.date)}</dd>")
     if entry.repository:
         facts.append(
             f'<dt>weights</dt><dd><a href="https://huggingface.co/{entry.repository}">{entry.repository}</a></dd>'
@@ -105,8 +105,8 @@ def _without_specification(card: Card) -> str:
     command = f"archetype gallery add {entry.repository}"
     return (
         '<section class="grey"><h2>Its sizes are not known here</h2>'
-        f"<p>Models of the type <code>{entry.type}</code> are read, but this model's config.json was not at hand. "
-        f"This makes its card:</p><pre>{command}</pre>{published}"
+        f"<p>Models of the type <code>{escape(entry.type)}</code> are read, but this model's "
+        f"config.json was not at hand. This makes its card:</p><pre>{command}</pre>{published}"
         "</section>"
     )
 
@@ -192,7 +192,7 @@ def _changes(card: Card) -> str:
         return f'<section id="changes"><h2>Nothing differs from {link(entry.ancestor)}</h2></section>'
     lines = [line if len(line) <= MOST_WORDS else f"{line[:MOST_WORDS]} ..." for line in card.changes]
     text = "\n".join(f"  {_quoted(line)}" for line in lines)
-    count = f"{len(lines)} change{'s' * (len(lines) != 1)}"
+    count = f"{card.num_changes} change{'s' * (card.num_changes != 1)}"
     picture = f"{entry.id}-changes.svg"
     return (
         f'<section id="changes"><h2>{count} from {link(entry.ancestor)}</h2>'
@@ -277,7 +277,7 @@ def _item(card: Card) -> str:
     state = size(card.report.state["bytes_per_token"]) + " a token" if card.spec is not None else ""
     return (
         f'<li class="{card.kind}" data-id="{entry.id}"><a href="{entry.id}.html">{escape(entry.name)}</a>'
-        f"<time>{entry.date}</time><span>{escape(', '.join(counts))}</span>"
+        f"<time>{escape(entry.date)}</time><span>{escape(', '.join(counts))}</span>"
         f'<span class="state">{state}</span><span class="signs">{signs}</span><p>{escape(entry.why)}</p></li>'
     )
 
@@ -291,7 +291,7 @@ def _search_data(cards: Sequence[Card]) -> str:
             [names.setdefault(name, len(names)), *(_found(value) for value in values)]
             for name, values in card.fields.items()
         ]
-        points = [[point.length, point.state] for point in card.points] if card.spec is not None else []
+        points = card.states if card.spec is not None else []
         models[card.entry.id] = [fields, points]
     data = json.dumps({"names": list(names), "models": models}, separators=(",", ":"))
     return data.replace("</", "<\\/")
@@ -313,10 +313,10 @@ def _tree(cards: Sequence[Card]) -> str:
         entry, inner = card.entry, ""
         if card.changes:
             lines = "\n".join(line if len(line) < 120 else f"{line[:117]}..." for line in card.changes)
-            count = f"{len(card.changes)} change{'s' * (len(card.changes) > 1)}"
+            count = f"{card.num_changes} change{'s' * (card.num_changes > 1)}"
             outside = "" if entry.ancestor in ids else f" from {escape(entry.ancestor)}"
             inner = (
-                f'<details><summary><meter min="0" max="16" value="{len(card.changes)}">{count}</meter> '
+                f'<details><summary><meter min="0" max="16" value="{card.num_changes}">{count}</meter> '
                 f"{count}{outside}</summary><pre>{escape(lines)}</pre></details>"
             )
         elif card.ancestor is not None:

@@ -1,6 +1,7 @@
 """The gallery as a folder of files: pages, diagrams, specifications, and the table as JSON and CSV."""
 
 import csv
+import difflib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,15 +27,19 @@ ASSETS = ("gallery.css", "gallery.js")
 FOLDER = Path(__file__).parent
 
 
-def write_site(folder: Path, added: Sequence[Entry] = (), editor: str = EDITOR) -> list[Card]:
+def write_site(folder: Path, added: Sequence[Entry] = (), only: Sequence[str] = (), editor: str = EDITOR) -> list[Card]:
     """Write the gallery into a folder and return its cards.
 
     Args:
         folder: where the files are written; other files in it stay.
         added: further models, such as those of `added_to(folder)`.
+        only: ids of the models of the package that are written (default: all).
         editor: address of the web UI.
+
+    Raises:
+        SpecError: there is no model with one of these ids.
     """
-    cards = all_cards(added)
+    cards = all_cards(added, only)
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in shared_files(cards):
         atomic.write_bytes(folder / name, data)
@@ -44,9 +49,19 @@ def write_site(folder: Path, added: Sequence[Entry] = (), editor: str = EDITOR) 
     return cards
 
 
-def all_cards(added: Sequence[Entry] = ()) -> list[Card]:
-    """Return the cards of all models by date; undated ones are last. An added model replaces one of the same id."""
-    models = {**entries(), **{entry.id: entry for entry in added}}
+def all_cards(added: Sequence[Entry] = (), only: Sequence[str] = ()) -> list[Card]:
+    """Return the cards of all models by date; undated ones are last. An added model replaces one of the same id.
+
+    Raises:
+        SpecError: there is no model with one of the ids in `only`.
+    """
+    for name in only:
+        if name not in entries():
+            close = difflib.get_close_matches(name, entries(), n=1, cutoff=0.5)
+            remedy = f"did you mean {close[0]}?" if close else "index.html of the whole gallery lists them"
+            raise SpecError("--only", f"the gallery has no {name!r:.60}", remedy)
+    models = {name: entry for name, entry in entries().items() if not only or name in only}
+    models |= {entry.id: entry for entry in added}
     return [card_of(entry) for entry in sorted(models.values(), key=lambda entry: entry.date or "9999")]
 
 

@@ -203,6 +203,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "parallel, shared norm": wired(kind="parallel", shared_norm=True),
     "batch norm": wired(kind="pre_norm", norm={"kind": "batch"}),
     "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
+    "interpolated": decoder(block(wiring="interpolated"), block(wiring="interpolated"), final_norm="l2"),
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
     "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),

@@ -57,6 +57,7 @@ def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
         st.builds(spec.LayerNorm, eps=eps, bias=st.booleans(), weight=st.just(False)),
         st.builds(spec.RMSNorm, eps=eps, unit_offset=st.booleans()),
         st.builds(spec.RMSNorm, eps=eps, weight=st.just(False)),
+        st.builds(spec.L2Norm, eps=eps),
     )
 
 
@@ -506,7 +507,7 @@ def blocks(
     norms_of = {"norm": norm, **by_content}
     wirings: list[spec.Wiring] = [
         spec.PreNorm(**norms_of), spec.PostNorm(**norms_of), spec.SandwichNorm(**norms_of, mixer_post_norm=norm),
-        spec.OutputNorm(**norms_of), spec.Plain(),
+        spec.OutputNorm(**norms_of), spec.Plain(), spec.Interpolated(**norms_of, rate=draw(positive(0.05, 1.0, wild))),
     ]  # fmt: skip
     if not feedforward.is_absent and not mixer.is_absent and not cross:
         wirings.append(spec.ParallelResidual(**norms_of) if by_content else

@@ -66,8 +66,8 @@ def test_sparse_mixer_draws_experts_in_training_as_phi_moe_does() -> None:
 def test_the_gradient_is_that_of_the_weights_as_if_none_were_divided() -> None:
     torch.manual_seed(0)
     logits = LOGITS.clone().requires_grad_()
-    made = router().train()
-    weights, chosen = made.choose(logits, 1)
+    module = router().train()
+    weights, chosen = module.choose(logits, 1)
     weights.sum().backward()
     again = LOGITS.clone().requires_grad_()
     best = again.detach().max(-1, keepdim=True).values

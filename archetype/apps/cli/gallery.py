@@ -32,15 +32,18 @@ app = typer.Typer(
     epilog="`archetype gallery` is short for `archetype gallery write`.",
 )
 To = Annotated[Path, typer.Option("--to", "-o", "--output", help="Folder of the site.")]
+Only = Annotated[
+    str, typer.Option(metavar="ID,...", help="Write only these models, such as kimi-k2,glm-5.  [default: all]")
+]
 FOLDER = Path("gallery")
 
 
 @app.command(cls=Verb)
-def write(to: To = FOLDER) -> None:
+def write(to: To = FOLDER, only: Only = "") -> None:
     """Write the site, with the models that were added to it, and print the address of its first page."""
     from archetype.gallery.site import added_to, write_site
 
-    write_site(to, added_to(to))
+    write_site(to, added_to(to), _ids(only))
     print(to / "index.html")
 
 
@@ -56,6 +59,7 @@ def add(
     ] = "",
     date: Annotated[str, typer.Option(metavar="YYYY-MM-DD", help="Date of its publication.")] = "",
     why: Annotated[str, typer.Option(help="Why it matters, in one sentence.")] = "",
+    only: Only = "",
 ) -> None:
     """Add a card for a model from its configuration alone, and write the site again.
 
@@ -72,11 +76,15 @@ def add(
         raise SpecError("--ancestor", f"{ancestor!r:.40} is neither in the gallery nor a preset", "see its index.html")
     entry = _entry(source, name, ancestor, date, why)
     others = [other for other in added_to(to) if other.id != entry.id]
+    write_site(to, [*others, entry], _ids(only))
     save_added(to, [*others, entry])
-    write_site(to, [*others, entry])
     if entry.evidence.needs:
         print(f"archetype: {source}: needs {entry.evidence.needs}", file=sys.stderr)
     print(to / f"{entry.id}.html")
+
+
+def _ids(only: str) -> list[str]:
+    return [name.strip() for name in only.split(",") if name.strip()]
 
 
 def _entry(source: str, name: str | None, ancestor: str, date: str, why: str) -> "Entry":
@@ -92,7 +100,8 @@ def _entry(source: str, name: str | None, ancestor: str, date: str, why: str) ->
     from archetype.io.yaml import read_mapping
 
     repository = source.partition("@")[0] if is_name(source) else ""
-    title = name or (repository or Path(source).resolve().stem).rpartition("/")[2]
+    place = Path(source).resolve()
+    title = name or repository.rpartition("/")[2] or (place.parent.name if place.name == "config.json" else place.stem)
     slug = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-.") or "model"
     known = (entry for entry in entries().values() if repository and entry.repository == repository)
     entry = next(known, Entry(slug, title, repository, ""))

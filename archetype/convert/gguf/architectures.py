@@ -20,7 +20,6 @@ from archetype.families.gemma2 import gemma2
 from archetype.families.gemma3_text import gemma3_text
 from archetype.families.gpt2 import gpt2
 from archetype.families.keys import ConfigTable, Expected, Row
-from archetype.families.mamba import mamba
 from archetype.families.mpt import mpt
 from archetype.families.qwen2 import qwen2
 from archetype.families.qwen3 import qwen3
@@ -87,13 +86,6 @@ GGUF: dict[str, Gguf] = {
     "bloom": _fused("bloom", _standard(bloom), GELUTanh()),
     # llama.cpp only has the tanh approximation of GELU; its converter uses it for MPT's exact GELU, as for BERT's
     "mpt": _fused("mpt", _standard(mpt, *ALIBI), GELU()),
-    "mamba": Gguf(
-        "mamba",
-        ConfigTable(mamba, decoders.MAMBA, parts=decoders.MAMBA_PARTS),
-        decoders.SCANS,
-        changes.STATES,
-        decoder_check(decoders.check_mamba, None),
-    ),
     "bert": Gguf(
         "bert",
         ConfigTable(partial(bert, head=NoHead()), encoders.BERT, Encoder, encoders.BERT_PARTS),

@@ -56,13 +56,14 @@ def gguf_family(model: ModelSpec, family: Family | None = None) -> Family:
         registered = family_for(model)
     except CheckpointError as error:
         closest = error
-    if registered is not None and registered.name in GGUF:
-        return registered
+    is_known = registered is not None and registered.name in GGUF
     body = as_mean(model)
     shapes = cache(lambda: shapes_of(build_on_meta(body)))
-    for name, target in GGUF.items():
+    for name, target in sorted(GGUF.items(), key=lambda item: registered is None or item[0] != registered.name):
         if _reason(target, body, shapes) is None:
             return FAMILIES[name] if name in FAMILIES else Family(name, {})
+    if registered is not None and is_known:
+        return registered  # whose reason names a field
     raise closest or _unknown(model.kind if registered is None else registered.name)
 
 

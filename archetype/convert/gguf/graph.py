@@ -171,6 +171,7 @@ class Graph:
         activation: activation of feed-forward parts and experts.
         gated: whether they have a gate.
         interleaved: whether rotary positions turn the pairs (2p, 2p + 1) of the model's features.
+        whole: whether heads must be rotated as a whole, since the file has their rows in the order of pairs.
         rotates: (layer, whether it has a window, whether any layer has one) -> whether it has rotary positions.
         unrotated: whether `rope.scaling.finetuned: false` says that no layer has positions (Granite 4).
         truncate: whether the ramp of YaRN is rounded to whole pairs.
@@ -205,6 +206,7 @@ class Graph:
     activation: Activation = SILU
     gated: bool = True
     interleaved: bool = False
+    whole: bool = False
     rotates: Callable[[int, bool, bool], bool] = _always
     unrotated: bool = False
     truncate: bool = True
@@ -416,6 +418,8 @@ class Graph:
         keys = layer.keys
         finetuned = keys.flag("rope.scaling.finetuned", True) if self.unrotated else True
         dim = keys.size("rope.dimension_count", head_dim)
+        if self.whole:
+            keys.expect("rope.dimension_count", head_dim, "partially rotated heads")
         theta = keys.positive("rope.freq_base", 10_000.0)
         scaling = read_scaling(keys, theta, dim, self.truncate)
         if self.sections and keys.get("rope.dimension_sections", [0] * 4)[3:] != [0]:
@@ -491,7 +495,7 @@ class Graph:
         # attention, recurrent mixers and windows
         mixers = [block.mixer for block in decoder.layers]
         # a layer without attention has no heads
-        keys: Keys = {"attention.head_count": 0, "attention.head_count_kv": 0}
+        keys: Keys = {"attention.head_count": 0}
         for part in self.mixers:
             chosen = next((mixer for mixer in mixers if isinstance(mixer, part.kind)), None)
             if chosen is not None:
@@ -511,8 +515,8 @@ class Graph:
         keys["attention.head_count"] = _alike([size.num_heads for size in sizes])
         keys["attention.head_count_kv"] = _alike([size.num_kv_heads for size in sizes])
         keys |= {"attention.key_length": first.head_dim, "attention.value_length": first.head_dim}
-        if "attention" in self.scales:
-            keys["attention.scale"] = attentions[0].scale or first.head_dim**-0.5
+        if "attention" in self.scales and attentions[0].scale is not None:
+            keys["attention.scale"] = attentions[0].scale
         if self.clip and attentions[0].clip_qkv is not None:
             keys["attention.clamp_kqv"] = attentions[0].clip_qkv
         return keys | self._write_windows(decoder) | self._write_positions(attentions, first.head_dim)
@@ -540,6 +544,8 @@ class Graph:
         full = next((mixer for mixer in rotated if not _window(mixer.pattern)), rotated[0])
         local = next((mixer for mixer in rotated if _window(mixer.pattern)), full)
         position, local_position = (expect_kind(Rotary, mixer.position, "position") for mixer in (full, local))
+        if self.whole and position.dim not in (None, head_dim):
+            raise unsupported("layers[*].mixer.position.dim", "partially rotated heads here")
         keys |= {"rope.dimension_count": position.dim or head_dim, "rope.freq_base": position.theta}
         if self.sections:
             pairs = (position.dim or head_dim) // 2

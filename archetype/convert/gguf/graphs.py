@@ -13,7 +13,7 @@ from archetype.convert.gguf import changes, deepseek2
 from archetype.convert.gguf.changes import Change
 from archetype.convert.gguf.decoders import without_windows
 from archetype.convert.gguf.graph import Graph, Layer, OtherMixer, Routing, Windows, plain
-from archetype.convert.gguf.keys import Gguf, Keys
+from archetype.convert.gguf.keys import Gguf, Keys, unsupported
 from archetype.families.rules import Rule, weight_rules
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
@@ -23,9 +23,10 @@ from archetype.parts.embedding.spec import Embedding
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.mamba.spec import Mamba
 from archetype.parts.mamba2.spec import Mamba2
-from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
 from archetype.parts.position.spec import Learned
 from archetype.parts.short_convolution.spec import ShortConvolution
+from archetype.roles.norm import Norm
 
 OUTER = """
     token_embd                       embedding.token
@@ -124,24 +125,36 @@ DELTA = """
 """
 
 
+EXPANSION = 2  # of Mamba's channels, a constant of llama.cpp
+
+
 def _read_mamba(layer: Layer, eps: float) -> Mamba:
     keys = layer.keys
-    keys.expect("ssm.inner_size", 2 * keys.size("embedding_length"), "another expansion")
-    rank, d_model = keys.size("ssm.time_step_rank"), keys.size("embedding_length")
+    norm: Norm = NoNorm()
+    if layer.has("ssm_dt_norm.weight"):
+        norm = RMSNorm(eps=eps)
+    elif keys.flag("ssm.dt_b_c_rms", False):
+        norm = RMSNorm(eps=eps, weight=False)
+    rank, d_model, inner = (keys.size(f) for f in ("ssm.time_step_rank", "embedding_length", "ssm.inner_size"))
+    if inner != EXPANSION * d_model:
+        raise keys.error("ssm.inner_size", f"{inner} is not {EXPANSION} x {d_model}", "fix the file")
     return Mamba(
         state_size=keys.size("ssm.state_size"),
         conv_kernel=keys.size("ssm.conv_kernel"),
         dt_rank=None if rank == -(-d_model // 16) else rank,
-        norm=RMSNorm(eps=eps),
+        norm=norm,
     )
 
 
 def _write_mamba(mixer: Any, decoder: Decoder) -> Keys:
+    if mixer.expand != EXPANSION:
+        raise unsupported("layers[0].mixer.expand", f"{mixer.expand!r} here, only {EXPANSION}")
     return {
         "ssm.conv_kernel": mixer.conv_kernel,
         "ssm.inner_size": mixer.expand * decoder.d_model,
         "ssm.state_size": mixer.state_size,
         "ssm.time_step_rank": mixer.rank(decoder.d_model),
+        **({"ssm.dt_b_c_rms": True} if not mixer.norm.is_absent and not mixer.norm.weight else {}),
     }
 
 
@@ -236,6 +249,7 @@ def _row(
     **further: Any,
 ) -> Gguf:
     settings = {"computed": plain} | further
+    graph = replace(graph, whole=changes.PAIRED[0] in changed)
     return Gguf(name, graph, rules or weight_rules("\n".join((OUTER, *tables))), changed, **settings)
 
 
@@ -578,6 +592,7 @@ ROWS: dict[str, Gguf] = {
         ATTENTION,
         NETWORK,
     ),
+    "mamba": _row("mamba", Graph(mixers=(MAMBA,), apart=True), SINGLE, SCAN, changed=STATES),
     "mamba2": _row(
         "mamba2",
         Graph(mixers=(MAMBA_2,), apart=True),
@@ -770,6 +785,8 @@ ROWS |= {
         "qwen3_5_text": ("qwen3_5",),
         "qwen3_5_moe_text": ("qwen3_5_moe",),
         "glm4_moe": ("solar_open",),
+        "mamba": ("falcon_mamba",),
+        "granitemoehybrid": ("bamba",),
         "deepseek_v2": ("deepseek_v3", "glm4_moe_lite", "youtu", "sarvam_mla"),
     }.items()
     for name in names

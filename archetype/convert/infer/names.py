@@ -12,6 +12,8 @@ LEFT_OUT = re.compile(
     r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|connector)\..*"
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
 )
+# Names of the part for text in files of several modalities.
+TEXT_PARTS = ("language_model", "text_model")
 # Causal masks of older files, which are scalars or have four dimensions.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
 # Integer tables that every library computes and no checkpoint needs.

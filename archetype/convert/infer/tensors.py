@@ -14,6 +14,7 @@ from archetype.convert.infer.names import (
     OUTER,
     OUTPUT_SCALE,
     SPARSE,
+    TEXT_PARTS,
     is_of_shared_keys,
     prediction_tensors,
     read_name,
@@ -106,8 +107,8 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     Raises:
         CheckpointError: a tensor is unknown. The error names the unsupported part if the tensor names reveal it.
     """
-    predicting = set(prediction_tensors(info.shapes))
-    left_out = [name for name in info.shapes if name in predicting or _has_no_use(info, name)]
+    predicting, others = set(prediction_tensors(info.shapes)), _outside_text(info)
+    left_out = [name for name in info.shapes if name in predicting or name in others or _has_no_use(info, name)]
     used = [name for name in info.shapes if name not in set(left_out)]
     prefix, indices = _numbered_layers(info, used)
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
@@ -147,6 +148,16 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
     if is_of_shared_keys(name, info.config):
         return True
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)
+
+
+def _outside_text(info: CheckpointInfo) -> set[str]:
+    # in a file of several modalities, whatever is neither in the part of the text nor its head
+    if info.outer_type == info.type:
+        return set()
+    for part in TEXT_PARTS:
+        if any(re.fullmatch(rf"(.*\.)?{part}\..*", name) for name in info.shapes):
+            return {name for name in info.shapes if not re.fullmatch(rf"(.*\.)?({part}|lm_head)\..*", name)}
+    return set()
 
 
 def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[int]]:

@@ -72,6 +72,7 @@ class BlockCost:
                 content_counts[table] = content_counts.get(table, ZERO) + self.vocabulary * features
             counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", content_counts) | {f"{name}_post_norm": post_norm}
             counts |= {f"{name}_residual": residuals[name].parameters()}
+            counts |= prefixed(f"{name}_", self.wiring.further_parameters(name))
         counts["wiring"] = self.wiring.own_parameters()
         return counts | ({"output_scale": constant(1)} if self.block.output_scale else {})
 
@@ -147,6 +148,19 @@ class NormedResidualCost(WiringCost):
 @cost_of(spec.SandwichNorm)
 class SandwichNormCost(NormedResidualCost):
     norms = ("norm", "post_norm")
+
+
+@cost_of(spec.Interpolated)
+class InterpolatedCost(SandwichNormCost):
+    """Cost of two norms and a vector of rates for each sublayer."""
+
+    def further_parameters(self, content: str) -> Counts:
+        return {"rate": self.d}
+
+    def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
+        # the steps, and the rates by which they are multiplied
+        steps = len(contents) * (work.tokens + 1) * self.d.value * FLOAT32
+        return super().saved_activations(contents, work) + steps
 
 
 @cost_of(spec.ParallelResidual)

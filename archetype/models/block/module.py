@@ -171,6 +171,34 @@ class SandwichBlock(Block):
         return x
 
 
+@module_for(spec.Interpolated)
+class InterpolatedBlock(Block):
+    """h + |a| (norm'(F(h)) - h) with h = norm(x) (Loshchilov 2024, equations 10 and 11)."""
+
+    norms = ("norm", "post_norm")
+
+    def __init__(self, block: spec.Block, place: Place) -> None:
+        super().__init__(block, place)
+        assert isinstance(block.wiring, spec.Interpolated)
+        self.stored_rate = block.wiring.stored(place.d_model)
+        self.rate_scale = block.wiring.rate / self.stored_rate
+        for content in self.contents:
+            self.register_parameter(f"{content}_rate", nn.Parameter(torch.empty(place.d_model)))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        tensor.fill_(self.stored_rate)
+        return True
+
+    def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
+        for content in self.contents:
+            h = normalize_stream(self.norm(content), x, context)  # (B, T, D); the stream stays in float32
+            y = self.content(content)(cast_for_products(h), context, self.own_state(content, context, state))
+            y = normalize_stream(getattr(self, f"{content}_post_norm"), y.to(h.dtype), context)
+            rate = self.get_parameter(f"{content}_rate").abs() * self.rate_scale
+            x = h + rate.to(h.dtype) * self.branch(y - h)
+        return x
+
+
 @module_for(spec.OutputNorm)
 class OutputNormBlock(Block):
     """x + norm(F(x)) (Liu 2021; OLMo 2)."""

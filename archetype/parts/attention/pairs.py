@@ -73,7 +73,7 @@ class MaskedPairs:
             # padding comes last, so a causal rule hides it from every token
             if not self.causal and context.num_tokens is not None:
                 allowed = allowed & present_keys(context.num_tokens, keys[0])
-            return context.within_documents(allowed)
+            return context.between_copies(context.within_documents(allowed))
 
         return context.cached(self.pairs_key, pairs)
 

@@ -345,6 +345,10 @@ class Attention(Mixer):
             invalid("pattern.global_projections", cause, "remove it, or use an encoder")
 
     @property
+    def block_length(self) -> int | None:
+        return self.pattern.block_length
+
+    @property
     def stack_bias(self) -> tuple[RelativeBias, int] | None:
         return (self.position, self.num_heads) if isinstance(self.position, RelativeBias) else None
 

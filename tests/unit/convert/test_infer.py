@@ -178,7 +178,7 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
         ("model.layers.0.attn.attn_sink", "attention sinks of another form"),
         ("model.layers.0.self_attn.gate_bias", "another form of gate on the attention output"),
         ("model.layers.0.self_attn.lambda_q1", "differential attention"),
-        ("model.layers.0.mlp.act_fn.beta", "an activation with parameters"),
+        ("model.layers.0.mlp.act_fn.gamma", "an activation with parameters"),
         ("model.layers.0.mlp.ffn_sub_norm.weight", "a norm where no wiring here has one"),
     ],
 )
