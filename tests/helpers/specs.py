@@ -136,6 +136,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "keys of another layer, window": reading(pattern={"kind": "window", "size": 5}, qk_norm={"kind": "rms"}),
     "latent": mixed(**LATENT),
     "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
+    "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
+    "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
     "index": attending(index=INDEX, sinks=True),
     "latent, index": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, index=INDEX),
     "rnn": mixed(kind="rnn"),
