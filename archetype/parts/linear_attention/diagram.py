@@ -24,7 +24,9 @@ def linear_attention(part: LinearAttention, modules: frozenset[str]) -> Inside:
     rule = "S = a S + k vᵀ" if part.decay.kind != "none" else "S = S + k vᵀ"
     inputs = reading if decay is None else (*reading, "decay")
     parts = ("scores", "mixture", "memory")
-    cells.append(Cell("rule", 0, row, inputs, width, rule, parts, shape="(B, T, HQ)" if part.v_head_dim else "(B, T, HP)"))
+    cells.append(
+        Cell("rule", 0, row, inputs, width, rule, parts, shape="(B, T, HQ)" if part.v_head_dim else "(B, T, HP)")
+    )
     gates = ("rule", "gate") if part.gate != "none" else ("rule",)
     gate = {"none": "", "silu": " × SiLU(gate)", "sigmoid": " × σ(gate)"}[part.gate]
     cells.append(Cell("norm", 0, row + 1, gates, width, f"norm(y){gate}", slim=True, kind="norm", gives="o.in"))
