@@ -153,7 +153,7 @@ def test_in_pieces_as_at_once_and_padding_changes_nothing(name: str) -> None:
 
 @torch.no_grad()
 def test_lightning_attention_of_minimax() -> None:
-    """In its second layer of three, whose decays are slower; there each head's queries, keys and values are together."""
+    """In its second layer of three, whose decays are slower; queries, keys and values of a head lie together there."""
     config = MiniMaxConfig(
         hidden_size=D, num_attention_heads=H, head_dim=P, num_hidden_layers=3, block_size=8,
         layer_types=["linear_attention"] * 3,
