@@ -92,7 +92,8 @@ class MeasuredResidualCost(ResidualCost):
         return saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
 
     def exit(self, num_layers: int) -> "MeasuredExitCost | None":
-        module = on_meta(lambda: build_exit(self.part, replace(place_for(self.d), layer=num_layers)))
+        with META:
+            module = build_exit(self.part, replace(place_for(self.d), layer=num_layers))
         return None if module is None else MeasuredExitCost(self.part, self.d, module)
 
     def _pass(self, batch: int, length: int) -> Tensor:
@@ -118,7 +119,8 @@ def _without_contents(layer: Layer | None) -> nn.Module | None:
     # the layer's block with contents that return zeros; None outside a layer
     if layer is None:
         return None
-    block = on_meta(lambda: build_block(layer.block, replace(layer.place, residual=None)))
+    plain = layer.block.replace(output_scale=False)  # which BlockCost counts
+    block = on_meta(lambda: build_block(plain, replace(layer.place, residual=None)))
     for name in layer.block.contents:
         setattr(block, name, Passing())
     return block

@@ -205,6 +205,9 @@ class WiringCost(PartCost, ABC):
     def own_parameters(self) -> Formula:
         return ZERO  # parameters of a block outside its contents and their norms
 
+    def further_parameters(self, content: str) -> Counts:
+        return {}  # of the block for one of its contents, besides its norms, by the end of the module's name
+
     def flops(self, tokens: Formula) -> Formula:
         return ZERO  # FLOPs of matrix products outside the contents
 

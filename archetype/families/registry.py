@@ -30,6 +30,7 @@ SPELLINGS = {
         "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "ernie",
         "megatron-bert", "electra", "roformer", "distilbert", "mpnet", "nomic_bert", "gte",
     ),
+    "diffusion": ("llada", "Dream"),
     "pictures": ("deit", "vit_msn", "ijepa"),
     "deberta_v2": ("deberta-v2",),
     "gte_new": ("new",),

@@ -43,6 +43,7 @@ class MixerQuirks:
     reversed: bool = False  # rotary pairs are rotated in the opposite direction
     # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
     head_dim_replaced: bool = False
+    value_norm: bool = False  # values have an RMSNorm without weights
     unrotated: bool = False  # latent attention has no rotary positions, whatever its keys say
     alibi: bool = False  # attention has ALiBi biases, though no key of config.json says so
 
@@ -104,6 +105,9 @@ class CheckpointMixer(ABC):
     @property
     @abstractmethod
     def number(self) -> int: ...  # index of the layer
+
+    @abstractmethod
+    def block_of(self, layer: int) -> int: ...  # index of the block that has the mixer of a layer of the file
 
     @abstractmethod
     def entry(self, key: str) -> Any:

@@ -67,6 +67,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.spec.scaling import *
     from archetype.spec.serialize import *
     from archetype.spec.sizes import *
+    from archetype.spec.steps import *
 
 
 @cache

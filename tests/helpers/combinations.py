@@ -64,6 +64,8 @@ SCORES: dict[str, dict[str, Any]] = {
         "query_scale": spec.QueryScale(beta=0.5, length=3),
     },
     "additive": {"score": "additive"},
+    "values": {"v_head_dim": 5, "value_norm": spec.LayerNorm(), "value_scale": 0.7},
+    "keys-as-values": {"keys_as_values": True, "qk_norm": spec.RMSNorm(), "value_norm": spec.RMSNorm(weight=False)},
 }
 LATENT = spec.LatentAttention(num_heads=2, kv_lora_rank=3, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=5)
 MIXERS: dict[str, spec.Mixer] = {
@@ -148,7 +150,7 @@ def settled(c: Combination) -> Combination | None:
     contradictions = (
         c["wiring"].startswith("parallel") and c["feedforward"] == "none",
         additive and (rotary or c["pattern"] != "full"),
-        c["position"] == "alibi" and c["pattern"] == "global-window",
+        (c["position"] == "alibi" or c["score"] == "keys-as-values") and c["pattern"] == "global-window",
     )
     return None if any(contradictions) else c
 
@@ -165,8 +167,9 @@ def combined(combination: Combination) -> spec.Decoder:
         "parallel-shared": spec.ParallelResidual(norm=norm, shared_norm=True),
         "plain": spec.Plain(),
     }
+    biases = spec.ProjectionBiases(q=True, v="keys_as_values" not in SCORES[c["score"]])
     attention = spec.Attention(
-        num_heads=4, num_kv_heads=int(c["kv_heads"]), head_dim=4, bias=spec.ProjectionBiases(q=True, v=True),
+        num_heads=4, num_kv_heads=int(c["kv_heads"]), head_dim=4, bias=biases,
         position=POSITIONS[c["position"]], pattern=PATTERNS[c["pattern"]], **SCORES[c["score"]],
     )  # fmt: skip
     block = spec.Block(

@@ -109,6 +109,16 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "softcap": attending(softcap=5.0),
     "sinks": attending(sinks=True),
     "sinks, tiles": attending(sinks=True, pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
+    "wide values": attending(v_head_dim=6, value_scale=0.7),
+    "wide values, tiles": attending(v_head_dim=6, sinks=True, pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
+    "narrow values": attending(
+        head_dim=6, v_head_dim=3, value_norm={"kind": "rms"}, pattern={"kind": "window", "size": 5}
+    ),
+    "keys as values": attending(keys_as_values=True, value_norm={"kind": "rms", "weight": False}),
+    "keys as values, normed": attending(
+        keys_as_values=True, value_norm={"kind": "rms", "weight": False}, qk_norm={"kind": "rms"}
+    ),
+    "output scale": decoder(block(output_scale=True), block(output_scale=True)),
     "query scale": attending(query_scale={"beta": 0.5, "length": 4}),
     "norm before positions": decoder(
         block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}, "norm_first": True}
@@ -244,6 +254,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "parallel, shared norm": wired(kind="parallel", shared_norm=True),
     "batch norm": wired(kind="pre_norm", norm={"kind": "batch"}),
     "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
+    "interpolated": decoder(block(wiring="interpolated"), block(wiring="interpolated"), final_norm="l2"),
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
     "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),
@@ -254,6 +265,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "value table": attending(value_embedding={}),
     "value table, gated": attending(value_embedding={"gate": {"features": 5}}, position={"kind": "rotary"}),
+    "sparse mixer": decoder(block(feedforward=experts(router={"kind": "sparse_mixer"}))),
     "hash": decoder(block(feedforward=experts(router={"kind": "hash"}))),
     "hash, weighed": decoder(
         block(feedforward=experts(router={"kind": "hash", "affinity": "sqrt_softplus", "renormalize": True}))

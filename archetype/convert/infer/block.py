@@ -21,12 +21,16 @@ from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, 
 from archetype.parts.activation.spec import Swish
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
-from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter
+from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
+# Kinds of routers by their score functions.
+ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
+    "softmax": SoftmaxRouter, "sigmoid": SigmoidRouter, "sqrtsoftplus": SqrtSoftplusRouter,
+}  # fmt: skip
 # Concatenated in either order, or interleaved row by row.
 GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
@@ -134,9 +138,13 @@ def _experts_per_token(info: CheckpointInfo) -> int:
 
 def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     # sigmoid if a key or the family says so; without a key, also if there is a selection bias, as in DeepSeek-V3
+    if info.quirks.sparse_mixer:
+        return SparseMixerRouter(jitter=info.positive(("router_jitter_noise",), 0.01))
     scoring, renormalize = info.first(SCORING), info.first(RENORMALIZE)
     if info.config.get("expert_selection_fn") == "softmax":  # softmax over the selected experts only
         renormalize = True
+    if scoring and scoring not in ROUTERS:
+        raise info.missing(f"{info.config.place}: {SCORING[0]}", f"the score function {scoring!r} of a router")
     sigmoid = scoring == "sigmoid"
     if not scoring:
         usual = expert_bias and not info.quirks.renormalize
@@ -144,7 +152,7 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     if renormalize is None:
         why = "no key says whether the weights of a token's experts sum to one"
         renormalize = info.settle("renormalize", (False, True), why)
-    kind = SigmoidRouter if sigmoid else SoftmaxRouter
+    kind = ROUTERS[scoring or ("sigmoid" if sigmoid else "softmax")]
     why = "no file says what the selection bias is added to"
     return kind(
         renormalize=bool(renormalize),

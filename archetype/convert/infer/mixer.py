@@ -50,6 +50,9 @@ class InferredMixer(CheckpointMixer):
         """Index of the layer."""
         return self.layer.number
 
+    def block_of(self, layer: int) -> int:
+        return layer * self.layer.num_blocks
+
     def entry(self, key: str) -> Any:
         """Return the value of a key, for this layer if it is a list; None if the key is absent."""
         values = self.config.get(key)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import ClassVar
 
-from archetype.cost.formula import ZERO, Counts, Formula, prefixed
+from archetype.cost.formula import ZERO, Counts, Formula, constant, prefixed
 from archetype.cost.registry import (
     Complexity,
     FeedForwardCost,
@@ -72,7 +72,9 @@ class BlockCost:
                 content_counts[table] = content_counts.get(table, ZERO) + self.vocabulary * features
             counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", content_counts) | {f"{name}_post_norm": post_norm}
             counts |= {f"{name}_residual": residuals[name].parameters()}
-        return counts | {"wiring": self.wiring.own_parameters()}
+            counts |= prefixed(f"{name}_", self.wiring.further_parameters(name))
+        counts["wiring"] = self.wiring.own_parameters()
+        return counts | ({"output_scale": constant(1)} if self.block.output_scale else {})
 
     def flops(self, work: Work) -> Counts:
         counts = prefixed("mixer.", self.mixer.flops(work))
@@ -101,7 +103,8 @@ class BlockCost:
         # dropout saves nothing: its kernel redraws the same numbers
         contents = sum(content.saved_activations(work) for content in self.contents.values())
         residuals = sum(residual.saved_activations(work) for residual in self.residuals.values())
-        return contents + residuals + self.wiring.saved_activations(tuple(self.contents), work)
+        scaled = work.tokens * self.d.value * FLOAT32 if self.block.output_scale else 0
+        return contents + residuals + scaled + self.wiring.saved_activations(tuple(self.contents), work)
 
 
 @cost_of(ResidualSum)
@@ -145,6 +148,19 @@ class NormedResidualCost(WiringCost):
 @cost_of(spec.SandwichNorm)
 class SandwichNormCost(NormedResidualCost):
     norms = ("norm", "post_norm")
+
+
+@cost_of(spec.Interpolated)
+class InterpolatedCost(SandwichNormCost):
+    """Cost of two norms and a vector of rates for each sublayer."""
+
+    def further_parameters(self, content: str) -> Counts:
+        return {"rate": self.d}
+
+    def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
+        # the steps, and the rates by which they are multiplied
+        steps = len(contents) * (work.tokens + 1) * self.d.value * FLOAT32
+        return super().saved_activations(contents, work) + steps
 
 
 @cost_of(spec.ParallelResidual)

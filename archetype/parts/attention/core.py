@@ -39,8 +39,13 @@ def attend(
     if kernels.records and (y := attend_few(kernels, q, k, v, score, mask, causal)) is not None:
         return y
     assert mask is None or not causal
+    value_width = v.shape[3]
     k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may have lower precision
     if score.is_scaled_product and (is_symbolic(q.shape[2]) or q.shape[2] > 1):
+        if q.shape[3] != value_width:
+            # torch's CPU kernel needs keys as wide as values; without the kernel all weights would be stored
+            q, k, v = _equally_wide(q, k, v)
+            return attend(q, k, v, score, mask, causal, kernels)[..., :value_width]
         if mask is None and not score.dropout and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
             return y
         if causal and not is_symbolic(q.shape[2]) and q.shape[2] != k.shape[2]:
@@ -61,6 +66,12 @@ def attend(
     weights = dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype)  # (B, H, T, S)
     # the H / K query heads of a key head become rows of one product: (B, K, H/K T, S) @ (B, K, S, Q)
     return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
+
+
+def _equally_wide(*tensors: Tensor) -> list[Tensor]:
+    # (..., P) each; zeros change no product of queries and keys, and those added to values are cut off again
+    features = max(x.shape[-1] for x in tensors)
+    return [nn.functional.pad(x, (0, features - x.shape[-1])) if x.shape[-1] < features else x for x in tensors]
 
 
 def attention_weights(

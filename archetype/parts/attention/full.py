@@ -6,7 +6,7 @@ from archetype.nn.context import ForwardContext
 from archetype.parts.attention.core import attend
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.pairs import MaskedPairs
-from archetype.parts.attention.projections import Heads
+from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction
 
 
@@ -15,7 +15,7 @@ class FullPairs(MaskedPairs):
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
-    ) -> Heads:
+    ) -> ValueHeads:
         if keys.positions is not None:
             causal = self.causal and context.is_last_of(keys.k.shape[2])
             mask = None if causal else self.allowed(context, keys.positions)

@@ -101,6 +101,9 @@ class MixtureOfExperts(nn.Module):
         logits: Float[Tensor, "N E"],
         chosen: Int[Tensor, "N k"] | None = None,
     ) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
+        if self.spec.router.weighs_choices:
+            weights, chosen = self.router.choose(logits, self.spec.experts_per_token)
+            return weights * self.spec.router.scale, chosen
         # a router by token id has already chosen
         chosen = self._best(affinities, logits) if chosen is None else chosen
         # from the affinities without the correction, which only changes the selection (DeepSeek-AI 2024b, equation 16)

@@ -110,6 +110,8 @@ class MixtureOfExperts(FeedForward):
             for name, is_set in (("groups", self.groups is not None), ("balance_loss", self.balance_loss > 0)):
                 if is_set:
                     invalid(name, "the router selects experts by token id", "remove it")
+        if self.router.weighs_choices and self.groups is not None:
+            invalid("groups", "the router chooses among all experts", "remove it")
         if self.groups is not None:
             groups, of = self.groups.groups_per_token, self.groups.num_groups
             if experts % of:

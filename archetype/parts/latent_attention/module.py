@@ -188,11 +188,8 @@ class LatentAttention(KeepsKeys, nn.Module):
         self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels
     ) -> Float[Tensor, "B H T Q"]:
         key, value = self.keys_and_values(latents)  # (B, H, S, P + R), (B, H, S, Q)
-        # torch's CPU kernel needs keys as wide as values; without the kernel all weights would be stored
-        wide = max(self.spec.head_dim, self.spec.v_head_dim)
-        q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
         score, causal = ScoreFunction(self.scale, dropout=self._dropout), self.causal and allowed is None
-        return attend(q, k, v, score, allowed, causal, kernels)[..., : self.spec.v_head_dim]
+        return attend(torch.cat(queries, dim=-1), key, value, score, allowed, causal, kernels)
 
     def _absorbed(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
         # q (c Wuk)^T = (q Wuk^T) c^T: the latents serve as keys and values of one head shared by all query heads
@@ -258,9 +255,3 @@ def attend_to_latents(
         scales=scales,
     )
     return None if mixed is None else torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
-
-
-def _widened(x: Float[Tensor, "*dims P"], features: int) -> Float[Tensor, "*dims Q"]:
-    # zeros change no product of queries and keys; those added to values are cut off again
-    missing = features - x.shape[-1]
-    return nn.functional.pad(x, (0, missing)) if missing else x

@@ -54,41 +54,41 @@ def test_the_two_gelus_are_not_the_same() -> None:
 
 
 def drawn(choice: spec.Activation) -> nn.Module:
-    made = activation(choice)
-    assert isinstance(made, nn.Module)
-    initialize(made, NormalInitialization(), 1, seed=0)
-    return made.double()
+    module = activation(choice)
+    assert isinstance(module, nn.Module)
+    initialize(module, NormalInitialization(), 1, seed=0)
+    return module.double()
 
 
 def test_xielu_is_its_formula_with_the_slopes_of_its_paper() -> None:
     """It begins with slopes of 0.8 on both sides, and its gradients are those of the formula."""
-    made = drawn(spec.XIELU())
+    module = drawn(spec.XIELU())
     x = torch.linspace(-6, 6, 97, dtype=torch.float64, requires_grad=True)
     values = [0.8 * v * v + 0.5 * v if v > 0 else 0.8 * (math.expm1(min(v, -1e-6)) - v) + 0.5 * v for v in x.tolist()]
-    torch.testing.assert_close(made(x), torch.tensor(values, dtype=torch.float64), rtol=1e-6, atol=1e-9)
-    assert torch.autograd.gradcheck(made, x + 0.03)  # away from 0, where the slope jumps
+    torch.testing.assert_close(module(x), torch.tensor(values, dtype=torch.float64), rtol=1e-6, atol=1e-9)
+    assert torch.autograd.gradcheck(module, x + 0.03)  # away from 0, where the slope jumps
     for name in ("alpha_p", "alpha_n"):
-        parameter = getattr(made, name)
-        made.zero_grad()
-        made(x).sum().backward()
+        parameter = getattr(module, name)
+        module.zero_grad()
+        module(x).sum().backward()
         step = torch.full_like(parameter, 1e-6)
         with torch.no_grad():
             parameter.add_(step)
-            above = made(x).sum()
+            above = module(x).sum()
             parameter.sub_(2 * step)
-            below = made(x).sum()
+            below = module(x).sum()
             parameter.add_(step)
         torch.testing.assert_close(parameter.grad, (above - below)[None] / 2e-6, rtol=1e-6, atol=1e-8)
 
 
 def test_poly_norm_is_a_sum_of_normed_powers() -> None:
-    made = randomize(drawn(spec.PolyNorm(eps=1e-3)))
+    module = randomize(drawn(spec.PolyNorm(eps=1e-3)))
     x = torch.randn(3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     normed = [nn.functional.rms_norm(x**power, (7,), eps=1e-3) for power in (3, 2, 1)]
-    expected = sum(weight * y for weight, y in zip(made.weight, normed, strict=True)) + made.bias
-    assert distance(made(x), expected) < 1e-12
-    made.weight.data[1] += 1.0
-    assert distance(made(x), expected) > 1e-2
+    expected = sum(weight * y for weight, y in zip(module.weight, normed, strict=True)) + module.bias
+    assert distance(module(x), expected) < 1e-12
+    module.weight.data[1] += 1.0
+    assert distance(module(x), expected) > 1e-2
 
 
 TRAINED = ["xielu", "poly_norm"]

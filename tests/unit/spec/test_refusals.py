@@ -219,8 +219,8 @@ DISAGREEING = [
     (MIXER, attention(pattern={"kind": "bigbird", "seed": -1}),
      "layers[3].mixer.pattern.seed: -1 is too small; use at least 0"),
     (MIXER, attention(pattern={"kind": "windows", "size": 4}),
-     "layers[3].mixer.pattern: 'windows' is not a kind of pattern (full, window, chunked, strided, fixed, "
-     "global_window, bigbird); did you mean window?"),
+     "layers[3].mixer.pattern: 'windows' is not a kind of pattern (full, window, chunked, block_causal, strided, "
+      "fixed, global_window, bigbird); did you mean window?"),
     # positions
     (MIXER, attention(position=RELATIVE | {"num_buckets": 6}),
      "layers[3].mixer.position.num_buckets: 6 cannot be halved twice; use a multiple of 4"),
