@@ -57,9 +57,10 @@ class LinearAttentionCost(MixerCost):
     def flops(self, work: Work) -> Counts:
         rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        pairs = symbol("A_e", chunks.earlier) if self.by_channel else chunks.pairs
         return counts | without_zero(
             {
-                "scores": rows * (chunks.earlier if self.by_channel else chunks.pairs) * self.keys,
+                "scores": rows * pairs * self.keys,
                 "mixture": rows * chunks.pairs * self.values,
                 "memory": rows * chunks.memory_products(2, 1) * self.head_dim * self.values,
             }
