@@ -43,7 +43,7 @@ class LinearAttention(nn.Module):
     Projections of low rank are a_up(a_down(x)) and gate_up(gate_down(x)).
     """
 
-    probes: ClassVar = {"q": "B T H P", "k": "B T H P", "v": "B T H Q", "log_decay": "B T H *dims"}
+    probes: ClassVar = {"q": "B T H P", "k": "B T H P", "v": "B T H Q", "log_decay": "b T H *dims"}
 
     def __init__(self, mixer: spec.LinearAttention, place: Place) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class LinearAttention(nn.Module):
             state.conv = conv.to(state.conv.dtype)
             inputs = list(u.split([*self.widths.values()], dim=-1))
         parts = dict(zip(self.widths, (part.to(exact).unflatten(-1, heads) for part in inputs), strict=True))
-        a = self._log_decay(x, exact)  # (B, T, H) or (B, T, H, P)
+        a = self._log_decay(x, exact)  # (b, T, H) or (B, T, H, P)
         q = self._prepared("q", parts["q"], context) * (mixer.scale or self.sizes[0] ** -0.5)
         # with keys from the decay, 1 - exp(a) without cancellation
         k = self._prepared("k", parts["k"] if "k" in parts else -torch.expm1(a), context)
@@ -134,7 +134,7 @@ class LinearAttention(nn.Module):
             y = self.get_submodule(f"{name}_up")(self.get_submodule(f"{name}_down")(x))
         return y
 
-    def _log_decay(self, x: Vectors, exact: torch.dtype) -> Float[Tensor, "B T H *dims"]:
+    def _log_decay(self, x: Vectors, exact: torch.dtype) -> Float[Tensor, "b T H *dims"]:
         heads, decay = self.spec.num_heads, self.spec.decay
         match decay:
             case spec.HeadDecay():
@@ -151,4 +151,4 @@ class LinearAttention(nn.Module):
                 rates = [0.0] * heads
         factor = getattr(decay, "factor", 0.0)
         fixed = torch.tensor([-rate * factor for rate in rates], dtype=exact, device=x.device)
-        return fixed.expand(*x.shape[:2], heads)
+        return fixed.expand(1, x.shape[1], heads)  # of all sequences alike
