@@ -44,7 +44,7 @@ def linear_chunk(
     q: Float[Tensor, "B K T P"],
     k: Float[Tensor, "B K T P"],
     v: Float[Tensor, "B H T Q"],
-    a: Float[Tensor, "B H T *rows"],
+    a: Float[Tensor, "b H T *dims"],
     b: Float[Tensor, "B H T"] | None = None,
 ) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P Q"]]:
     """S_t = exp(a_t) S_{t-1} + k_t w_t^T, y_t = S_t^T q_t, where exp(a_t) multiplies S or, as (B, H, T, P), its rows.
@@ -85,7 +85,7 @@ def linear_chunk(
     return y, since[:, :, -1:].transpose(2, 3) * memory + written
 
 
-def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B H T 1"]]:
+def _decays(a: Float[Tensor, "b H T"]) -> tuple[Float[Tensor, "b H T S"], Float[Tensor, "b H T 1"]]:
     # exp(a_{j+1} + ... + a_i) for i >= j, else 0, and exp(a_1 + ... + a_i)
     length = a.shape[2]
     later = torch.ones(length, length, dtype=torch.bool, device=a.device).tril(-1)
@@ -110,7 +110,7 @@ def _scores_of_rows(
     since, until = a, torch.zeros_like(a)  # logarithms since a block began and until it ends
     scores = [(q * k).sum(-1)[..., None, None] for q in queries]  # (B, H, blocks, positions, positions)
     while size < a.shape[2]:
-        # (B, H, pairs of blocks, positions, P) each
+        # (B, H, pairs, positions, P) each
         (since_1, since_2), (until_1, until_2) = _halves(since, size), _halves(until, size)
         shown, reading = (until_1.exp() * _halves(k, size)[0]).transpose(3, 4), since_2.exp()
         for index, q in enumerate(queries):

@@ -91,6 +91,25 @@ MIXERS: dict[str, spec.Mixer] = {
         gate="sigmoid",
         gate_rank=2,
     ),
+    "retention": spec.LinearAttention(
+        num_heads=2,
+        head_dim=4,
+        v_head_dim=6,
+        decay=spec.FixedDecay(),
+        position=spec.Rotary(),
+        gate="silu",
+        chunk_size=4,
+    ),
+    "gla": spec.LinearAttention(
+        num_heads=2,
+        head_dim=3,
+        decay=spec.ChannelDecay(rank=2, floor=0.1),
+        conv_kernel=3,
+        feature_map="silu",
+        qk_norm=spec.RMSNorm(),
+        norm_over="all",
+        chunk_size=4,
+    ),
     "short-convolution": spec.ShortConvolution(),
 }
 GATED = spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=2), activation="silu")
