@@ -44,14 +44,15 @@ class MixtureOfExperts(nn.Module):
         d_model = place.d_model
         self.spec = feedforward
         router_place = replace(place, experts_per_token=feedforward.experts_per_token)
-        self.router: Any = module_class(feedforward.router)(feedforward.router, feedforward.num_experts, router_place)
+        total = feedforward.num_experts + feedforward.idle
+        self.router: Any = module_class(feedforward.router)(feedforward.router, total, router_place)
         width = feedforward.latent_width
         self.latent_down = None if width is None else Linear(d_model, width, bias=False)
         self.latent_up = None if width is None else Linear(width, d_model, bias=False)
         self.experts = Experts(feedforward.expert, feedforward.num_experts, width or d_model)
         self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, place)
         self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
-        correction = torch.empty(feedforward.num_experts) if feedforward.router.expert_bias else None
+        correction = torch.empty(total) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
@@ -82,6 +83,8 @@ class MixtureOfExperts(nn.Module):
         weights: Float[Tensor, "N k"],
         kernels: Kernels,
     ) -> Float[Tensor, "N D"]:
+        if self.spec.idle:
+            return self._routed_or_idle(tokens, chosen, weights, kernels)
         x = tokens if self.latent_down is None else self.latent_down(tokens)
         if self.spec.weighs == "outputs":
             y: Tensor = self.experts(x, chosen, weights, kernels)
@@ -89,6 +92,38 @@ class MixtureOfExperts(nn.Module):
             inputs = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1)  # (N k, D)
             y = self.experts(inputs, chosen.reshape(-1, 1), kernels=kernels).view(*chosen.shape, -1).sum(1)
         return y if self.latent_up is None else self.latent_up(y)
+
+    def _routed_or_idle(
+        self,
+        x: Float[Tensor, "N D"],
+        chosen: Int[Tensor, "N k"],
+        weights: Float[Tensor, "N k"],
+        kernels: Kernels,
+    ) -> Float[Tensor, "N D"]:
+        # idle experts return their input, whatever is weighed
+        is_idle = chosen >= self.spec.num_experts  # (N, k)
+        y = (x * (weights * is_idle).sum(-1, keepdim=True)).to(x.dtype)
+        if kernels.records or torch.compiler.is_compiling() or is_symbolic(x.shape[0]):
+            # a graph has no choice: expert 0 computes what then counts nothing
+            busy, shares = chosen.masked_fill(is_idle, 0)[..., None], weights.masked_fill(is_idle, 0.0)[..., None]
+            per_choice = [self._weighed(x, busy[:, i], shares[:, i], kernels) for i in range(chosen.shape[1])]
+            return torch.stack([y, *per_choice]).sum(0)
+        kept = (~is_idle).flatten().nonzero().squeeze(1)  # choices of experts that compute
+        if not len(kept):
+            return y
+        owners = kept // chosen.shape[1]
+        busy, shares = (values.flatten().index_select(0, kept)[:, None] for values in (chosen, weights))
+        return y.index_add(0, owners, self._weighed(x.index_select(0, owners), busy, shares, kernels).to(y.dtype))
+
+    def _weighed(
+        self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N 1"], weights: Float[Tensor, "N 1"], kernels: Kernels
+    ) -> Float[Tensor, "N D"]:
+        # one expert for each vector
+        if self.spec.weighs == "outputs":
+            y: Tensor = self.experts(x, chosen, weights, kernels)
+        else:
+            y = self.experts((x * weights).to(x.dtype), chosen, kernels=kernels)
+        return y
 
     def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
         assert self.shared is not None
