@@ -76,15 +76,13 @@ class MixtureOfExperts(nn.Module):
         y = self._routed(tokens, chosen, weights, context.kernels).view_as(x)
         return y if self.shared is None else y + self._shared(x, context)
 
-    def _routed(
+    def _computed(
         self,
         tokens: Float[Tensor, "N D"],
         chosen: Int[Tensor, "N k"],
         weights: Float[Tensor, "N k"],
         kernels: Kernels,
     ) -> Float[Tensor, "N D"]:
-        if self.spec.idle:
-            return self._routed_or_idle(tokens, chosen, weights, kernels)
         x = tokens if self.latent_down is None else self.latent_down(tokens)
         if self.spec.weighs == "outputs":
             y: Tensor = self.experts(x, chosen, weights, kernels)
@@ -93,37 +91,28 @@ class MixtureOfExperts(nn.Module):
             y = self.experts(inputs, chosen.reshape(-1, 1), kernels=kernels).view(*chosen.shape, -1).sum(1)
         return y if self.latent_up is None else self.latent_up(y)
 
-    def _routed_or_idle(
+    def _routed(
         self,
         x: Float[Tensor, "N D"],
         chosen: Int[Tensor, "N k"],
         weights: Float[Tensor, "N k"],
         kernels: Kernels,
     ) -> Float[Tensor, "N D"]:
-        # idle experts return their input, whatever is weighed
+        if not self.spec.idle:
+            return self._computed(x, chosen, weights, kernels)
+        # idle experts return their input, which their weights multiply
         is_idle = chosen >= self.spec.num_experts  # (N, k)
         y = (x * (weights * is_idle).sum(-1, keepdim=True)).to(x.dtype)
-        if kernels.records or torch.compiler.is_compiling() or is_symbolic(x.shape[0]):
-            # a graph has no choice: expert 0 computes what then counts nothing
-            busy, shares = chosen.masked_fill(is_idle, 0)[..., None], weights.masked_fill(is_idle, 0.0)[..., None]
-            per_choice = [self._weighed(x, busy[:, i], shares[:, i], kernels) for i in range(chosen.shape[1])]
-            return torch.stack([y, *per_choice]).sum(0)
-        kept = (~is_idle).flatten().nonzero().squeeze(1)  # choices of experts that compute
-        if not len(kept):
-            return y
+        kept = None
+        if not (kernels.records or torch.compiler.is_compiling() or is_symbolic(x.shape[0])):
+            kept = (~is_idle).flatten().nonzero().squeeze(1)  # choices of experts that compute
+        # a graph has no choice, and without any tokens the experts still need (zero) gradients
+        if kept is None or (not len(kept) and self.experts.exchange is None):
+            return y + self._computed(x, chosen.masked_fill(is_idle, 0), weights.masked_fill(is_idle, 0.0), kernels)
         owners = kept // chosen.shape[1]
         busy, shares = (values.flatten().index_select(0, kept)[:, None] for values in (chosen, weights))
-        return y.index_add(0, owners, self._weighed(x.index_select(0, owners), busy, shares, kernels).to(y.dtype))
-
-    def _weighed(
-        self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N 1"], weights: Float[Tensor, "N 1"], kernels: Kernels
-    ) -> Float[Tensor, "N D"]:
-        # one expert for each vector
-        if self.spec.weighs == "outputs":
-            y: Tensor = self.experts(x, chosen, weights, kernels)
-        else:
-            y = self.experts((x * weights).to(x.dtype), chosen, kernels=kernels)
-        return y
+        outputs = self._computed(x.index_select(0, owners), busy, shares, kernels)
+        return y.index_add(0, owners, outputs.to(y.dtype))
 
     def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
         assert self.shared is not None
