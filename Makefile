@@ -61,6 +61,7 @@ mutants: .venv/installed-for-tests  # planted bugs: which of them no test notice
 zoo: .venv/installed-for-tests  # which types of transformers and which published models are read, and agree
 	$(BIN)/python -m benchmarks.zoo
 	$(BIN)/python -m benchmarks.published
+	$(BIN)/python -m benchmarks.gallery
 
 findings:  # behaviour of public packages that few expect, each in a fresh environment, without Archetype: needs a package index
 	findings/run.sh

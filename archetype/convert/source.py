@@ -63,6 +63,11 @@ def open_spec(source: Source) -> ModelSpec:
     # not a bare name, so it cannot be a preset
     if path.suffix in SUFFIXES or len(path.parts) > 1:
         raise SpecError(str(source), "there is no such file or folder", "check the path, or see `archetype list`")
+    if str(source) not in preset_facts():
+        from archetype.gallery.entries import specification  # imported here, since presets do not need it
+
+        if (published := specification(str(source))) is not None:
+            return published
     return preset(str(source))
 
 

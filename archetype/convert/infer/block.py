@@ -5,7 +5,16 @@ from typing import Any, Literal, get_args
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
-from archetype.convert.infer.quirks import ACTIVATION, EXPERTS_PER_TOKEN, NORMS_FIRST, PARALLEL, ROUTER_SCALE, SCORING
+from archetype.convert.infer.quirks import (
+    ACTIVATION,
+    EXPERTS_PER_TOKEN,
+    GROUPS,
+    NORMS_FIRST,
+    PARALLEL,
+    RENORMALIZE,
+    ROUTER_SCALE,
+    SCORING,
+)
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
@@ -13,12 +22,16 @@ from archetype.parts.activation.spec import Swish
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.norm.spec import NoNorm
-from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter
+from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
+# Kinds of routers by their score functions.
+ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
+    "softmax": SoftmaxRouter, "sigmoid": SigmoidRouter, "sqrtsoftplus": SqrtSoftplusRouter,
+}  # fmt: skip
 # Concatenated in either order, or interleaved row by row.
 GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
@@ -126,9 +139,13 @@ def _experts_per_token(info: CheckpointInfo) -> int:
 
 def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     # sigmoid if a key or the family says so; without a key, also if there is a selection bias, as in DeepSeek-V3
-    scoring, renormalize = info.first(SCORING), info.config.get("norm_topk_prob")
+    if info.quirks.sparse_mixer:
+        return SparseMixerRouter(jitter=info.positive(("router_jitter_noise",), 0.01))
+    scoring, renormalize = info.first(SCORING), info.first(RENORMALIZE)
     if info.config.get("expert_selection_fn") == "softmax":  # softmax over the selected experts only
         renormalize = True
+    if scoring and scoring not in ROUTERS:
+        raise info.missing(f"{info.config.place}: {SCORING[0]}", f"the score function {scoring!r} of a router")
     sigmoid = scoring == "sigmoid"
     if not scoring:
         usual = expert_bias and not info.quirks.renormalize
@@ -136,7 +153,7 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     if renormalize is None:
         why = "no key says whether the weights of a token's experts sum to one"
         renormalize = info.settle("renormalize", (False, True), why)
-    kind = SigmoidRouter if sigmoid else SoftmaxRouter
+    kind = ROUTERS[scoring or ("sigmoid" if sigmoid else "softmax")]
     why = "no file says what the selection bias is added to"
     return kind(
         renormalize=bool(renormalize),
@@ -147,7 +164,7 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
 
 
 def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> ExpertGroups | None:
-    num_groups, per_token = info.size(("n_group",)), info.size(("topk_group",))
+    num_groups, per_token = info.size(GROUPS), info.size(("topk_group",))
     if num_groups is None or per_token is None or num_groups == 1:
         return None
     if expert_bias:
