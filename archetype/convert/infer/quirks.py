@@ -295,6 +295,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "gpt_neox_japanese": FamilyQuirks(only=(("rope_theta", None),), renames=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
     "modernbert-decoder": FamilyQuirks(
+        norm=LayerNorm(),
         renames=(
             (r"attn\.Wo\.(.*)", r"attn.o_proj.\1"),
             (r"mlp\.Wi\.(.*)", r"mlp.gate_up_proj.\1"),
