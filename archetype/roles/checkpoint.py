@@ -44,6 +44,7 @@ class MixerQuirks:
     # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
     head_dim_replaced: bool = False
     value_norm: bool = False  # values have an RMSNorm without weights
+    share_is_of_head: bool = False  # latent attention: `partial_rotary_factor` is about a whole head, not its part
     unrotated: bool = False  # latent attention has no rotary positions, whatever its keys say
     alibi: bool = False  # attention has ALiBi biases, though no key of config.json says so
 
@@ -125,8 +126,8 @@ class CheckpointMixer(ABC):
         """Return the position encoding of this layer's attention with heads of this size."""
 
     @abstractmethod
-    def rotary(self, dim: int) -> MixerPosition:
-        """Return rotary positions that rotate all `dim` features."""
+    def rotary(self, dim: int, head_dim: int) -> MixerPosition:
+        """Return rotary positions that rotate all `dim` features of one part of a head of `head_dim`."""
 
     @abstractmethod
     def pattern(self) -> Pattern: ...

@@ -69,6 +69,9 @@ SCORES: dict[str, dict[str, Any]] = {
 }
 LATENT = spec.LatentAttention(num_heads=2, kv_lora_rank=3, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=5)
 MIXERS: dict[str, spec.Mixer] = {
+    "gated-latent": LATENT.replace(
+        gate=spec.OutputGate(), sinks=True, query_scale=spec.QueryScale(beta=0.5, length=3), position=spec.NoPosition()
+    ),
     "latent": LATENT,  # so narrow that the latents are looked at even in a whole text
     "wide-latent": LATENT.replace(kv_lora_rank=12, query=spec.LowRankQuery(rank=5)),  # expanded there
     "rnn": spec.RNN(),

@@ -136,6 +136,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "keys of another layer, window": reading(pattern={"kind": "window", "size": 5}, qk_norm={"kind": "rms"}),
     "latent": mixed(**LATENT),
     "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
+    "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
+    "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
     "index": attending(index=INDEX, sinks=True),
     "latent, index": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, index=INDEX),
     "rnn": mixed(kind="rnn"),
@@ -265,6 +267,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "value table": attending(value_embedding={}),
     "value table, gated": attending(value_embedding={"gate": {"features": 5}}, position={"kind": "rotary"}),
+    "idle experts": decoder(block(feedforward=experts(idle=3, router={"kind": "softmax", "scale": 2.0}))),
     "sparse mixer": decoder(block(feedforward=experts(router={"kind": "sparse_mixer"}))),
     "hash": decoder(block(feedforward=experts(router={"kind": "hash"}))),
     "hash, weighed": decoder(

@@ -119,11 +119,14 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
     router, shared = draw(routers(wild, reads_tokens)), draw(st.none() | experts(wild))
     grouped = not (router.routes_tokens or router.weighs_choices) and draw(st.booleans())
     chosen = draw(st.integers(1, (groups_per_token if grouped else num_groups) * size))
+    latent_width = draw(st.none() | counts(1, 5, wild))
+    has_idle = latent_width is None and not grouped and not router.routes_tokens
     return spec.MixtureOfExperts(
+        idle=draw(st.integers(0, 2)) if has_idle else 0,
         num_experts=num_groups * size,
         experts_per_token=chosen,
         expert=draw(experts(wild)),
-        latent_width=draw(st.none() | counts(1, 5, wild)),
+        latent_width=latent_width,
         weighs=draw(st.sampled_from(["outputs", "inputs"])),
         shared=shared,
         shared_gate=shared is not None and draw(st.booleans()),
@@ -380,6 +383,9 @@ def latent_attentions(draw: DrawFn, wild: bool = False) -> spec.LatentAttention:
         qk_nope_head_dim=draw(counts(1, 6, wild)),
         qk_rope_head_dim=2 * draw(st.integers(1, 3)),
         v_head_dim=draw(counts(1, 6, wild)),
+        sinks=draw(st.booleans()),
+        gate=draw(st.none() | output_gates()),
+        query_scale=draw(st.none() | query_scales(wild)),
         position=spec.Rotary(theta=draw(st.floats(10.0, 1e6)), interleaved=draw(st.booleans()),
                              scaling=draw(fixed_scalings(wild))),
         norm=draw(vector_norms(wild)),

@@ -254,6 +254,7 @@ KIMI_LINEAR: dict[str, Any] = SIZES | {
     "rms_norm_eps": 1e-5, "routed_scaling_factor": 2.446, "tie_word_embeddings": False, "topk_group": 1,
     "v_head_dim": 8,
 }  # fmt: skip
+FOUR = {"num_key_value_heads": 4}  # of latent attention, as many as queries have
 BAILING_HYBRID: dict[str, Any] = SIZES | {
     "architectures": ["BailingHybridForCausalLM"], "model_type": "bailing_hybrid", "first_k_dense_replace": 2,
     "head_dim": 8, "hidden_act": "silu", "kv_lora_rank": 10, "layer_group_size": 3, "num_hidden_layers": 2,
@@ -269,31 +270,33 @@ BAILING_HYBRID: dict[str, Any] = SIZES | {
         (KIMI_LINEAR, None),
         (KIMI_LINEAR | {"moe_renormalize": False}, None),
         (BAILING_HYBRID, -3.0),
+        (KIMI_LINEAR | FOUR | {"linear_attn_config": LINEAR | {"full_attn_layers": [2], "kda_layers": [1]}}, None),
+        (BAILING_HYBRID | FOUR | {"layer_group_size": 2}, -3.0),
     ],
-    ids=["kimi linear", "not renormalized", "ling 3"],
+    ids=["kimi linear", "not renormalized", "ling 3", "kimi linear with latents", "ling 3 with latents"],
 )
 def test_delta_attention(values: dict[str, Any], bound: float | None, tmp_path: Path) -> None:
-    """Kimi delta attention as Kimi Linear and Ling 3.0 have it, in all layers."""
-    mistake = swap("blocks.1.mixer.q.weight", "blocks.1.mixer.k.weight")
+    """Kimi delta attention as Kimi Linear and Ling 3.0 have it, in all layers, and before one of latent attention."""
+    mistake = swap("blocks.0.mixer.q.weight", "blocks.0.mixer.k.weight")
     lm = check(values, mistake, tmp_path, their_cache=False)
     mixer = lm.spec.layers[0].mixer
     assert (mixer.kind, mixer.decay, mixer.decay_bound, mixer.gate) == ("gated_delta_net", "channel", bound, "sigmoid")
-    assert mixer.decay_rank == mixer.gate_rank == (6 if values["model_type"] == "kimi_linear" else None)
+    is_kimi, last = values["model_type"] == "kimi_linear", lm.spec.layers[1].mixer
+    assert mixer.decay_rank == mixer.gate_rank == (6 if is_kimi else None)
+    if last.kind == "latent":  # Kimi's has no positions, and Ling's has a gate for each head
+        assert last.position.is_absent == is_kimi and (last.gate is None) == is_kimi
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (KIMI_LINEAR | {"linear_attn_config": LINEAR | {"full_attn_layers": [2], "kda_layers": [1]}},
-         r"layers\.1: needs latent attention without rotary positions"),
-        (BAILING_HYBRID | {"layer_group_size": 2}, r"layers\.1: needs latent attention with an output gate"),
         (KIMI_LINEAR | {"linear_attn_config": LINEAR | {"safe_gate": True}},
          r"layers\.0: needs linear attention with the key safe_gate"),
         (BAILING_HYBRID | {"kda_lower_bound": 1.0}, "kda_lower_bound: 1.0 is not a negative logarithm"),
     ],
-    ids=["no position", "gate", "unknown key", "bound"],
+    ids=["unknown key", "bound"],
 )  # fmt: skip
-def test_delta_attention_beside_what_is_missing(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_what_delta_attention_cannot_say_is_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     written(values, tmp_path / "model")
     with pytest.raises(CheckpointError, match=message):
         read(tmp_path / "model")

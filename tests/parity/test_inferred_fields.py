@@ -7,12 +7,21 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import HYV4Config, Mistral4Config, Mistral4ForCausalLM
+from transformers.models.hy_v4.modeling_hy_v4 import HYV4Attention, HYV4RotaryEmbedding
 
 import archetype
+from archetype import spec
 from archetype.errors import CheckpointError
 from archetype.models.cost import model_cost
-from tests.helpers.published import lose, swap
-from tests.parity.test_inferred_families import SIZES, Tensors, check, read, written
+from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.parts.latent_attention.module import LatentAttention
+from tests.helpers.causal import in_chunks
+from tests.helpers.published import EXACT, WRONG, lose, swap
+from tests.helpers.weights import distance, randomize
+from tests.helpers.zoo import drawn
+from tests.parity.test_inferred_families import PROMPT, SIZES, TOKENS, Tensors, check, read, their_steps, written
 
 LAYERS = ["sliding_attention", "full_attention"] * 2
 GEMMA4: dict[str, Any] = SIZES | {
@@ -145,3 +154,74 @@ def test_mimo_v2_flash(changes: dict[str, Any], tmp_path: Path) -> None:
 
 def as_published_mimo(tensors: Tensors) -> Tensors:
     return {name.replace(".sinks", ".attention_sink_bias"): tensor for name, tensor in tensors.items()}
+
+
+MISTRAL4: dict[str, Any] = SIZES | {
+    "first_k_dense_replace": 1, "kv_lora_rank": 10, "moe_intermediate_size": 16, "n_routed_experts": 6,
+    "num_experts_per_tok": 2, "num_hidden_layers": 3, "num_key_value_heads": 4, "q_lora_rank": 12,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "v_head_dim": 6,
+    "rope_parameters": {
+        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
+        "max_position_embeddings": 128, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16,
+        "rope_theta": 100.0, "rope_type": "yarn",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@torch.no_grad()
+def test_mistral_4(interleaved: bool, tmp_path: Path) -> None:
+    """Latent attention with queries that grow with their position; no auto class of transformers makes this model."""
+    drawn(Mistral4ForCausalLM(Mistral4Config(**MISTRAL4, rope_interleave=interleaved))).save_pretrained(tmp_path)
+    theirs = Mistral4ForCausalLM.from_pretrained(tmp_path).eval()
+    lm = read(tmp_path)
+    mixer = lm.spec.layers[0].mixer
+    assert (mixer.query_scale.beta, mixer.query_scale.length, mixer.position.interleaved) == (0.1, 16, interleaved)
+    whole = theirs(TOKENS).logits
+    assert distance(lm.model(TOKENS).logits, whole) < EXACT
+    cuts = list(range(PROMPT, TOKENS.shape[1]))
+    ours = in_chunks(lm.model, TOKENS, lm.model.new_state(1, TOKENS.shape[1]), cuts)
+    assert distance(ours, their_steps(theirs, TOKENS)) < EXACT
+    for block in lm.model.blocks:
+        block.mixer.spec = block.mixer.spec.replace(query_scale=None)
+    assert distance(lm.model(TOKENS).logits, whole) > WRONG
+
+
+def test_a_head_of_another_width_in_mistral_4_is_refused(tmp_path: Path) -> None:
+    drawn(Mistral4ForCausalLM(Mistral4Config(**MISTRAL4))).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"head_dim": 8}))  # of which a third would rotate
+    with pytest.raises(CheckpointError, match="latent attention that rotates 4 features, where a key says 8"):
+        read(tmp_path)
+
+
+@torch.no_grad()
+def test_latent_attention_of_hy_v4() -> None:
+    """With sinks and a gate for each feature, within a text that its index sees whole."""
+    sizes = {key: value for key, value in MISTRAL4.items() if key not in ("rope_parameters", "first_k_dense_replace")}
+    rope = {"rope_theta": 100.0, "rope_type": "default"}
+    config = HYV4Config(**sizes, rope_parameters=rope, index_topk=64, indexer_types=["full"] * 3)
+    config._attn_implementation = "eager"
+    theirs, tokens = randomize(HYV4Attention(config, 0)), 21
+    x = torch.randn(2, tokens, 32, generator=torch.Generator().manual_seed(0))
+    mixer = spec.LatentAttention(
+        num_heads=4, query=spec.LowRankQuery(rank=12), kv_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=4,
+        v_head_dim=6, position=spec.Rotary(theta=100.0), sinks=True, gate=spec.OutputGate(),
+    )  # fmt: skip
+    ours = LatentAttention(mixer, Place(32)).eval()
+    names = {
+        "q_a_proj": "q_down", "q_a_layernorm": "q_norm", "q_b_proj": "q_up", "kv_a_proj_with_mqa": "kv_down",
+        "kv_a_layernorm": "kv_norm", "kv_b_proj": "kv_up", "o_proj": "o", "gate_proj": "gate", "sinks": "sinks",
+    }  # fmt: skip
+    named = {name: (name.partition(".")[0], tensor) for name, tensor in theirs.state_dict().items()}
+    ours.load_state_dict({
+        name.replace(start, names[start], 1): tensor
+        for name, (start, tensor) in named.items() if start in names
+    })  # fmt: skip
+    positions = torch.arange(tokens)[None]
+    mask = torch.full((tokens, tokens), -1e30).triu(1)[None, None].expand(2, -1, -1, -1)
+    turned = HYV4RotaryEmbedding(config)(x, positions)
+    expected = theirs(x, turned, mask, position_ids=positions)[0]
+    assert distance(ours(x, ForwardContext.of(x)), expected) < EXACT
+    ours.sinks.zero_()
+    assert distance(ours(x, ForwardContext.of(x)), expected) > WRONG

@@ -34,9 +34,10 @@ def check(model: ModelSpec) -> None:
     if isinstance(mixer.query, LowRankQuery) and lite:
         cause = f"low-rank queries in deepseek2 with {decoder.num_layers} layers"
         raise unsupported("layers[*].mixer.query", cause)
+    scaling = expect_kind(Rotary, mixer.position, "layers[0].mixer.position").scaling
     field, experts = "layers[-1].feedforward", decoder.layers[-1].feedforward
     if not isinstance(experts, MixtureOfExperts):
-        _written_scaling(mixer.position.scaling)
+        _written_scaling(scaling)
         return
     if expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{field}.shared").bias:
         raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
@@ -44,7 +45,7 @@ def check(model: ModelSpec) -> None:
     if groups is not None and groups.groups_per_token < groups.num_groups and groups.top_k_in_group != 2:
         # llama.cpp implements DeepSeek-V3's groups, which are ranked by the sum of their two best experts
         raise unsupported(f"{field}.groups", "groups of experts ranked by their best expert")
-    _written_scaling(mixer.position.scaling)
+    _written_scaling(scaling)
 
 
 def _read(layer: Layer, eps: float) -> LatentAttention:
@@ -79,6 +80,7 @@ def _read(layer: Layer, eps: float) -> LatentAttention:
 
 def _write(mixer: Any, decoder: Decoder) -> Keys:
     rank, rope = mixer.kv_lora_rank, mixer.qk_rope_head_dim
+    position = expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
     return {
         "attention.head_count": mixer.num_heads,
         "attention.head_count_kv": 1,
@@ -89,8 +91,8 @@ def _write(mixer: Any, decoder: Decoder) -> Keys:
         "attention.kv_lora_rank": rank,
         "attention.q_lora_rank": mixer.query.rank if isinstance(mixer.query, LowRankQuery) else 0,
         "rope.dimension_count": rope,
-        "rope.freq_base": mixer.position.theta,
-        **_written_scaling(mixer.position.scaling),
+        "rope.freq_base": position.theta,
+        **_written_scaling(position.scaling),
     }
 
 

@@ -74,9 +74,9 @@ class InferredMixer(CheckpointMixer):
     def position(self, head_dim: int) -> MixerPosition:
         return read_position(self.info, self.layer.number, head_dim, self.context_length)
 
-    def rotary(self, dim: int) -> Rotary:
-        """Return rotary positions of all `dim` features."""
-        return read_latent_rotary(self.info, dim, self.context_length)
+    def rotary(self, dim: int, head_dim: int) -> Rotary:
+        """Return rotary positions of all `dim` features of one part of a head of `head_dim`."""
+        return read_latent_rotary(self.info, dim, head_dim, self.context_length)
 
     def pattern(self) -> Pattern:
         return read_pattern(self.info, self.layer.number)

@@ -134,6 +134,7 @@ class FamilyQuirks(MixerQuirks):
         rope: rotary positions that no key describes.
         rope_when_named: positions are rotary only if `position_embedding_type` says so.
         alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
+        unscaled_logits: the class around the text model does not scale its logits, whatever the file says.
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
         norm_first: the embedding's norm precedes the addition of position embeddings.
         overridden: keys of `per_layer_config` that the class reads.
@@ -164,6 +165,7 @@ class FamilyQuirks(MixerQuirks):
     rope: bool = False
     rope_when_named: bool = False
     alibi_before_scale: bool = False
+    unscaled_logits: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
     overridden: tuple[str, ...] = ()
@@ -217,6 +219,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), GEMMA4),
     "ministral3": FamilyQuirks(only=(("layer_types", None),)),
     "gemma3": FamilyQuirks(only=(("final_logit_softcapping", None),)),
+    **dict.fromkeys(("aya_vision", "cohere2_vision"), FamilyQuirks(unscaled_logits=True)),
     "gpt_bigcode": FamilyQuirks(only=(("multi_query", True),)),
     **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa"), FamilyQuirks(renormalize=True)),
     "aria_text": FamilyQuirks(renormalize=True, only=(("hidden_act", "silu"),)),  # except in the shared expert
@@ -256,6 +259,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "cohere_compass_text": FamilyQuirks(asks=("layer_types",)),
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
     "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),
+    "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
     "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
@@ -288,6 +292,14 @@ QUIRKS: dict[str, FamilyQuirks] = {
         norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True
     ),
     "gpt_neox_japanese": FamilyQuirks(only=(("rope_theta", None),), renames=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
+    "modernbert-decoder": FamilyQuirks(
+        renames=(
+            (r"attn\.Wo\.(.*)", r"attn.o_proj.\1"),
+            (r"mlp\.Wi\.(.*)", r"mlp.gate_up_proj.\1"),
+            (r"mlp\.Wo\.(.*)", r"mlp.down_proj.\1"),
+        ),
+        only=(("classifier_activation", "gelu"),),
+    ),
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 
@@ -316,7 +328,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),
-    (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width"),
     (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.

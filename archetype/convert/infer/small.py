@@ -44,6 +44,7 @@ SIZES: dict[str, int] = {
 }
 # For latent attention some configurations use head_dim for the rotated part of a head.
 LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
+PARTS = ("qk_nope_head_dim", "qk_rope_head_dim")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # Not sizes of tensors, except of position tables.
 KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id", "pad_token_id", "sliding_window"}
@@ -134,6 +135,8 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["num_key_value_heads"] = small["num_attention_heads"]
     if isinstance(groups := values.get("n_group"), int) and groups > 1:
         ratios |= {"n_group": 2, "topk_group": 1 if values.get("topk_group") != groups else 2}
+    if values.get("head_dim") == sum(values.get(key) or 0 for key in PARTS):  # of latent attention
+        ratios["head_dim"] = sum(small[key] for key in PARTS)
     widths = values.get("head_dim"), values.get("v_head_dim")
     if isinstance(widths[0], int) and isinstance(widths[1], int) and "kv_lora_rank" not in values:
         ratios["v_head_dim"] = max(1, small["head_dim"] * widths[1] // widths[0])

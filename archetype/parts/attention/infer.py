@@ -31,6 +31,8 @@ SCORE_SCALE = ("attention_multiplier", "softmax_scale")
 USUAL_HEAD_DIM = 64  # assumed if nothing tells the number of heads
 HEAD_BY_HEAD = "query_key_value"  # the name of fused tensors that usually interleave q, k and v per head
 
+GATE_ACTIVATION = "no file says which activation attention's gate has"
+
 PREFIX = (
     r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention)\."
     r"(?:self\.|attention\.)?"
@@ -80,7 +82,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         value_scale=config.optional_positive("attention_value_scale", 1.0) or 1.0,
         sinks="sinks" in tensors.shapes,
         gate=_gate(tensors, heads),
-        query_scale=_query_scale(tensors, rotates),
+        query_scale=query_scale(tensors, rotates),
         position=position,
         pattern=tensors.pattern(),
         keys_from=source,
@@ -182,8 +184,8 @@ def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple
     return norm, "head" if tensors.shapes["q_norm.weight"] == (head_dim,) else "all"
 
 
-def _query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
-    # Llama 4 scales in layers without rotation, other models according to their rotary settings
+def query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
+    """Return the scaling of queries: Llama 4's in layers without rotation, or that of the rotary settings."""
     if tensors.config.get("attn_temperature_tuning") and not rotates:
         beta, length = tensors.config.positive("attn_scale"), tensors.config.size("floor_scale", None, MAX_LENGTH)
         return QueryScale(beta=beta, length=length, offset=1)
@@ -205,8 +207,7 @@ def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
     if is_in_queries:
         _doubled_query(tensors)
     per_head = not is_in_queries and tensors.shapes["gate.weight"][0] == heads
-    why = "no file says which activation attention's gate has"
-    activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), why)
+    activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), GATE_ACTIVATION)
     return OutputGate(per="head" if per_head else "feature", activation=activation)
 
 

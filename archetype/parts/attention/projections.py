@@ -126,21 +126,27 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         return y if bound is None else y.clamp(-bound, bound)
 
     def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
-        """Multiply queries by 1 + beta ln(1 + floor((i + offset) / length)) (Llama 4)."""
-        if (scale := self.spec.query_scale) is None:
-            return q
-        factors = 1 + scale.beta * torch.log1p(((positions + scale.offset) // scale.length).to(torch.float32))  # (B, T)
-        return q * factors[:, None, :, None].to(q.dtype)
+        return scaled_by_position(q, positions, self.spec.query_scale)
 
     def apply_gate(self, y: ValueHeads, x: Vectors) -> ValueHeads:
-        """Multiply the heads by activation(x Wg), if there is a gate."""
-        if self.gate is None or self.spec.gate is None:
-            return y
-        activation = torch.sigmoid if self.spec.gate.activation == "sigmoid" else nn.functional.softplus
-        # (B, H, T, Q), or (B, H, T, 1) with one gate per head
-        gate: Tensor = activation(self.gate(x)).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
-        return y * gate  # (B, H, T, Q)
+        return y if self.gate is None else gated(y, self.gate(x), self.spec.gate)
 
     def merge_heads(self, y: ValueHeads) -> Vectors:
         z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, H Q) to (B, T, D)
         return z
+
+
+def scaled_by_position(q: Heads, positions: Tensor, scale: spec.QueryScale | None) -> Heads:
+    """Multiply queries by 1 + beta ln(1 + floor((i + offset) / length)) (Llama 4)."""
+    if scale is None:
+        return q
+    factors = 1 + scale.beta * torch.log1p(((positions + scale.offset) // scale.length).to(torch.float32))  # (B, T)
+    return q * factors[:, None, :, None].to(q.dtype)
+
+
+def gated(y: ValueHeads, logits: Float[Tensor, "B T G"], gate: spec.OutputGate | None) -> ValueHeads:
+    """Multiply the heads by activation(logits), where each feature has a logit, or each head."""
+    activation = nn.functional.softplus if gate is not None and gate.activation == "softplus" else torch.sigmoid
+    # (B, H, T, Q), or (B, H, T, 1) with one gate per head
+    factors: Tensor = activation(logits).unflatten(-1, (y.shape[1], -1)).transpose(1, 2)
+    return y * factors
