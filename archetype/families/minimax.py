@@ -4,14 +4,13 @@ Each sublayer reads a normed stream x and leaves a x + b F(x), which the next no
 x + (b / a) F(x) with eps / a^2, after a norm of the embedding.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from archetype.errors import CheckpointError
 from archetype.families.config import Config
 from archetype.families.decoder_classes import OF_SPANS
-from archetype.families.family import Family, presets, tiny
+from archetype.families.family import Family
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored, width
 from archetype.families.llama import INV_FREQ
@@ -229,17 +228,6 @@ def _constants(model: ModelSpec) -> Mapping[str, list[float]]:
 
 # Tables of the decay over a block, computed from `slope_rate`.
 TABLES = (r".*\.self_attn\.(slope_rate|query_decay|key_decay|diagonal_decay)",)
-# positions as the class of transformers computes them: of whole heads
-LARGE = tuple(FULL if layer % 8 == 7 else LINEAR for layer in range(80))
-FAMILY = Family("minimax", {
-    **presets("MiniMax 2025, section 2; MiniMaxAI/MiniMax-Text-01-hf config.json", minimax, {
-        "minimax-text-01": dict(num_layers=80, d_model=6144, num_heads=64, num_kv_heads=8, head_dim=128, d_ff=9216,
-            num_experts=32, layer_types=LARGE, stream_factor=3.5565588200778455, context_length=10_240_000,
-            position=Rotary(theta=10_000_000.0)),
-    }),
-    **tiny(minimax, {
-        "minimax-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=96, num_experts=4,
-            layer_types=(LINEAR, FULL), stream_factor=math.sqrt(2.0)),
-    }),
-}, Format("minimax", "MiniMaxForCausalLM", KEYS, _rules, "model.", (*INV_FREQ, *TABLES), class_heads=OF_SPANS,
-    constants=_constants))  # fmt: skip
+# The presets are among those of linear attention: the paper rotates half of each head, the format whole heads.
+FAMILY = Family("minimax", {}, Format("minimax", "MiniMaxForCausalLM", KEYS, _rules, "model.", (*INV_FREQ, *TABLES),
+    class_heads=OF_SPANS, constants=_constants))
