@@ -14,8 +14,9 @@ from pathlib import Path
 import transformers
 
 from archetype.families.registry import family_of
+from archetype.gallery.entries import entries
 from tests.conftest import ROOT, SHARED
-from tests.helpers.gallery import Found, entries, find
+from tests.helpers.gallery import Found, find
 from tests.helpers.published_models import Reading, published_models, read_published
 from tests.helpers.zoo import page_of, rows_of
 
@@ -100,7 +101,7 @@ def page(results: list[Reading], gallery: list[Found]) -> str:
 def found(results: dict[str, tuple[str, str]]) -> list[Found]:
     """What is known of each entry of the gallery, by what became of pinned configurations and of types."""
     zoo = rows_of(page_of("causal").read_text(encoding="utf-8"))
-    return [find(entry, results, zoo) for entry in entries()]
+    return [find(entry, results, zoo) for entry in entries().values()]
 
 
 def main() -> None:

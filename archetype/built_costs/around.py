@@ -119,7 +119,8 @@ def _without_contents(layer: Layer | None) -> nn.Module | None:
     # the layer's block with contents that return zeros; None outside a layer
     if layer is None:
         return None
-    block = on_meta(lambda: build_block(layer.block, replace(layer.place, residual=None)))
+    plain = layer.block.replace(output_scale=False)  # which BlockCost counts
+    block = on_meta(lambda: build_block(plain, replace(layer.place, residual=None)))
     for name in layer.block.contents:
         setattr(block, name, Passing())
     return block

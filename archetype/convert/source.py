@@ -57,12 +57,17 @@ def open_spec(source: Source) -> ModelSpec:
     if is_gguf(path):
         from archetype.convert.gguf.specification import read_spec  # imported here, since no other source needs it
 
-        return read_spec(path)[1]
+        return read_spec(path)
     if path.is_file():
         return read(path)
     # not a bare name, so it cannot be a preset
     if path.suffix in SUFFIXES or len(path.parts) > 1:
         raise SpecError(str(source), "there is no such file or folder", "check the path, or see `archetype list`")
+    if str(source) not in preset_facts():
+        from archetype.gallery.entries import specification  # imported here, since presets do not need it
+
+        if (published := specification(str(source))) is not None:
+            return published
     return preset(str(source))
 
 

@@ -32,6 +32,11 @@ def put_block(rail: Rail, path: str, kind: Kind, stack: StackCost, costs: Report
         rail.put(Box(f"{path}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), cost,
                      field=f"{field_of(kind, stack)}.wiring", sets=layer_costs.owners))  # fmt: skip
     put_branches(rail, path, kind, stack, layer_costs, tuple(contents(kind.block)))
+    if kind.block.output_scale:
+        name = "output_scale"
+        rail.put(Box(f"{path}.{name}", 0, 0, W, SLIM, "operation", "× learned scale", "", len(kind.layers),
+                     layer_costs.take(name), field=f"{field_of(kind, stack)}.{name}",
+                     sets=layer_costs.owners))  # fmt: skip
 
 
 def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """Rendering of a scene as a self-contained SVG for light and dark themes, with full costs in the titles of boxes."""
 
+import re
 from html import escape
 
 from archetype.diagram.colours import DARK, LIGHT, Colours, Paint, area_paint, line_paint, text_colour
@@ -7,14 +8,16 @@ from archetype.diagram.picture import Area, Item, Line, Text, arrow, paint
 from archetype.diagram.scene import Scene
 
 FONTS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif'
+PLACES = re.compile(r' (?:x|y|width|height|points)="[^"]*"')  # of an element
 
 
-def svg(scene: Scene) -> str:
+def svg(scene: Scene, compact: bool = False) -> str:
+    """Return a scene as SVG; a compact one has whole pixels, and neither names nor costs behind its boxes."""
     items = list(paint(scene))
     # one CSS class for each pair of paints in the light and the dark theme
     names: dict[tuple[Paint, Paint], str] = {}
     inks: dict[tuple[str, str], str] = {}
-    body = "\n".join(_item(item, names, inks) for item in items)
+    body = "\n".join(_compact(_item(item, names, inks)) if compact else _item(item, names, inks) for item in items)
     light = _rules(names, inks, 0, LIGHT)
     dark = _rules(names, inks, 1, DARK)
     width, height = _number(scene.width), _number(scene.height)
@@ -49,6 +52,11 @@ def _item(item: Item, names: dict[tuple[Paint, Paint], str], inks: dict[tuple[st
             bold = " b" if item.bold else ""
             box = f'x="{_number(item.x)}" y="{_number(item.y)}" font-size="{_number(item.size)}"'
             return f'<text class="{ink}{bold}" {box}{anchor}>{escape(item.text)}</text>'
+
+
+def _compact(element: str) -> str:
+    element = re.sub(r' data-id="[^"]*"|<title>[^<]*</title>', "", element).replace("></rect>", "/>")
+    return PLACES.sub(lambda match: re.sub(r"\d+\.\d+", lambda one: str(round(float(one[0]))), match[0]), element)
 
 
 def _arrow(line: Line, pair: tuple[Paint, Paint], inks: dict[tuple[str, str], str]) -> str:

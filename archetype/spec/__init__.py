@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.head.spec import *
     from archetype.parts.latent_attention.spec import *
     from archetype.parts.lightning_index.spec import *
+    from archetype.parts.linear_attention.spec import *
     from archetype.parts.mamba.spec import *
     from archetype.parts.mamba2.spec import *
     from archetype.parts.norm.spec import *
@@ -66,6 +67,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.spec.scaling import *
     from archetype.spec.serialize import *
     from archetype.spec.sizes import *
+    from archetype.spec.steps import *
 
 
 @cache

@@ -1,7 +1,6 @@
-"""The entries of a public gallery of architectures, and which of them can be read as published.
+"""The models of the gallery, and which of them can be read as published.
 
-Sebastian Raschka's LLM architecture gallery, its copy of 2026-09-27: names and the repository of each, and the type
-that its config.json names. Of facts only; the gallery's own words and figures are his.
+They are the entries of Sebastian Raschka's LLM architecture gallery, its copy of 2026-09-27.
 """
 
 import csv
@@ -11,30 +10,16 @@ from pathlib import Path
 from typing import Literal
 
 from archetype.families.registry import published
+from archetype.gallery.entries import Entry
 
 FILE = Path(__file__).with_name("gallery.csv")
+# The pinned configuration of a model, or of one of the same weights in another precision, by id.
+with FILE.open(encoding="utf-8") as lines:
+    PINNED = {row["id"]: row["pinned"] for row in csv.DictReader(lines)}
 # Types that docs/zoo.md has no row for, as transformers has no causal class of theirs; `test_published_models.py` does.
 PROVEN = {"mistral3", "kimi_k2", "kimi_k25"}
 # What a type is read without, and an entry might have.
 NOTES = {"cohere2_moe": "refused where a shared expert is averaged with the others"}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An entry of the gallery.
-
-    Attributes:
-        name: of the entry.
-        repository: that has its weights; empty where they are not published.
-        type: that its config.json names; in parentheses where transformers has none of that name.
-        pinned: the file of its pinned configuration, or of one of the same weights in another precision; empty where
-            there is none.
-    """
-
-    name: str
-    repository: str
-    type: str
-    pinned: str
 
 
 @dataclass(frozen=True)
@@ -47,12 +32,6 @@ class Found:
     said: str = ""
 
 
-def entries() -> list[Entry]:
-    """All entries, by date."""
-    with FILE.open(encoding="utf-8") as lines:
-        return [Entry(**row) for row in csv.DictReader(lines)]
-
-
 def find(entry: Entry, pinned: Mapping[str, tuple[str, str]], zoo: Mapping[str, tuple[str, str]]) -> Found:
     """Whether an entry can be read.
 
@@ -61,8 +40,8 @@ def find(entry: Entry, pinned: Mapping[str, tuple[str, str]], zoo: Mapping[str, 
         pinned: status and reason by the file of each pinned configuration.
         zoo: status and reason by causal type of transformers.
     """
-    if entry.pinned:
-        status, said = pinned[f"{entry.pinned}.json"]
+    if entry.id in PINNED:
+        status, said = pinned[f"{PINNED[entry.id]}.json"]
         return Found(entry, status == "read", "by its pinned configuration", said)
     if entry.type in zoo and entry.type not in PROVEN:
         status, said = zoo[entry.type]

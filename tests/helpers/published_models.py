@@ -27,9 +27,11 @@ from archetype.cost import total_parameters
 from archetype.errors import ArchetypeError
 from archetype.families.family import Family
 from archetype.families.registry import family_of
+from archetype.gallery.card import published_digits
 from archetype.io.low_bit.header import plain_header
 from archetype.io.low_bit.settings import read_settings, without_settings
 from archetype.io.weight_files import Header, TensorHeader
+from archetype.models.spec import ModelSpec
 
 # Numbers that are read with the weights and are none: no gradient reaches them.
 NOT_TRAINED = r".*(e_score_correction_bias|expert_bias|moe_statics.*|act_fn\.(beta|eps))"
@@ -149,17 +151,20 @@ def read_published(shared: Path, model: PublishedModel) -> Reading:
 
 
 def is_published_as(total: int, claim: str) -> bool:
-    """Whether a count is a published one to the digits that this gives, be they rounded or cut off.
-
-    Zeros at the end of a whole number are no digits: 230B may be 228.7 billion.
-    """
-    match = re.search(r"(\d+?)(0*)(?:\.(\d+))?([MBT])\b", claim)
+    """Whether a count is a published one, such as 671B total, to the digits that this gives."""
+    match = re.search(r"\d[\d.]*[MBT]\b", claim)
     assert match is not None, claim
-    unit = {"M": 10**6, "B": 10**9, "T": 10**12}[match[4]]
-    digits = match[3] or ""
-    step = unit // 10 ** len(digits) if digits else unit * 10 ** len(match[2])
-    published = int(f"{match[1]}{match[2]}{digits}" if digits else match[1]) * step
-    return published in (total // step * step, round(total / step) * step)
+    return published_digits(total, match[0])
+
+
+def spec_of(shared: Path, model: PublishedModel) -> ModelSpec:
+    """The specification of a configuration that is read."""
+    values, pinned = without_settings(model.values), headers(shared).get(model.file)
+    if (family := family_of(values)) is None:
+        family = read_unknown(
+            values, shapes_by_transformers(values) or {} if pinned is None else _plain(pinned, model.values)
+        )
+    return family.format.spec_from(values)
 
 
 @cache

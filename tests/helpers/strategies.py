@@ -343,11 +343,13 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     chooses = not cross and score == "dot" and isinstance(pattern, spec.Full) and not position.reads_queries
     has_own_values = isinstance(pattern, spec.GlobalWindow) and pattern.global_projections
     looks_up = place.reads_tokens and not cross and not has_own_values
+    keys_as_values, bias = not has_own_values and draw(st.booleans()), draw(biases())
     return spec.Attention(
         num_heads=num_heads,
         num_kv_heads=draw(st.none() | st.sampled_from([k for k in range(1, num_heads + 1) if num_heads % k == 0])),
         head_dim=head_dim,
-        bias=draw(biases()),
+        v_head_dim=None if keys_as_values else draw(st.none() | counts(1, 6, wild)),
+        bias=bias.replace(v=False) if keys_as_values else bias,
         score=score,
         scale=draw(st.none() | positive(0.1, 1.5, wild)) if score == "dot" else None,
         softcap=draw(st.none() | positive(0.5, 8.0, wild)) if score == "dot" else None,
@@ -355,6 +357,9 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         qk_norm=norm,
         qk_norm_over=over,
         qk_norm_after_rope=turns and draw(st.booleans()),
+        keys_as_values=keys_as_values,
+        value_norm=draw(vector_norms(wild)),
+        value_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
         sinks=draw(st.booleans()),
         gate=draw(st.none() | output_gates()),
         query_scale=None if cross else draw(st.none() | query_scales(wild)),
@@ -378,6 +383,9 @@ def latent_attentions(draw: DrawFn, wild: bool = False) -> spec.LatentAttention:
         qk_nope_head_dim=draw(counts(1, 6, wild)),
         qk_rope_head_dim=2 * draw(st.integers(1, 3)),
         v_head_dim=draw(counts(1, 6, wild)),
+        sinks=draw(st.booleans()),
+        gate=draw(st.none() | output_gates()),
+        query_scale=draw(st.none() | query_scales(wild)),
         position=spec.Rotary(theta=draw(st.floats(10.0, 1e6)), interleaved=draw(st.booleans()),
                              scaling=draw(fixed_scalings(wild))),
         norm=draw(vector_norms(wild)),
@@ -419,20 +427,37 @@ def mambas(draw: DrawFn, wild: bool = False) -> spec.Mamba:
 
 @cache
 @st.composite
-def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mamba2 | spec.GatedDeltaNet | spec.ShortConvolution:
+def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mixer:
     """Mixers that read a text in chunks, and the short convolution."""
-    kind, groups = draw(st.sampled_from([spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution])), counts(1, 2, wild)
+    kinds = [spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution, spec.LinearAttention]
+    kind, groups = draw(st.sampled_from(kinds)), counts(1, 2, wild)
     kernel, number, chunk = draw(counts(1, 4, wild)), draw(groups), draw(counts(1, CONTEXT, wild))
     if kind is spec.ShortConvolution:
         return spec.ShortConvolution(conv_kernel=kernel, bias=draw(st.booleans()))
     heads, size = number * draw(st.integers(1, 2)) if number <= 2 else number, draw(counts(2, 4, wild))
     common = {"num_heads": heads, "head_dim": size, "conv_kernel": kernel, "chunk_size": chunk}
     eps = draw(positive(1e-6, 1e-2, wild))
+    if kind is spec.LinearAttention:
+        gives = draw(st.booleans())
+        decays = st.sampled_from([
+            spec.NoDecay(), spec.FixedDecay(), spec.FixedDecay(form="alibi", factor=0.5), spec.HeadDecay(),
+            spec.ChannelDecay(gives_keys=gives), spec.ChannelDecay(rank=2, floor=0.25, temperature=2.0, bias=gives),
+        ])  # fmt: skip
+        return spec.LinearAttention(
+            v_head_dim=draw(counts(2, 5, wild)), decay=draw(decays), norm=spec.RMSNorm(eps=eps),
+            feature_map=draw(st.sampled_from(["none", "silu", "relu", "elu"])),
+            norm_over=draw(st.sampled_from(["head", "all"])), gate=draw(st.sampled_from(["none", "silu", "sigmoid"])),
+            **common | {"conv_kernel": draw(st.none() | st.just(kernel))},
+        )  # fmt: skip
     if kind is spec.GatedDeltaNet:
         width, negative = draw(counts(2, 5, wild)), draw(st.booleans())
+        decay, rank = draw(st.sampled_from(["head", "channel", "none"])), st.none() | st.integers(2, 4)
         return spec.GatedDeltaNet(
-            num_key_heads=number, v_head_dim=width, negative_eigenvalues=negative, eps=eps, **common
-        )
+            num_key_heads=number, v_head_dim=width, negative_eigenvalues=negative, eps=eps, decay=decay,
+            decay_rank=draw(rank) if decay == "channel" else None, gate=draw(st.sampled_from(["silu", "sigmoid"])),
+            decay_bound=None if decay == "none" else draw(st.none() | st.floats(-9, -0.5)), gate_rank=draw(rank),
+            **common,
+        )  # fmt: skip
     return spec.Mamba2(
         num_groups=number, state_size=draw(counts(2, 4, wild)), bias=draw(st.booleans()), eps=eps,
         conv_bias=draw(st.booleans()), **common,
@@ -510,6 +535,7 @@ def blocks(
         feedforward=feedforward,
         dropout=draw(probabilities()),
         residual_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
+        output_scale=draw(st.booleans()),
     )
 
 

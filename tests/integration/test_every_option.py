@@ -31,6 +31,8 @@ MODES: dict[str, dict[str, Mode]] = {  # of each verb
     },
     "draw": {"parameters": Mode("llama-tiny"), "bytes": Mode("llama-tiny --measure bytes"),
              "flops": Mode("llama-tiny --measure flops")},
+    "gallery write": {"one": Mode("--only llama-3-8b")},
+    "gallery add": {"preset": Mode("llama-tiny --only llama-3-8b"), "folder": Mode("{exported} --only llama-3-8b")},
     "tokenizer train": {
         "byte_bpe": Mode("--text {text} --to out --vocab-size 280"),
         "bytes": Mode("--text {text} --to out --kind bytes"),
@@ -98,6 +100,8 @@ VALUES = {  # of options, in every mode of their verb
     "cost --batch": "2", "cost --length": "32", "cost --source-length": "16", "cost --dtype": "float32",
     "cost --state-dtype": "fp8", "cost --attention": "allowed", "cost --fit": "2GiB", "cost --device": "A100-80GB",
     "cost --devices": "2", "draw --measure": "active", "draw --batch": "2", "draw --length": "32",
+    "gallery write --to": "other", "gallery add --to": "other", "gallery add --name": "mine",
+    "gallery add --ancestor": "gpt2-tiny", "gallery add --date": "2026-11-30", "gallery add --why": "Small.",
     "draw --dtype": "float32", "draw --aspect": "16:9", "draw --to": "a.png", "tokenizer train --text": "{labelled}",
     "tokenizer train --to": "other", "tokenizer train --kind": "bpe", "tokenizer train --vocab-size": "270",
     "tokenizer train --text {text} --to out --kind words --vocab-size": "8",

@@ -17,9 +17,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import archetype
 from archetype.errors import ArchetypeError
+from archetype.gallery.entries import entries
 from benchmarks.published import PAGE, found, gallery_row, row
 from tests.helpers.cases import case
-from tests.helpers.gallery import entries
 from tests.helpers.published import EXACT, WRONG, lose
 from tests.helpers.published_models import EXPLAINED, NESTED, is_published_as, published_models, read_published
 from tests.helpers.weights import distance

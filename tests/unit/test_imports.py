@@ -23,14 +23,14 @@ MODULES = {
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
     "errors", "distribution", "legend", "dtypes", "table", "chart", "confined", "io", "machine", "spec", "roles",
-    "native", "cost", "nn", "weights", "parts", "models", "settings", "estimate", "families", "diagram", "tokenizers",
-    "convert", "runs", "data", "training", "generate", "evaluation", "inspection", "built_costs", "api", "hf",
-    "checking", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
+    "native", "cost", "nn", "weights", "parts", "models", "settings", "estimate", "families", "diagram", "gallery",
+    "tokenizers", "convert", "runs", "data", "training", "generate", "evaluation", "inspection", "built_costs", "api",
+    "hf", "checking", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = (
     "errors", "distribution", "legend", "dtypes", "table", "chart", "spec", "roles", "cost", "settings", "estimate",
-    "families", "diagram",
+    "families", "diagram", "gallery",
 )  # fmt: skip
 FILES_WITHOUT_TORCH = ("__init__", "spec", "cost", "rule", "diagram", "infer", "curves")  # of parts and models
 ROOTS = ("archetype", "archetype.__main__", "archetype.extend")  # the front doors, which re-export

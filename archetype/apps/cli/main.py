@@ -38,6 +38,7 @@ VERBS = {
         "draw",
         "Draw an architecture, or the difference of two, as SVG, PNG or PDF, with shapes and costs.",
     ),
+    "gallery": ("gallery", "app", "Write a static site of published models, or add a model to it."),
     "tokenizer": ("tokenizer", "app", "Train, show and use tokenizers."),
     "train": ("train", "train", "Train a model on text, text pairs or images and write a run directory."),
     "runs": (

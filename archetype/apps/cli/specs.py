@@ -77,12 +77,21 @@ def _explain(folder: Path, as_json: bool) -> None:
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help="A specification.", autocompletion=complete_presets)],
     second: Annotated[str, typer.Argument(metavar="B", help="Another specification.", autocompletion=complete_presets)],
+    as_set: Annotated[
+        bool, typer.Option("--set", help="Print the assignments with which `archetype set A` makes B.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print every field in which two specifications differ."""
     from archetype.convert.source import open_spec
     from archetype.spec.edit import differences
 
+    if as_set:
+        from archetype.spec.steps import assignments
+
+        lines = assignments(open_spec(first), open_spec(second))
+        print_json({"assignments": lines}) if as_json else print("\n".join(lines) or "no difference")
+        return
     changes = differences(open_spec(first), open_spec(second)) + _recipe_differences(Path(first), Path(second))
     if as_json:
         print_json({"differences": [{"path": path, "a": a, "b": b} for path, a, b in changes]})

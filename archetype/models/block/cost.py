@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import ClassVar
 
-from archetype.cost.formula import ZERO, Counts, Formula, prefixed
+from archetype.cost.formula import ZERO, Counts, Formula, constant, prefixed
 from archetype.cost.registry import (
     Complexity,
     FeedForwardCost,
@@ -73,7 +73,8 @@ class BlockCost:
             counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", content_counts) | {f"{name}_post_norm": post_norm}
             counts |= {f"{name}_residual": residuals[name].parameters()}
             counts |= prefixed(f"{name}_", self.wiring.further_parameters(name))
-        return counts | {"wiring": self.wiring.own_parameters()}
+        counts["wiring"] = self.wiring.own_parameters()
+        return counts | ({"output_scale": constant(1)} if self.block.output_scale else {})
 
     def flops(self, work: Work) -> Counts:
         counts = prefixed("mixer.", self.mixer.flops(work))
@@ -102,7 +103,8 @@ class BlockCost:
         # dropout saves nothing: its kernel redraws the same numbers
         contents = sum(content.saved_activations(work) for content in self.contents.values())
         residuals = sum(residual.saved_activations(work) for residual in self.residuals.values())
-        return contents + residuals + self.wiring.saved_activations(tuple(self.contents), work)
+        scaled = work.tokens * self.d.value * FLOAT32 if self.block.output_scale else 0
+        return contents + residuals + scaled + self.wiring.saved_activations(tuple(self.contents), work)
 
 
 @cost_of(ResidualSum)

@@ -205,6 +205,7 @@ class Block(Spec):
         feedforward: part that processes each position separately.
         dropout: dropout probability of each sublayer's output in training.
         residual_scale: factor on each sublayer's output.
+        output_scale: whether the block's output is multiplied by a learned number (Gemma 4).
         weights_of: index of an earlier layer whose weights this layer shares (absent: its own weights).
         reinject: whether the input of that earlier layer is added to the input of this layer.
     """
@@ -215,6 +216,7 @@ class Block(Spec):
     feedforward: AnyFeedForward = NoFeedForward()
     dropout: Probability = 0.0
     residual_scale: Positive = 1.0
+    output_scale: Flag = False
     weights_of: Index | None = None
     reinject: Flag = False
 

@@ -127,6 +127,9 @@ class StackView(NamedTuple):
                     part.check(self.d_model, self.causal and name == "mixer")
             self._check_source(index, block)
             self._check_residual(path, block)
+            if block.output_scale and not self.residual.is_sum:
+                cause = f"scales a sum of outputs, and {self.residual.dump()['kind']} keeps more than one vector"
+                invalid(f"{path}.output_scale", cause, "remove it, or use residual: sum")
         self._check_tokens()
         tables = _relative_biases(self.layers)
         if len(tables) > 1:

@@ -115,6 +115,8 @@ class MaskedLogitsHead(Head):
     Attributes:
         tied: whether the logits use the embedding's table.
         bias: whether the logits have a bias.
+        shifted: whether the logits of a token come from the vector before it, as in a decoder (Dream; Ye 2025). The
+            first token's come from its own vector.
     """
 
     predicts_masked: ClassVar[bool] = True
@@ -122,10 +124,15 @@ class MaskedLogitsHead(Head):
     kind: Literal["masked_logits"] = "masked_logits"
     tied: Flag = False
     bias: Flag = False
+    shifted: Flag = False
 
     @property
     def shares_table(self) -> bool:
         return self.tied
+
+    @property
+    def is_shifted(self) -> bool:
+        return self.shifted
 
     @property
     def as_language_model_head(self) -> LanguageModelHead:

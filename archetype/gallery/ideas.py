@@ -1,0 +1,72 @@
+"""Which models use an idea, by month: conditions on the fields of a specification."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from archetype.gallery.card import Card
+
+Fields = Mapping[str, list[Any]]
+
+
+def _has(name: str, *values: Any) -> Callable[[Fields], bool]:
+    # a field with one of these values, or with any value
+    return lambda fields: any(not values or value in values for value in fields.get(name, []))
+
+
+def _fewer_keys(fields: Fields) -> bool:
+    heads, keys = fields.get("mixer.num_heads", []), fields.get("mixer.num_kv_heads", [])
+    return any(isinstance(few, int) and few < max(heads, default=0) for few in keys)
+
+
+# name of an idea: whether a model with these fields uses it
+IDEAS: Mapping[str, Callable[[Fields], bool]] = {
+    "grouped queries": _fewer_keys,
+    "latent attention": _has("mixer.kind", "latent"),
+    "norms of queries and keys": lambda fields: any(kind != "none" for kind in fields.get("mixer.qk_norm.kind", [])),
+    "windows or chunks": _has("mixer.pattern.kind", "window", "chunked"),
+    "layers without positions": lambda fields: (
+        _has("mixer.position.kind", "none")(fields)
+        and not _has("embedding.position.kind", "learned", "sinusoidal")(fields)
+    ),
+    "sinks": _has("mixer.sinks"),
+    "gated attention": lambda fields: any(name.startswith("mixer.gate") for name in fields),
+    "learned index of keys": _has("mixer.index.kind"),
+    "gated delta net": _has("mixer.kind", "gated_delta_net"),
+    "Mamba-2": _has("mixer.kind", "mamba2"),
+    "experts": _has("feedforward.kind", "experts"),
+    "shared expert": _has("feedforward.shared.kind"),
+    "router of sigmoids": _has("feedforward.router.kind", "sigmoid"),
+    "balance by biases": _has("feedforward.router.expert_bias", True),
+    "latent experts": _has("feedforward.latent_width"),
+    "norms of outputs": _has("wiring.kind", "output_norm", "sandwich", "post_norm"),
+}
+
+
+class Idea(NamedTuple):
+    """Use of an idea: the id of the first model, and the number of models in each month."""
+
+    name: str
+    first: str
+    users: tuple[int, ...]
+
+
+class Adoption(NamedTuple):
+    """Use of all ideas: months (YYYY-MM) with a model, the number of models in each, and the ideas by first use."""
+
+    months: tuple[str, ...]
+    counts: tuple[int, ...]
+    ideas: tuple[Idea, ...]
+
+
+def adoption(cards: Sequence[Card]) -> Adoption:
+    """Return the use of each idea in the models that have a specification and a date."""
+    said = sorted((card for card in cards if card.spec is not None and card.entry.date), key=lambda one: one.entry.date)
+    months = tuple(dict.fromkeys(card.entry.date[:7] for card in said))
+    counts = tuple(sum(card.entry.date.startswith(month) for card in said) for month in months)
+    ideas = []
+    for name, uses in IDEAS.items():
+        users = [card for card in said if uses(card.fields)]
+        if users:
+            by_month = tuple(sum(card.entry.date.startswith(month) for card in users) for month in months)
+            ideas.append((users[0].entry.date, Idea(name, users[0].entry.id, by_month)))
+    return Adoption(months, counts, tuple(idea for _, idea in sorted(ideas, key=lambda one: one[0])))

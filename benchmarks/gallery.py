@@ -1,0 +1,90 @@
+"""What the published files of the gallery's models give: archetype/gallery/read.json and archetype/gallery/specs.
+
+    python -m benchmarks.gallery [SHARED]
+
+Reads the pinned configurations and headers in SHARED/published (by default ../shared/data), and which types agree with
+transformers from docs/zoo.md. A model whose specification `models.csv` makes from another one gets no file.
+"""
+
+import csv
+import hashlib
+import json
+import re
+import sys
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+
+import transformers
+
+from archetype.gallery.entries import READ, SPECS, Entry, Evidence, entries
+from archetype.io.yaml import with_schema_line
+from archetype.spec.serialize import to_yaml
+from tests.conftest import SHARED
+from tests.helpers.gallery import PINNED, PROVEN, find
+from tests.helpers.published_models import DATA, PublishedModel, published_models, read_published, spec_of
+from tests.helpers.zoo import page_of, rows_of
+
+
+def evidence(
+    entry: Entry, shared: Path, models: dict[str, PublishedModel], zoo: dict[str, tuple[str, str]]
+) -> Evidence:
+    """What is known of one model, from its pinned configuration or from its type."""
+    pinned = {}
+    config, numbers, source, places = {}, None, "", None
+    if entry.id in PINNED:
+        model = models[f"{PINNED[entry.id]}.json"]
+        one = read_published(shared, model)
+        pinned[model.file] = (one.status, one.said)
+        config = provenance(shared, model)
+        if one.differs is not None and one.total is not None:
+            numbers, places = one.total + one.differs, True
+            source = "header" if one.beside[0].startswith("header") else f"transformers {transformers.__version__}"
+    outcome = find(entry, pinned, zoo)
+    agrees = entry.type in PROVEN or zoo.get(entry.type, ("", ""))[0] == "agrees"
+    version = transformers.__version__ if agrees else ""
+    return Evidence(config, numbers, source, places, version, "" if outcome.is_read else missing(outcome.said))
+
+
+def missing(said: str) -> str:
+    """What is missing, without the place in the file and without the remedy."""
+    return re.sub(r", which is not supported.*", "", re.sub(r"^.*?: needs ", "", said))
+
+
+def provenance(shared: Path, model: PublishedModel) -> dict[str, str]:
+    """Where a pinned configuration is from, and its hash."""
+    file = shared / DATA / "configs" / model.file
+    with (shared / DATA / "MANIFEST.csv").open(encoding="utf-8") as manifest:
+        row = next(row for row in csv.DictReader(manifest) if row["file"] == f"configs/{model.file}")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return {"model": row["model"], "repository": row["source_repository"], "path": row["path"],
+            "commit": row["commit"], "sha256": digest}  # fmt: skip
+
+
+def main() -> None:
+    """Write both, and print what is missing."""
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    shared = Path(sys.argv[1]) if sys.argv[1:] else SHARED / "data"
+    models = {model.file: model for model in published_models(shared)}
+    zoo = rows_of(page_of("causal").read_text(encoding="utf-8"))
+    readings = {}
+    SPECS.mkdir(exist_ok=True)
+    for entry in entries().values():
+        one = readings[entry.id] = evidence(entry, shared, models, zoo)
+        file = SPECS / f"{entry.id}.yaml"
+        if one.config and not one.needs and not entry.spec:
+            spec = spec_of(shared, models[f"{PINNED[entry.id]}.json"])
+            file.write_text(with_schema_line(to_yaml(spec), "specification"), encoding="utf-8")
+        elif file.is_file():
+            file.unlink()
+    rows = (
+        f" {json.dumps(name)}: {json.dumps({k: v for k, v in asdict(one).items() if v not in ({}, None, '')})}"
+        for name, one in readings.items()
+    )
+    READ.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+    print(sum(bool(one.needs) for one in readings.values()), "cannot be said", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

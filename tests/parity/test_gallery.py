@@ -1,0 +1,57 @@
+"""The checks on the gallery's cards, made again from the published files and from the coverage of transformers.
+
+`python -m benchmarks.gallery` writes what these tests compare with.
+"""
+
+from pathlib import Path
+
+import pytest
+import transformers
+
+from archetype.gallery.entries import entries
+from archetype.spec.base import fingerprint
+from benchmarks.gallery import evidence, missing
+from tests.helpers.cases import case
+from tests.helpers.examples import every
+from tests.helpers.gallery import PINNED, PROVEN, find
+from tests.helpers.published_models import published_models, spec_of
+from tests.helpers.zoo import page_of, rows_of
+
+ZOO = rows_of(page_of("causal").read_text(encoding="utf-8"))
+READABLE = [name for name in PINNED if not entries()[name].evidence.needs]
+READABLE.sort(key=lambda name: name != "smollm3-3b")  # which has a header and is small
+
+
+def test_logits_agree_where_the_coverage_of_transformers_says_so() -> None:
+    for name, entry in entries().items():
+        with case(name):
+            agrees = entry.type in PROVEN or ZOO.get(entry.type, ("", ""))[0] == "agrees"
+            assert (entry.evidence.agrees == transformers.__version__) is agrees
+
+
+def test_what_is_missing_is_what_the_coverage_of_transformers_says() -> None:
+    for name, entry in entries().items():
+        if name not in PINNED:
+            with case(name):
+                outcome = find(entry, {}, ZOO)
+                assert entry.evidence.needs == ("" if outcome.is_read else missing(outcome.said))
+
+
+@pytest.mark.filterwarnings("ignore:.*rope_scaling:FutureWarning")  # which published files still have
+@pytest.mark.parametrize("name", every(len(READABLE), READABLE))  # the largest take half a minute
+def test_a_card_is_what_the_published_files_say(name: str, shared: Path) -> None:
+    models = {model.file: model for model in published_models(shared)}
+    entry = entries()[name]
+    assert evidence(entry, shared, models, ZOO) == entry.evidence
+    said = spec_of(shared, models[f"{PINNED[name]}.json"])
+    assert fingerprint(entry.specification()) == fingerprint(said)
+    assert entry.evidence.numbers is not None and entry.evidence.places
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*rope_scaling:FutureWarning")
+def test_what_is_missing_is_what_the_published_files_need(shared: Path) -> None:
+    models = {model.file: model for model in published_models(shared)}
+    for name in PINNED.keys() - {*READABLE}:
+        with case(name):
+            assert evidence(entries()[name], shared, models, ZOO) == entries()[name].evidence

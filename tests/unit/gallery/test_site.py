@@ -1,0 +1,119 @@
+"""The pages of the gallery: small, without a foreign request, with links that lead somewhere."""
+
+import csv
+import json
+import re
+import zlib
+from base64 import urlsafe_b64decode
+from functools import cache
+
+import pytest
+
+from archetype.gallery.card import Card
+from archetype.gallery.entries import entries
+from archetype.gallery.html import at_length, card_page, index_page, least_seconds, packed, table_rows
+from archetype.gallery.ideas import adoption
+from archetype.gallery.site import all_cards, files_of, shared_files
+from archetype.io.yaml import yaml_value
+from archetype.models.file import parse
+from archetype.spec.base import fingerprint
+from tests.helpers.cases import case
+from tests.helpers.examples import every
+
+MOST = 100_000  # bytes of a page
+LARGEST_CHANGES = 130_000
+FEW = ("deepseek-v3", "gemma-3-27b", "kimi-k2", "lfm2.5-350m", "nemotron-3-nano-30b-a3b", "kimi-k3")
+
+
+@cache
+def cards() -> dict[str, Card]:
+    """All cards by id."""
+    return {card.entry.id: card for card in all_cards()}
+
+
+@pytest.fixture(scope="module")
+def few() -> list[Card]:
+    """Cards of each kind."""
+    chosen = [cards()[name] for name in FEW]
+    assert {card.kind for card in chosen} == {"said", "read", "missing"}
+    return chosen
+
+
+@pytest.mark.parametrize("name", every(20, list(entries())))
+def test_a_page_is_small_and_loads_only_its_neighbours(name: str) -> None:
+    files = dict(files_of(cards()[name], list(cards().values())))
+    page = files[f"{name}.html"].decode()
+    assert len(page.encode()) < MOST
+    assert len(files.get(f"{name}-changes.svg", b"")) < LARGEST_CHANGES
+    loaded = re.findall(r'(?:src|<link rel="stylesheet" href)="([^"]*)"', page)
+    assert loaded and all(one in ("gallery.css", "gallery.js", f"{name}-changes.svg") for one in loaded)
+    assert "url(" not in page and "@import" not in page and "onclick" not in page
+    for address in re.findall(r'<a [^>]*?href="([^"#]*)"', page):
+        if "://" not in address:
+            assert address in files or address in ("index.html", *(f"{other}.html" for other in entries())), address
+    if cards()[name].spec is not None:
+        for file in (f"{name}.yaml", f"{name}-tiny.yaml"):
+            with case(file):
+                assert parse(yaml_value(files[file].decode(), file)).kind == "decoder"
+
+
+def test_the_page_says_what_the_card_has() -> None:
+    page = card_page(cards()["kimi-k2"], ["kimi-k2.5"])
+    counts = ("1,026,408,209,408", "32,861,477,888", "published as 32B", "68.62 KiB", "2025-07-10")
+    for text in (*counts, "archetype set deepseek-v3", "&#x27;layers[*].mixer.num_heads=64&#x27;", "kimi-k2.5.html"):
+        assert text in page
+    grey = card_page(cards()["kimi-linear-48b-a3b"], [])
+    assert "Cannot be said yet" in grey and "Needs a recurrent or state-space mixer" in grey and "<svg" not in grey
+    assert "archetype gallery add LiquidAI/LFM2.5-350M" in card_page(cards()["lfm2.5-350m"], [])
+
+
+def test_the_editor_opens_the_specification() -> None:
+    link = re.search(r"spec=yaml:([\w-]+)", card_page(cards()["gemma-3-27b"], []))
+    assert link is not None
+    text = zlib.decompress(urlsafe_b64decode(link[1] + "=" * (-len(link[1]) % 4)), wbits=-15).decode()
+    assert fingerprint(parse(yaml_value(text, "link"))) == fingerprint(cards()["gemma-3-27b"].spec)
+    assert packed("") == "AwA"
+
+
+def test_windows_saturate_and_recurrences_are_flat() -> None:
+    # 52 of 62 layers keep 1,024 tokens: 16 heads of 128 numbers, keys and values, of two bytes
+    window = cards()["gemma-3-27b"]
+    assert at_length(window, 1024)[0] == 62 * 1024 * 2 * 16 * 128 * 2
+    assert at_length(window, 16_384)[0] == (52 * 1024 + 10 * 16_384) * 2 * 16 * 128 * 2
+    # between two points as well
+    assert at_length(window, 12_000)[0] == window.report_at(12_000).state["bytes"]
+    hybrid = cards()["nemotron-3-nano-30b-a3b"]
+    growth = at_length(hybrid, 4096)[0] - at_length(hybrid, 2048)[0]
+    assert growth == 2048 * 6 * 2 * 2 * 128 * 2
+    assert least_seconds(3_350_000_000_000, 0, "H100-SXM") == pytest.approx(1.0)
+
+
+def test_the_index_has_each_card_the_tree_and_the_ideas(few: list[Card]) -> None:
+    page = index_page(few, adoption(few))
+    assert [f'data-id="{name}"' in page for name in FEW] == [True] * len(FEW)
+    assert "6 models: 4 with their specification, 1 whose type is read, and 1 that need" in page
+    tree = page[page.index('<ul class="tree">') :]
+    assert tree.index("deepseek-v3.html") < tree.index("kimi-k2.html") < tree.index("11 changes")
+    data = json.loads(re.search(r'id="models">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
+    fields = {data["names"][name]: values for name, *values in data["models"]["kimi-k2"][0]}
+    assert fields["feedforward.num_experts"] == [384] and fields["mixer.kind"] == ["latent"]
+    assert all(mark in page for mark in ('class="said"', 'class="read"', 'class="missing"'))
+
+
+def test_ideas_are_those_of_the_specifications(few: list[Card]) -> None:
+    ideas = {idea.name: (idea.first, sum(idea.users)) for idea in adoption(few).ideas}
+    assert ideas["latent attention"] == ("deepseek-v3", 2)
+    assert ideas["windows or chunks"] == ("gemma-3-27b", 1)
+    assert ideas["layers without positions"] == ideas["Mamba-2"] == ("nemotron-3-nano-30b-a3b", 1)
+    assert "sinks" not in ideas
+    assert adoption(few).months == ("2024-12", "2025-03", "2025-07", "2025-12")
+
+
+def test_the_table_is_json_and_csv(few: list[Card]) -> None:
+    files = dict(shared_files(few))
+    rows = json.loads(files["gallery.json"])["models"]
+    assert [row["id"] for row in rows] == list(FEW)
+    assert rows[2]["active"] == 32_861_477_888 and rows[5]["status"] == "missing" and rows[5]["total"] is None
+    written = list(csv.DictReader(files["gallery.csv"].decode().splitlines()))
+    assert [row["mark_as_published"] for row in written] == [row["mark_as_published"] for row in table_rows(few)]
+    assert {"index.html", "gallery.css", "gallery.js"} < files.keys()
