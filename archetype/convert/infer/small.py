@@ -28,6 +28,8 @@ SIZES: dict[str, int] = {
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
         (8, "head_dim sliding_window qk_nope_head_dim v_head_dim index_head_dim"),
         (5, "index_topk"),  # fewer than the tokens of the comparison
+        (3, "index_block_size"),
+        (2, "index_topk_blocks"),  # blocks: fewer than the tokens of the comparison, too
         (16, "index_n_heads"),  # with few heads, keys without a relevant head tie at 0, and any of them may be selected
         (16, "moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
         (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
@@ -41,6 +43,9 @@ SIZES: dict[str, int] = {
     )
     for key in keys.split()
 }
+# The same in a section of sizes of an index of blocks (MiniMax M3), and its list with an entry for each layer.
+BLOCK_SPARSE, BLOCK_SPARSE_LAYERS = "sparse_attention_config", "sparse_attention_freq"
+BLOCK_SIZES = {"sparse_index_dim": 8, "sparse_block_size": 3, "sparse_topk_blocks": 2}
 # For latent attention some configurations use head_dim for the rotated part of a head.
 LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -104,6 +109,12 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
                 name: value[: width // 2] if name in FACTORS and isinstance(value, list) else value
                 for name, value in section.items()
             }
+    if isinstance(section := values.get(BLOCK_SPARSE), dict):
+        heads = {"sparse_num_index_heads": small["num_key_value_heads"]}  # one for each key head
+        sizes = {key: value for key, value in (BLOCK_SIZES | heads).items() if key in section}
+        small[BLOCK_SPARSE] = section | sizes
+        if isinstance(per_layer := section.get(BLOCK_SPARSE_LAYERS), list):
+            small[BLOCK_SPARSE][BLOCK_SPARSE_LAYERS] = [per_layer[layer] for layer in layer_indices]
     # torch refuses a padding id beyond the small vocabulary
     return small | {"pad_token_id": None}
 
@@ -116,12 +127,15 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["num_key_value_heads"] = small["num_attention_heads"]
     if isinstance(groups := values.get("n_group"), int) and groups > 1:
         ratios |= {"n_group": 2, "topk_group": 1 if values.get("topk_group") != groups else 2}
+    if values.get("index_topk_blocks") is not None:  # each key head selects blocks of its own
+        ratios["index_n_heads"] = ratios.get("num_key_value_heads") or small["num_key_value_heads"]
     return ratios
 
 
 def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, int]:
     # indices of two layers, of different kinds if there are any
-    for value in values.values():
+    section = values.get(BLOCK_SPARSE)
+    for value in (*values.values(), *(section.values() if isinstance(section, dict) else ())):
         if isinstance(value, list) and len(value) == layers:
             other = next((index for index, item in enumerate(value) if item != value[0]), 1)
             return 0, other
