@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.lightning_index.spec import *
     from archetype.parts.mamba.spec import *
     from archetype.parts.mamba2.spec import *
+    from archetype.parts.ngram_memory.spec import *
     from archetype.parts.norm.spec import *
     from archetype.parts.pattern.spec import *
     from archetype.parts.per_layer_input.spec import *
