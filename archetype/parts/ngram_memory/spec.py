@@ -5,13 +5,12 @@ from functools import lru_cache
 from math import isqrt
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from archetype.parts.norm.spec import RMSNorm
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.norm import AnyNorm
 from archetype.spec.base import Index, Size
-from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
@@ -33,7 +32,7 @@ class NgramMemory(FeedForward):
 
     Attributes:
         rows: least number of rows of each table; the numbers of rows are different primes.
-        width: features of e, all rows of a position together.
+        row_width: features of a row, P; e has (n - 1) heads P features.
         n: longest n-gram, in tokens.
         heads: number of hashes of each n-gram.
         conv_kernel: positions of the convolution.
@@ -53,7 +52,7 @@ class NgramMemory(FeedForward):
     }
     kind: Literal["ngram_memory"] = "ngram_memory"
     rows: Size
-    width: Width
+    row_width: Width
     n: Annotated[int, Field(strict=True, ge=2, le=64)] = 3
     heads: Size = 8
     conv_kernel: Size = 4
@@ -63,21 +62,15 @@ class NgramMemory(FeedForward):
     multiple: Size = 1
     norm: AnyNorm = RMSNorm()
 
-    @model_validator(mode="after")
-    def _rows_share_the_width(self) -> "NgramMemory":
-        if self.width % self.num_rows:
-            cause = f"{self.width} is not divisible by the {self.num_rows} rows of a position, (n - 1) heads"
-            invalid("width", cause, f"use a multiple of {self.num_rows}")
-        return self
-
     @property
     def num_rows(self) -> int:
         """Number of rows that a position reads."""
         return (self.n - 1) * self.heads
 
     @property
-    def row_width(self) -> int:
-        return self.width // self.num_rows
+    def width(self) -> int:
+        """Features of all rows of a position together, E."""
+        return self.num_rows * self.row_width
 
     @property
     def table_sizes(self) -> tuple[int, ...]:

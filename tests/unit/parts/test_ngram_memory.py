@@ -12,7 +12,6 @@ from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpTextPLELaye
 import archetype
 from archetype import spec
 from archetype.cost import total_parameters
-from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
 from archetype.models.causal import CausalModel
 from archetype.nn.context import ForwardContext
@@ -24,7 +23,7 @@ from tests.helpers.specs import block, decoder
 from tests.helpers.weights import distance, randomize
 
 D, T, V = 16, 19, 31
-MEMORY: dict[str, Any] = {"kind": "ngram_memory", "rows": 17, "width": 12, "n": 3, "heads": 2, "boundary": 3}
+MEMORY: dict[str, Any] = {"kind": "ngram_memory", "rows": 17, "row_width": 3, "n": 3, "heads": 2, "boundary": 3}
 SPLIT = {"key": "key_proj", "conv": "conv1d"}
 TOKENS = torch.randint(V, (2, T), generator=torch.Generator().manual_seed(0))
 TOKENS[0, 7] = TOKENS[1, 4] = TOKENS[1, 5] = 3
@@ -114,11 +113,6 @@ def test_the_sizes_of_the_tables_are_primes_and_none_is_used_twice() -> None:
     assert first.table_sizes == (17, 19, 23, 29) and second.table_sizes == (31, 37, 41, 43)
     assert first.multipliers(V) != second.multipliers(V) != NgramMemorySpec(**MEMORY | {"seed": 1}).multipliers(V)
     assert all(factor % 2 and factor * (V - 1) < 2**63 for factor in first.multipliers(V))
-
-
-def test_a_width_that_the_rows_do_not_share_is_refused() -> None:
-    with pytest.raises(SpecError, match="width: 10 is not divisible by the 4 rows of a position"):
-        model(width=10)
 
 
 def row_of(memory: NgramMemory, tokens: list[int]) -> Tensor:
