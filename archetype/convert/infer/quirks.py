@@ -325,7 +325,10 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.layers\.\d+\.lambda_\d", "residuals that are means with learned weights (nGPT)"),
     (r".*\.(lambda_\w+)", "differential attention"),
     (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "another form of gate on the attention output"),
-    (r".*\.indexer\.(?!(wq_b|wk|k_norm|weights_proj)\.).*", "sparse attention by a learned index of another form"),
+    (
+        r".*\.indexer\.(?!(wq_b|wk|k_norm|weights_proj|[qk]_proj|q_norm)\.).*",
+        "sparse attention by a learned index of another form",
+    ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
     (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),
