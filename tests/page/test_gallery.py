@@ -57,7 +57,7 @@ def test_nothing_is_cut_at_three_widths(tab: Any, site: Path) -> None:
 
 def test_search_finds_words_fields_and_numbers(tab: Any, site: Path) -> None:
     tab.goto((site / "index.html").as_uri())
-    found = {
+    ids_by_words = {
         "deepseek": ["deepseek-v3", "kimi-k2"],  # the sentence of Kimi K2 names it
         "mixer.kind=latent": ["deepseek-v3", "kimi-k2"],
         "layers[*].mixer.kind=mamba2": ["nemotron-3-nano-30b-a3b"],
@@ -66,7 +66,7 @@ def test_search_finds_words_fields_and_numbers(tab: Any, site: Path) -> None:
         "num_experts<300 num_experts>200": ["deepseek-v3"],
         "nothing of the kind": [],
     }
-    for words, ids in found.items():
+    for words, ids in ids_by_words.items():
         with case(words):
             tab.fill("input[type=search]", words)
             assert tab.eval_on_selector_all(".cards li:not([hidden])", "all => all.map(one => one.dataset.id)") == ids
