@@ -49,7 +49,8 @@ soak: .venv/installed-for-tests  # the proofs that take longer than a minute eac
 	ARCHETYPE_EXAMPLES=15 $(BIN)/python -m pytest -m "hypothesis and not slow" --timeout 3600  # 15 times as many examples
 
 llama-cpp: .venv-llama-cpp/installed  # GGUF files as llama.cpp reads them; once it is installed `make test` runs these too
-	$(BIN)/python -m pytest tests/parity/test_llama_cpp.py tests/parity/test_llama_cpp_tokenizers.py
+	$(BIN)/python -m pytest tests/parity/test_llama_cpp.py tests/parity/test_llama_cpp_graphs.py \
+	  tests/parity/test_llama_cpp_tokenizers.py
 
 clients: .venv/installed-for-tests  # the soak's tests of outside clients: environments of their own, over real sockets
 	$(BIN)/python -m pytest -m slow tests/clients --timeout 3600

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 from archetype.api.language_model import LanguageModel
 from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
+from archetype.convert.gguf.choice import gguf_family
 from archetype.convert.gguf.types import FileType
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
 from archetype.convert.image_processor import numbers_as_they_are
@@ -166,13 +167,14 @@ def _takes_all(format: ExportFormat) -> bool:
 
 
 def _family(lm: LanguageModel, name: str | None, format: ExportFormat) -> Family:
-    # the named family, else that of the loaded folder (GGUF needs a registered one), else the first that fits
+    # the named family, else that of the loaded folder, else the first that fits
     if _takes_all(format):
         return OWN
     if name is not None:
         return published()[name]
-    loaded = lm.family is not None and (format == "hf" or lm.family.reading is None)
-    return lm.family if loaded and lm.family is not None else family_for(lm.spec)
+    if format == "gguf":
+        return gguf_family(lm.spec, lm.family)
+    return family_for(lm.spec) if lm.family is None else lm.family
 
 
 def _special_ids(lm: LanguageModel) -> dict[str, Any]:

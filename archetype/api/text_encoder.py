@@ -1,19 +1,23 @@
 """Models that read whole texts: encoders, and decoders without a language model head."""
 
 from pathlib import Path
+from typing import Unpack
 
 from archetype import evaluation, generate
 from archetype.api.text_classifier import TextClassifier
 from archetype.api.text_embedder import TextEmbedder
 from archetype.errors import enumeration
-from archetype.evaluation import ClassReport, ValueReport
+from archetype.evaluation import ClassReport, LikelihoodBound, ValueReport
 from archetype.generate import MAX_TOKENS, Answer, Prediction, TokenClass
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
+from archetype.settings.generation import Sampling, SamplingFields, Unmasking, UnmaskingFields
 
 
 class TextEncoder(TextEmbedder, TextClassifier):
-    """Model that embeds whole texts, and fills masks, classifies or answers questions, depending on its head."""
+    """Model that embeds whole texts, and depending on its head fills masks, generates by unmasking, classifies or
+    answers questions.
+    """
 
     model: Encoder | Decoder
 
@@ -21,7 +25,7 @@ class TextEncoder(TextEmbedder, TextClassifier):
     def _purpose(self) -> str:
         head, verbs = self.spec.head, ["embed"]
         if self.spec.fills_masks:
-            verbs.insert(0, "fill")
+            verbs[:0] = ["fill", "unmask"]
         if head.has_classes:
             verbs.append("answer questions about" if head.marks_spans else "classify")
         return f"{enumeration(verbs, 'or')} texts"
@@ -36,6 +40,42 @@ class TextEncoder(TextEmbedder, TextClassifier):
             ArchetypeError: the head does not predict masked tokens, or the text has no [MASK] or is too long.
         """
         return generate.fill(self.model, self._tokenizer(), text, top)
+
+    def unmask(
+        self,
+        prompt: str | list[int] = "",
+        unmasking: Unmasking | UnmaskingFields | None = None,
+        **sampling: Unpack[SamplingFields],
+    ) -> str:
+        """Generate a text by unmasking (LLaDA; BD3-LM), and return it without the prompt.
+
+        Args:
+            prompt: text, or its token ids.
+            unmasking: fields of `Unmasking`: tokens per pass, blocks, and which masks become tokens first.
+            sampling: fields of `Sampling` (default: greedy, 256 tokens).
+
+        Raises:
+            ArchetypeError: the head does not predict masked tokens, a setting is invalid, or the text would be longer
+                than the model's context.
+        """
+        tokenizer = self._tokenizer()
+        ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        settings = Sampling.parse({"temperature": self.sampling.temperature} | sampling)
+        order = unmasking if isinstance(unmasking, Unmasking) else Unmasking.parse(unmasking or {})
+        return tokenizer.decode(generate.unmask(self.model, tokenizer, ids, settings, order, self.ends))
+
+    def likelihood_bound(self, text: str, length: int | None = None, draws: int = 32, seed: int = 0) -> LikelihoodBound:
+        """Estimate an upper bound of the negative log-likelihood of a text, for models trained by masked diffusion.
+
+        Args:
+            length: tokens per window (default: the model's context, or less for a large vocabulary).
+            draws: number of random masks of each window.
+            seed: seed of the masks.
+
+        Raises:
+            ArchetypeError: the head does not predict masked tokens, the text is empty, or a size is out of range.
+        """
+        return evaluation.likelihood_bound(self.model, self._tokenizer(), text, length, draws, seed)
 
     def classify_tokens(self, texts: str | list[str]) -> list[list[TokenClass]]:
         """Classify each token of a text (such as named entities), with the probability of its class.

@@ -23,7 +23,7 @@ from archetype.cost.work import TrainingWork
 from archetype.models.block.module import build_block
 from archetype.nn.context import EncoderOutput, ForwardContext
 from archetype.nn.registry import module_class
-from archetype.nn.residual import enter
+from archetype.nn.residual import build_exit, enter
 from archetype.roles.residual import Residual
 from archetype.roles.wiring import Wiring
 
@@ -91,6 +91,11 @@ class MeasuredResidualCost(ResidualCost):
     def saved_activations(self, work: TrainingWork) -> int:
         return saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
 
+    def exit(self, num_layers: int) -> "MeasuredExitCost | None":
+        with META:
+            module = build_exit(self.part, replace(place_for(self.d), layer=num_layers))
+        return None if module is None else MeasuredExitCost(self.part, self.d, module)
+
     def _pass(self, batch: int, length: int) -> Tensor:
         x = torch.empty(batch, length, self.d.value, device=META)
         stream, context = enter(self.part, x), context_of(x)
@@ -98,11 +103,24 @@ class MeasuredResidualCost(ResidualCost):
         return written
 
 
+class MeasuredExitCost(MeasuredResidualCost):
+    """Cost of the weights that compute a stack's output vectors from its residual stream."""
+
+    def __init__(self, part: Residual, d: Formula, module: nn.Module) -> None:
+        ResidualCost.__init__(self, part, d)
+        self.module = module
+
+    def _pass(self, batch: int, length: int) -> Tensor:
+        y: Tensor = self.module(enter(self.part, torch.empty(batch, length, self.d.value, device=META)))
+        return y
+
+
 def _without_contents(layer: Layer | None) -> nn.Module | None:
     # the layer's block with contents that return zeros; None outside a layer
     if layer is None:
         return None
-    block = on_meta(lambda: build_block(layer.block, replace(layer.place, residual=None)))
+    plain = layer.block.replace(output_scale=False)  # which BlockCost counts
+    block = on_meta(lambda: build_block(plain, replace(layer.place, residual=None)))
     for name in layer.block.contents:
         setattr(block, name, Passing())
     return block

@@ -125,7 +125,7 @@ def _split(
         matrix = tensor.transpose(-1, -2) if rule.transposed else tensor
         matrix = _halves_swapped(matrix) if rule.swapped else matrix
         if rule.heads == 1 and rule.shape is None:  # split into views: only `copy_` below copies
-            pieces = matrix.split([shape[0] for shape in shapes])
+            pieces = (matrix,) if len(shapes) == 1 else matrix.split([shape[0] for shape in shapes])
         else:  # each head's rows of all parameters are stored together
             joined = matrix.reshape(rule.heads, -1)  # (H, sum of the parameters' sizes / H)
             pieces = joined.split([prod(shape) // rule.heads for shape in shapes], dim=1)
@@ -150,7 +150,8 @@ def _integers(rule: Rule, tensors: Tensors, device: torch.device | None) -> Tens
 
 
 def _joint_shape(shapes: list[Shape]) -> Shape:
-    return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+    # a single tensor may be a number
+    return shapes[0] if len(shapes) == 1 else (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
 def file_shape(rule: Rule, shapes: list[Shape]) -> Shape:

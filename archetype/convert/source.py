@@ -57,7 +57,7 @@ def open_spec(source: Source) -> ModelSpec:
     if is_gguf(path):
         from archetype.convert.gguf.specification import read_spec  # imported here, since no other source needs it
 
-        return read_spec(path)[1]
+        return read_spec(path)
     if path.is_file():
         return read(path)
     # not a bare name, so it cannot be a preset

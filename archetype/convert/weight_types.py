@@ -72,14 +72,14 @@ def _by_module(model: ModelSpec, weights: Mapping[str, str]) -> WeightTypes:
 
 
 def _of_gguf(path: Path) -> WeightTypes:
-    from archetype.convert.gguf.architectures import gguf_of
     from archetype.convert.gguf.header import read_header
     from archetype.convert.gguf.sizes import types_of_file
-    from archetype.convert.gguf.specification import read_spec
+    from archetype.convert.gguf.specification import describe
 
-    family, model = read_spec(path)
-    sizes = {name: entry.num_bytes for name, entry in read_header(path).entries.items()}
-    return types_of_file(PUBLISHED, model, gguf_of(family.name), sizes)
+    header = read_header(path)
+    read = describe(header)
+    sizes = {name: entry.num_bytes for name, entry in header.entries.items()}
+    return types_of_file(PUBLISHED, read.model, read.target, sizes)
 
 
 def _header(config: PublishedConfig, path: Path) -> Header:

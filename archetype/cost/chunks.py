@@ -12,6 +12,7 @@ class Chunks(NamedTuple):
     pairs: Formula  # pairs of positions within chunks of several tokens
     tokens: Formula  # tokens in these chunks
     single_tokens: int  # chunks of a single token, which take one step of the recurrence
+    earlier: int  # pairs with an earlier position, of chunks that are filled up to a power of two
 
     @classmethod
     def of(cls, work: Work, size: int) -> "Chunks":
@@ -19,9 +20,11 @@ class Chunks(NamedTuple):
         lengths = [size] * (length // size) + [length % size] * (length % size > 0)
         single_tokens, pairs = lengths.count(1), sum(n * n for n in lengths if n > 1)
         if pairs == 0:
-            return cls(constant(0), constant(0), length)
+            return cls(constant(0), constant(0), length, 0)
         whole = work.length * work.length if pairs == length * length else symbol("A", pairs)
-        return cls(whole, work.length + -single_tokens, single_tokens)
+        filled = [filled_chunk(n) for n in lengths if n > 1]
+        earlier = sum(n * (n - 1) // 2 for n in filled)
+        return cls(whole, work.length + -single_tokens, single_tokens, earlier)
 
     def memory_products(self, together: int, single: int) -> Formula:
         """Return the FLOPs of products with the state.
@@ -33,11 +36,43 @@ class Chunks(NamedTuple):
         return self.tokens * together + single * self.single_tokens
 
 
-def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int) -> int:
-    """Return the bytes that chunks of `size` tokens save for backward. `memory` counts the values of a row's state."""
+def filled_chunk(length: int) -> int:
+    """Return the smallest power of two that is not below the length."""
+    return 1 << (length - 1).bit_length()
+
+
+def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int, pairs: int = 3) -> int:
+    """Return the bytes that chunks of `size` tokens save for backward.
+
+    Args:
+        heads: matrices of a chunk's pairs, such as two per head: of keys with queries, and with keys.
+        memory: values of a row's state.
+        pairs: numbers saved for each pair: decays, products of keys and queries, and both combined.
+    """
     chunks, size = -(-work.length // size), min(size, work.length)
-    pairs = heads * (3 * FLOAT32) + 1  # decays, products of keys and queries, and both combined; and a mask
-    return work.rows * chunks * (size * size * pairs + memory * FLOAT32)
+    return work.rows * chunks * (size * size * (heads * pairs * FLOAT32 + 1) + memory * FLOAT32)  # and a mask
+
+
+def halved_chunk_activations(work: TrainingWork, size: int, channels: int, heads: int, memory: int, kinds: int) -> int:
+    """Return the bytes that chunks with a decay of each channel save for backward.
+
+    Args:
+        channels: features of all heads' keys, each with a decay.
+        heads: number of heads.
+        memory: values of a row's state.
+        kinds: what keys meet: queries, and keys for the delta rule.
+    """
+    total, corrects = 0, kinds > 1
+    for start in range(0, work.length, size):
+        length = min(size, work.length - start)
+        filled = filled_chunk(length)
+        # factors and products of the halves of blocks of each size; copies that are filled up; the whole chunk's
+        halves = (filled.bit_length() - 1) * filled * (3 + kinds) // 2
+        copies = (1 + kinds) * filled * (filled > length)
+        whole = (3 + kinds) * length
+        scores = kinds * filled * filled + corrects * length * length
+        total += channels * (halves + copies + whole) + heads * scores + memory
+    return work.rows * total * FLOAT32
 
 
 def without_zero(counts: Counts) -> Counts:

@@ -205,6 +205,9 @@ class WiringCost(PartCost, ABC):
     def own_parameters(self) -> Formula:
         return ZERO  # parameters of a block outside its contents and their norms
 
+    def further_parameters(self, content: str) -> Counts:
+        return {}  # of the block for one of its contents, besides its norms, by the end of the module's name
+
     def flops(self, tokens: Formula) -> Formula:
         return ZERO  # FLOPs of matrix products outside the contents
 
@@ -216,7 +219,19 @@ class WiringCost(PartCost, ABC):
 class ResidualCost(PartCost):
     """Cost of reading and writing the residual stream for one sublayer of a block. A plain sum costs nothing."""
 
-    streams = 1  # residual vectors per position
+    streams = 1  # residual vectors per position that the sublayer reads
+
+    def at(self, layer: int, sublayer: int) -> "ResidualCost":
+        """Return the cost for one sublayer of one layer (default: the same everywhere)."""
+        return self
+
+    def kind_of_layer(self, layer: int) -> Hashable:
+        """Return a key that layers share if their sublayers cost the same."""
+        return None
+
+    def exit(self, num_layers: int) -> "ResidualCost | None":
+        """Return the cost of the weights that compute the stack's output from the stream, if there are any."""
+        return None
 
     def parameters(self) -> Formula:
         return ZERO

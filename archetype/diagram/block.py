@@ -32,6 +32,11 @@ def put_block(rail: Rail, path: str, kind: Kind, stack: StackCost, costs: Report
         rail.put(Box(f"{path}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), cost,
                      field=f"{field_of(kind, stack)}.wiring", sets=layer_costs.owners))  # fmt: skip
     put_branches(rail, path, kind, stack, layer_costs, tuple(contents(kind.block)))
+    if kind.block.output_scale:
+        name = "output_scale"
+        rail.put(Box(f"{path}.{name}", 0, 0, W, SLIM, "operation", "× learned scale", "", len(kind.layers),
+                     layer_costs.take(name), field=f"{field_of(kind, stack)}.{name}",
+                     sets=layer_costs.owners))  # fmt: skip
 
 
 def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[str, ...]]:
@@ -98,6 +103,10 @@ def put_branches(
         before, after, behind = (norm_of(name, ending) for ending in (branch.before, branch.after, branch.behind))
         # every wiring adds the encoder's contribution to its query's vector
         rail.branch(f"{path}.{name}", sublayer, before, after, behind, branch.residual or name == "cross")
+        for ending in layer_costs.block.wiring.further_parameters(name):
+            row = f"{name}_{ending}"
+            rail.put(Box(f"{path}.{row}", 0, 0, W, SLIM, "operation", ending, "", layer_costs.count,
+                         layer_costs.take(row), field=f"{field}.wiring", sets=layer_costs.owners))  # fmt: skip
 
 
 def field_of(kind: Kind, stack: StackCost) -> str:

@@ -25,9 +25,9 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 def kinds_of(stack: StackCost) -> list[Kind]:
     """Return the distinct blocks of a stack with their layers, in order of first occurrence."""
     layers: dict[int, list[int]] = {}
-    for group in stack.groups:  # groups of equal blocks share a cost object
-        layers.setdefault(id(group.cost), []).extend(group.layers)
-    blocks = {id(group.cost): group.cost.block for group in stack.groups}
+    for group in stack.groups:  # groups of equal blocks share the cost of their contents
+        layers.setdefault(id(group.cost.wiring), []).extend(group.layers)
+    blocks = {id(group.cost.wiring): group.cost.block for group in stack.groups}
     kinds = (Kind(blocks[key], tuple(sorted(indices))) for key, indices in layers.items())
     return sorted(kinds, key=lambda kind: kind.layers)
 
@@ -213,6 +213,10 @@ def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
     """Draw the part that all layers share, and the final norm."""
     if stack.stack.relative_bias is not None:
         _put_position_bias(rail, stack, costs)
+    residual, path = stack.stack.residual, f"{stack.prefix}residual_exit"
+    if stack.residual_exit is not None:
+        rail.put(Box(path, 0, 0, W, SLIM, "operation", title(residual), "", 1, costs.take(path),
+                     field=f"{stack.prefix}residual"))  # fmt: skip
     norm, path = stack.stack.final_norm, f"{stack.prefix}final_norm"
     if not norm.is_absent:
         rail.put(Box(path, 0, 0, W, SLIM, "norm", title(norm), costs.text(stack.d), 1, costs.take(path), field=path))

@@ -84,7 +84,12 @@ def module_rows(
                 if stack.prefix in by_stack:
                     counts[phase] = group.cost.flops(by_stack[stack.prefix]._replace(layer=group.layers[0]))
             rows += _block_rows(stack.prefix, group, counts)
-        rows += _module_rows(stack.parameters(), {})
+        outside: dict[str, Counts] = {
+            phase: stack.flops(by_stack[stack.prefix])
+            for phase, by_stack in stack_work.items()
+            if stack.prefix in by_stack
+        }
+        rows += _module_rows(stack.parameters(), outside)
     rows += _module_rows(cost.head_parameters(), flops)
     rows += _further_rows(cost.further_tokens) if cost.further_tokens is not None else []
     return [row for row in rows if any(row.formulas.values())]

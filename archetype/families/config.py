@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from archetype.errors import CheckpointError
-from archetype.parts.activation.spec import GELU, GELUTanh, ReLU, ReLU2, Sigmoid, SiLU, Swish, Tanh
+from archetype.parts.activation.spec import GELU, XIELU, GELUTanh, ReLU, ReLU2, Sigmoid, SiLU, Swish, Tanh
 from archetype.roles.activation import Activation
 from archetype.spec.base import MAX_SIZE
 
@@ -35,6 +35,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": Sigmoid(),
     "relu2": ReLU2(),
     "quick_gelu": Swish(beta=1.702),
+    "xielu": XIELU(),
 }
 
 

@@ -101,7 +101,8 @@ def _read_position(config: Config, values: Values) -> Values:
 
 def write_position(model: Decoder) -> dict[str, Any]:
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
-    return {"rope_parameters": write_rotary(mixer.position, mixer.qk_rope_head_dim)}
+    position = expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
+    return {"rope_parameters": write_rotary(position, mixer.qk_rope_head_dim)}
 
 
 def _read_groups(config: Config, values: Values) -> Values:

@@ -70,7 +70,8 @@ def _read_position(config: Config, values: Values) -> Values:
 
 def _write_position(model: Decoder) -> dict[str, Any]:
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
-    return write_position(model) | {"rope_interleave": mixer.position.interleaved}
+    position = expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
+    return write_position(model) | {"rope_interleave": position.interleaved}
 
 
 def _read_groups(config: Config, values: Values) -> Values:

@@ -19,6 +19,7 @@ NAMES = (
     "mamba", "megabyte", "vit", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "phi3", "smollm3", "gpt_oss",
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
+    "linear_attention",
 )
 # Other modules: tables of several families that differ little from the families above, and modules whose name
 # is not the model type.
@@ -30,6 +31,7 @@ SPELLINGS = {
         "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "ernie",
         "megatron-bert", "electra", "roformer", "distilbert", "mpnet", "nomic_bert", "gte",
     ),
+    "diffusion": ("llada", "Dream"),
     "pictures": ("deit", "vit_msn", "ijepa"),
     "deberta_v2": ("deberta-v2",),
     "gte_new": ("new",),

@@ -3,7 +3,7 @@ const bytes = (value) => {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
   while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
-  return `${value.toPrecision(3)} ${units[unit]}`;
+  return `${value >= 999.5 ? Math.round(value) : value.toPrecision(3)} ${units[unit]}`; // never 1.01e+3
 };
 const seconds = (value) => (value < 1e-3 ? `${(value * 1e6).toPrecision(3)} µs` : value < 1 ? `${(value * 1e3).toPrecision(3)} ms` : `${value.toPrecision(3)} s`);
 // the value of a column between two points; beyond the last, which is the longest context, null

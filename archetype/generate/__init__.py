@@ -20,12 +20,13 @@ from archetype.generate.state_dtype import use_state_dtype
 from archetype.generate.stats import Stats
 from archetype.generate.step import DecodeStep, prefill
 from archetype.generate.token_classes import TokenClass, classify_tokens
-from archetype.settings.generation import Beam, Sampling
+from archetype.generate.unmask import unmask
+from archetype.settings.generation import Beam, Sampling, Unmasking
 
 __all__ = [
     "MAX_TOKENS", "Answer", "Beam", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling", "Prediction", "Request",
-    "Sampler", "Sampling", "Stats", "TokenClass", "Translation", "answer", "beam_search", "classify_pictures",
-    "classify_texts", "classify_tokens", "embed", "embedding_tokens", "fill", "generation_config", "make_deterministic",
-    "prefill", "read_generation_config", "sample", "translate", "translations",
-    "use_state_dtype",
+    "Sampler", "Sampling", "Stats", "TokenClass", "Translation", "Unmasking", "answer", "beam_search",
+    "classify_pictures", "classify_texts", "classify_tokens", "embed", "embedding_tokens", "fill", "generation_config",
+    "make_deterministic", "prefill", "read_generation_config", "sample", "translate", "translations",
+    "unmask", "use_state_dtype",
 ]  # fmt: skip

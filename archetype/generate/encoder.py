@@ -45,17 +45,11 @@ def fill(model: Encoder | Decoder, tokenizer: Tokenizer, text: str, top: int = 5
         DataError: the text has no [MASK], or is longer than the model's context; or `top` is below 1.
         SpecError: the model's head does not predict masked tokens, or its vocabulary has no mask.
     """
-    if not model.spec.fills_masks:
-        cause = f"a head of kind {model.spec.head.kind} does not predict masked tokens"
-        raise SpecError("head", cause, "use a model with head masked_language_model")
+    mask = mask_of(model, tokenizer)
     if top < 1:
         raise DataError("top", f"{top} is below 1", "request at least one prediction")
     if MASK not in text:
         raise DataError("text", f"has no {MASK}", f"write {MASK} in place of each token to predict")
-    mask = mask_id(tokenizer)
-    if mask >= model.spec.vocab_size:
-        cause = f"{model.spec.vocab_size} ids leave no id for a mask token after the tokenizer's {tokenizer.vocab_size}"
-        raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
     sequence = tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))
     check_lengths(model, [sequence])
     tokens, _ = _padded(model, [sequence])
@@ -66,6 +60,22 @@ def fill(model: Encoder | Decoder, tokenizer: Tokenizer, text: str, top: int = 5
         [Prediction(tokenizer.token(id), probability) for probability, id in zip(probabilities, ids, strict=True)]
         for probabilities, ids in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
+
+
+def mask_of(model: Encoder | Decoder, tokenizer: Tokenizer) -> int:
+    """Return the id of the mask token.
+
+    Raises:
+        SpecError: the model's head does not predict masked tokens, or its vocabulary has no mask.
+    """
+    if not model.spec.fills_masks:
+        cause = f"a head of kind {model.spec.head.kind} does not predict masked tokens"
+        raise SpecError("head", cause, "use a model with head masked_language_model")
+    mask = mask_id(tokenizer)
+    if mask >= model.spec.vocab_size:
+        cause = f"{model.spec.vocab_size} ids leave no id for a mask token after the tokenizer's {tokenizer.vocab_size}"
+        raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
+    return mask
 
 
 def embedding_tokens(

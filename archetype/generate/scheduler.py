@@ -205,10 +205,11 @@ class Scheduler:
                 self._row = StepReader(self.model, row), self.slots.sizes
             self._row[0].begin(self.slots.empty_state(1, 1) if prefix is None else prefix, num_read)
             return self._row[0]
-        length = len(request.window)
-        state = self.slots.empty_state(1, length if prefix is None else max(length, prefix.capacity))
-        if prefix is not None:
-            state.insert(torch.tensor([0], device=self.model.device), prefix)
+        if (state := self.slots.begin_in_place(prefix)) is None:
+            length = len(request.window)
+            state = self.slots.empty_state(1, length if prefix is None else max(length, prefix.capacity))
+            if prefix is not None:
+                state.insert(torch.tensor([0], device=self.model.device), prefix)
         return TextReader(self.model, state, num_read)
 
     def _read_source(self, request: Request) -> TextReader:
@@ -231,8 +232,8 @@ class Scheduler:
     def _start(self, request: Request, logits: Tensor, state: State, events: list[Event]) -> None:
         # logits: (1, V), after the last token of the prompt
         if not request.tokens and self._caches_prefixes:
-            # The prefix cache needs a copy of a row that will read the next prompt.
-            is_own = self._row is None or state is not self._row[0].state
+            # The prefix cache needs a copy of a row that will read the next prompt, or that is decoded in its place.
+            is_own = (self._row is None or state is not self._row[0].state) and not self.slots.is_in_place(state)
             first = torch.tensor([0], device=self.model.device)
             self.prefixes.put(request.window, state if is_own else copy_rows(state, first, len(request.window)))
         [event] = self._choose(logits, [request])

@@ -1,6 +1,7 @@
 """Slots for sequences that are decoded together, and the prefix cache."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Generic, TypeVar
 
 import torch
@@ -86,7 +87,31 @@ class Slots(Generic[T]):
             self.sequences[slot : slot + 1] = [sequence]
 
     def join(self, sequence: T, state: State) -> None:
-        self.put([len(self.sequences)], [sequence], state)
+        """Insert a prefilled sequence into the first free slot; the state may be the row of `begin_in_place`."""
+        if self.is_in_place(state):
+            self.state.lengths[:1] = state.lengths
+            self.sequences.append(sequence)
+        else:
+            self.put([len(self.sequences)], [sequence], state)
+
+    def begin_in_place(self, prefix: State | None) -> State | None:
+        """Return the first row, after a prefix, for a prompt to be read in its place while nothing is decoded.
+
+        None if sequences are decoded, or if the state is more than keys and values of all positions: a recurrence is
+        replaced and not written, and a ring of keys is read more slowly than the keys of a prompt in order.
+        """
+        if self.sequences or self.num_beams > 1 or not self.state.can_shorten:
+            return None
+        row = self.state.rows(0, 1)
+        for _, _, values in chain.from_iterable(layer.tensors() for layer in row.layers):
+            values.zero_()  # NaN of a sequence that failed would stay behind a mask: 0 * NaN = NaN
+        row.insert(self._rows([0]), self.empty_state(1, 1) if prefix is None else prefix)
+        return row
+
+    def is_in_place(self, state: State) -> bool:
+        """Return whether the state is that of `begin_in_place`, and not a copy."""
+        ours, theirs = ([x for layer in of.layers for _, _, x in layer.tensors()] for of in (self.state, state))
+        return bool(ours) and all(x.data_ptr() == y.data_ptr() for x, y in zip(ours, theirs, strict=True))
 
     def leave(self, sequence: T) -> None:
         """Remove a sequence. The sequence in the last slot takes its slot."""

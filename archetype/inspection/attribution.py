@@ -1,6 +1,6 @@
 """Direct logit attribution: a logit as a sum over the parts' additions to the residual stream (Elhage 2021)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,7 @@ from archetype.errors import SpecError
 from archetype.inspection import figures
 from archetype.inspection.lens import Name, answering_stack, residual_names
 from archetype.inspection.names import join, layer_path, module_at, shown_parts, stacks
-from archetype.inspection.residual import added_by
+from archetype.inspection.residual import added_by, output_scale
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View
 from archetype.models.decoder.module import Decoder
@@ -124,12 +124,14 @@ def attribution_view(
         if (source := reinjected.get(index)) is not None:
             again = trace[f"{path}.in"] - trace[points[index]]  # (B, T, D) added again before this layer
             parts.append(part(f"layer {index} input of layer {source}", "embedding", again[0, position]))
+        factor = output_scale(module_at(model, path))  # type: ignore[arg-type]
+        parts = [replace(earlier, logit=earlier.logit * factor) for earlier in parts]
         for content, x in added.items():
             heads = _by_head(trace, path) if path == split and content == "mixer" else None
             if heads is None:
                 parts.append(part(f"layer {index} {content}", content, x[0, position]))
                 continue
-            scale: float = module_at(model, path).residual_scale  # type: ignore[assignment]
+            scale: float = module_at(model, path).residual_scale * factor  # type: ignore[assignment, operator]
             for head, y in enumerate(heads[:, position].double() * scale):
                 parts.append(part(f"layer {index} head {head}", content, y))
             # heads are split before the output bias, which belongs to none of them
@@ -168,6 +170,6 @@ def _by_head(trace: Trace, path: str) -> Float[Tensor, "H T D"] | None:
     # a norm after the content mixes the heads, and a quantized matrix has no weights to split
     if block.added or f"{path}.mixer.heads" not in trace or not isinstance(weight, Tensor):
         return None
-    heads = trace[f"{path}.mixer.heads"][0]  # (H, T, P)
-    # o's columns by head: (D, H, P); without the output bias
+    heads = trace[f"{path}.mixer.heads"][0]  # (H, T, Q)
+    # o's columns by head: (D, H, Q); without the output bias
     return torch.einsum("htp,dhp->htd", heads, weight.to(heads.dtype).unflatten(1, (heads.shape[0], -1)))

@@ -20,7 +20,6 @@ from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.megabyte.module import MegaByte
 from archetype.models.vision.module import VisionEncoder
 from archetype.nn.context import ForwardContext
-from archetype.nn.residual import leave
 from archetype.table import Table
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def residual_names(trace: Trace, stack: str) -> dict[str, str]:
 def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T V"]:
     """Return the logits of the final norm and head for a residual stream; class logits only at one position."""
     model = trace.model
-    x = leave(stacks(model)[_last_stack(model)].residual, x)  # (B, T, D), also of several residual streams
+    x = stacks(model)[_last_stack(model)].leave(x)  # (B, T, D), also of several residual streams
     if isinstance(model, EncoderDecoder):
         y = model.decoder.final_norm(x, ForwardContext.of(x))
         if model.lm_head is None:

@@ -15,7 +15,6 @@ from archetype.inspection.names import module_at, stacks
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
 from archetype.models.block.module import Block
-from archetype.nn.residual import leave
 from archetype.table import Table
 
 if TYPE_CHECKING:
@@ -27,17 +26,28 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative error of a su
 
 
 def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
-    """Return the vectors that each sublayer adds to the stream; None if the layer is not a sum of this kind."""
+    """Return the vectors that each sublayer adds to the stream; None if the layer is not a sum of this kind.
+
+    With an output scale, they are what is left of the additions after it.
+    """
     block = module_at(trace.model, path)
     if not isinstance(block, Block) or block.added is None or not block.adds_up:
         return None
     present = [content for content in CONTENTS if getattr(block, content, None) is not None]
-    parts = {content: trace[f"{path}.{content}{block.added}.out"] * block.residual_scale for content in present}
+    factor = output_scale(block)
+    parts = {
+        content: trace[f"{path}.{content}{block.added}.out"] * (block.residual_scale * factor) for content in present
+    }
     before, after = trace[f"{path}.in"], trace[f"{path}.out"]
-    difference = (before + sum(parts.values()) - after).abs().max()
+    difference = (before * factor + sum(parts.values()) - after).abs().max()
     # checked, since an extension may override the wiring that it derives from
     scale = max(float(x.abs().max()) for x in (before, after, *parts.values()))
     return parts if float(difference) <= TOLERANCE.get(after.dtype, 3e-2) * scale else None
+
+
+def output_scale(block: Block) -> float:
+    """Return the factor on the whole output of a block, 1 if it has none."""
+    return 1.0 if block.output_scale is None else float(block.output_scale)
 
 
 def main_stack(trace: Trace) -> str:
@@ -135,9 +145,9 @@ def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
     if stack not in stacks(trace.model):
         raise SpecError("stack", f"no stack is named {stack!r}", f"use one of {', '.join(stacks(trace.model))}")
     points = residual_names(trace, stack)
-    wiring = stacks(trace.model)[stack].residual
+    leave = stacks(trace.model)[stack].leave
     # (T, D) each, also of several residual streams
-    after = [leave(wiring, trace[name])[0].float() for name in points.values()]
+    after = [leave(trace[name])[0].float() for name in points.values()]
     norms = torch.stack([x.norm(dim=-1) for x in after])
     names = [name.removesuffix(".out") for name in [*points.values()][1:]]
     contents = [c for c in CONTENTS if any(f"{name}.{c}.out" in trace for name in names)]

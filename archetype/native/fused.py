@@ -27,6 +27,7 @@ from archetype.native.operations import (
 )
 from archetype.native.products import TILE_DEPTH, LosslessRows, tile_product
 from archetype.native.rows import emit_rows, row_stride
+from archetype.native.torch_hooks import attention_with_log_sums
 from archetype.native.translations import SERIAL
 
 MANY = 128  # vectors; products of fewer are left to torch
@@ -128,9 +129,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor | None:
-    """Return softmax(scale q k^T) v in bfloat16, (B, H, T, P), with attention_forward.h and attention_backward.h.
+    """Return softmax(scale q k^T) v, (B, H, T, P), with attention_forward.h and attention_backward.h in bfloat16.
 
-    A query's result does not depend on the other queries, bit for bit: its keys are always summed from the first key.
+    There a query's result does not depend on the other queries, bit for bit: its keys are summed from the first key.
+    In float32 torch's kernel attends for the last T of S > T positions in two parts, without a mask.
 
     Args:
         q: queries, (B, H, T, P).
@@ -139,16 +141,21 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Te
         scale: factor of the scores.
         causal: the queries are the last T of S positions, and do not see later keys.
     """
-    if not FUSED.support(q, k, v) or q.dtype != torch.bfloat16 or q.shape[3] % TILE_DEPTH:
+    if not FUSED.support(q, k, v) or k.shape != v.shape or k.shape[3] != q.shape[3]:
         return None
-    if k.shape != v.shape or k.shape[3] != q.shape[3] or any(tensor.stride(3) != 1 for tensor in (q, k, v)):
+    if any(tensor.stride(3) != 1 for tensor in (q, k, v)):
         return None
-    if not torch.is_grad_enabled():
-        return _attend(q, k, v, scale, causal)[0] if FUSED.library.has_attention_forward else None
-    if not FUSED.library.differentiates_attention or q.shape[2] != k.shape[2]:
-        return None
-    y: Tensor = _Attention.apply(q, k, v, scale, causal)  # type: ignore[no-untyped-call]
-    return y
+    is_own = q.dtype == torch.bfloat16 and q.shape[3] % TILE_DEPTH == 0
+    if torch.is_grad_enabled():
+        if not is_own or not FUSED.library.differentiates_attention or q.shape[2] != k.shape[2]:
+            return None
+        y: Tensor = _Attention.apply(q, k, v, scale, causal)  # type: ignore[no-untyped-call]
+        return y
+    if is_own and FUSED.library.has_attention_forward:
+        return _attend(q, k, v, scale, causal)[0]
+    if q.dtype != torch.float32 or not causal or q.shape[2] == k.shape[2]:
+        return None  # torch's own function; in bfloat16 two parts would be rounded twice
+    return _attend_last(q, k, v, scale)
 
 
 def dropout(x: Tensor, p: float) -> Tensor | None:
@@ -243,10 +250,8 @@ def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bo
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
     # the output, (B, H, T, P), and the log-sum-exp of the scores, (B, H, T)
-    y: Tensor
     if not FUSED.library.has_attention_forward:
-        y, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
-        return y, log_sums
+        return attention_with_log_sums(q, k, v, scale, causal)
     # in the layout (B, T, H, P), so that merging the heads is a view
     y = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
     log_sums = torch.empty(q.shape[:3])
@@ -258,6 +263,17 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tupl
     )  # fmt: skip
     FUSED.emit(entry)
     return y, log_sums
+
+
+def _attend_last(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    # The queries are the last T of S positions. A mask would cost a fifth of the time: two parts need none, the keys
+    # before the queries and those of the queries, weighted by their sums (Milakov and Gimelshein 2018).
+    before = k.shape[2] - q.shape[2]
+    (earlier, theirs), (earlier_values, values) = (x.tensor_split([before], dim=2) for x in (k, v))
+    far, far_sums = attention_with_log_sums(q, earlier, earlier_values, scale, False)
+    near, near_sums = attention_with_log_sums(q, theirs, values, scale, True)
+    share = torch.sigmoid(far_sums - near_sums).unsqueeze(-1)  # (B, H, T, 1)
+    return torch.lerp(near, far, share)
 
 
 def _normalized(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, distance: int) -> Tensor:

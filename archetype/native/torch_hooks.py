@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 P = ParamSpec("P")
@@ -37,6 +38,16 @@ def constant_when_compiled(function: Callable[P, R]) -> Callable[P, R]:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def attention_with_log_sums(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    """Return softmax(scale q k^T) v, (B, H, T, P), and the log-sum-exp of the scores, (B, H, T), by torch's CPU kernel.
+
+    K key heads serve H / K query heads each. If `causal`, query i sees the keys up to i.
+    """
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    y, log_sums = attend(q, k, v, 0.0, causal, scale=scale)
+    return y, log_sums
 
 
 @contextmanager

@@ -345,7 +345,7 @@ class CrossKVCache(KeysAndValues):
     """Keys and values of an encoder's output, the first `num_tokens` of each sequence. Decoding only reads them."""
 
     keys: Shaped[Tensor, "B K S P"]
-    values: Shaped[Tensor, "B K S P"]
+    values: Shaped[Tensor, "B K S Q"]
     num_tokens: Lengths
     key_scales: Float[Tensor, "B K S 1"] | None = None  # of int8
     value_scales: Float[Tensor, "B K S 1"] | None = None
@@ -355,10 +355,10 @@ class CrossKVCache(KeysAndValues):
 
     @classmethod
     def empty(
-        cls, batch: int, heads: int, length: int, size: int, dtype: torch.dtype, device: torch.device
+        cls, batch: int, heads: int, length: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device
     ) -> "CrossKVCache":
         # num_tokens = 1: attention over an empty source would be NaN
-        keys, values, *scales = cls._empty((batch, heads, length), (size, size), dtype, device)
+        keys, values, *scales = cls._empty((batch, heads, length), sizes, dtype, device)
         return cls(keys, values, torch.ones(batch, dtype=torch.long, device=device), *scales)  # type: ignore[arg-type]
 
     def stored_as(self, dtype: torch.dtype) -> "CrossKVCache":

@@ -1,9 +1,9 @@
-"""Chunkwise linear recurrences with matrix states: state space duality (Mamba-2) and the gated delta rule.
+"""Linear recurrences with matrix states, read in chunks: state space duality, linear attention and the delta rules.
 
-Both keep a matrix state S per head, which decays by exp(a_t) and adds an outer product at each position. Within a
-chunk of l positions all pairs are computed at once, as in attention without softmax. Only S is passed from chunk to
-chunk. Decays are differences of logarithms and never positive, so none overflows. The H value heads share the keys
-and queries of K heads. A single position takes one step of the recurrence.
+All keep a matrix state S per head, which decays by exp(a_t), one number or one for each row, and then adds an outer
+product at each position. Within a chunk of l positions all pairs are computed at once, as in attention without
+softmax. Only S is passed from chunk to chunk. Decays are sums of logarithms that are never positive, so none
+overflows. The H value heads share the keys and queries of K heads. A single position takes one step of the recurrence.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from archetype.nn import symbolic
 
@@ -39,59 +39,95 @@ def _step(chunk: Callable[..., tuple[Tensor, Tensor]], memory: Tensor, *parts: T
     return y.squeeze(2), memory
 
 
-def state_space_chunk(
+def linear_chunk(
     memory: Float[Tensor, "B H P Q"],
     q: Float[Tensor, "B K T P"],
     k: Float[Tensor, "B K T P"],
     v: Float[Tensor, "B H T Q"],
-    a: Float[Tensor, "B H T"],
+    a: Float[Tensor, "b H T *dims"],
+    b: Float[Tensor, "B H T"] | None = None,
 ) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P Q"]]:
-    """S_t = exp(a_t) S_{t-1} + k_t v_t^T, y_t = S_t^T q_t (Dao 2024, section 6)."""
-    shared = v.shape[1] // k.shape[1]
-    if v.shape[2] == 1:
-        memory = a.exp()[..., None] * memory + _repeated(k, shared).transpose(2, 3) * v
-        return _split_heads(q @ _join_heads(memory, shared), shared), memory
-    decays, since = _decays(a)  # (B, H, T, T), (B, H, T, 1)
-    pairs = _repeated(q @ k.transpose(2, 3), shared) * decays  # (B, H, T, T)
-    y = pairs @ v + since * _split_heads(q @ _join_heads(memory, shared), shared)
-    written = k.transpose(2, 3) @ _join_heads(decays[..., -1, :, None] * v, shared)
-    return y, since[:, :, -1:] * memory + _split_heads(written, shared)
+    """S_t = exp(a_t) S_{t-1} + k_t w_t^T, y_t = S_t^T q_t, where exp(a_t) multiplies S or, as (B, H, T, P), its rows.
 
-
-def delta_rule_chunk(
-    memory: Float[Tensor, "B H P Q"],
-    q: Float[Tensor, "B K T P"],
-    k: Float[Tensor, "B K T P"],
-    v: Float[Tensor, "B H T Q"],
-    a: Float[Tensor, "B H T"],
-    b: Float[Tensor, "B H T"],
-) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P Q"]]:
-    """S_t = exp(a_t) S_{t-1} + b_t k_t (v_t - exp(a_t) S_{t-1}^T k_t)^T, y_t = S_t^T q_t (Yang 2024b, section 3.3).
-
-    Position t writes b_t times the difference between its value and the value that the state, including the
-    earlier positions of the chunk, returns for its key. One triangular system solves for all differences of a chunk.
+    What is written, w_t, is v_t (Dao 2024, section 6), or with rates the delta rule's b_t (v_t - (exp(a_t) S_{t-1})^T
+    k_t) (Yang 2024b, section 3.3; Kimi Team 2025): b_t times the difference between a value and the value that the
+    state, including the earlier positions of the chunk, returns for its key. One triangular system solves for all
+    differences of a chunk.
     """
-    shared, rate = v.shape[1] // k.shape[1], b[..., None]
-    q, k = _repeated(q, shared), _repeated(k, shared)
+    shared, by_row = v.shape[1] // k.shape[1], a.dim() == 4
+    if b is not None or by_row:  # each head then has queries and keys of its own
+        q, k, shared = _repeated(q, shared), _repeated(k, shared), 1
     if v.shape[2] == 1:
-        memory = a.exp()[..., None] * memory
-        memory = memory + k.transpose(2, 3) * (rate * (v - k @ memory))
-        return q @ memory, memory
-    decays, since = _decays(a)
-    system = rate * (k @ k.transpose(2, 3)) * decays  # unit lower triangular (the diagonal is not read)
-    values = rate * (v - since * (k @ memory))  # (B, H, T, Q): corrections of the state before
-    writes = torch.linalg.solve_triangular(system, values, upper=False, unitriangular=True)
-    y = since * (q @ memory) + (q @ k.transpose(2, 3) * decays) @ writes
-    return y, since[:, :, -1:] * memory + (decays[..., -1, :, None] * k).transpose(2, 3) @ writes
+        memory = (a.transpose(2, 3) if by_row else a[..., None]).exp() * memory
+        if b is not None:
+            v = b[..., None] * (v - k @ memory)
+        memory = memory + _repeated(k, shared).transpose(2, 3) * v
+        return _split_heads(q @ _join_heads(memory, shared), shared), memory
+    if by_row:
+        (scores, *overlaps), since, until = _scores_of_rows((q,) if b is None else (q, k), k, a)
+        before = [(since * x) @ memory for x in ((q,) if b is None else (q, k))]
+    else:
+        decays, since = _decays(a)  # (B, H, T, T), (B, H, T, 1)
+        until = decays[..., -1, :, None]
+        scores, overlaps = _repeated(q @ k.transpose(2, 3), shared) * decays, []
+        before = [since * _split_heads(q @ _join_heads(memory, shared), shared)]
+        if b is not None:
+            overlaps, before = [k @ k.transpose(2, 3) * decays], [*before, since * (k @ memory)]
+    if b is not None:
+        # unit lower triangular (the diagonal is not read); (B, H, T, Q): corrections of the state before
+        rate = b[..., None]
+        v = torch.linalg.solve_triangular(rate * overlaps[0], rate * (v - before[1]), upper=False, unitriangular=True)
+    y = scores @ v + before[0]
+    if shared == 1:
+        written = (until * k).transpose(2, 3) @ v
+    else:
+        written = _split_heads(k.transpose(2, 3) @ _join_heads(until * v, shared), shared)
+    return y, since[:, :, -1:].transpose(2, 3) * memory + written
 
 
-def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B H T 1"]]:
+def _decays(a: Float[Tensor, "b H T"]) -> tuple[Float[Tensor, "b H T S"], Float[Tensor, "b H T 1"]]:
     # exp(a_{j+1} + ... + a_i) for i >= j, else 0, and exp(a_1 + ... + a_i)
     length = a.shape[2]
     later = torch.ones(length, length, dtype=torch.bool, device=a.device).tril(-1)
     sums = torch.where(later, a[..., None], 0.0).cumsum(-2)
     decays = sums.masked_fill(later.T, -torch.inf).exp()
     return decays, a.cumsum(-1).exp()[..., None]
+
+
+def _scores_of_rows(
+    queries: tuple[Float[Tensor, "B H T P"], ...], k: Float[Tensor, "B H T P"], a: Float[Tensor, "B H T P"]
+) -> tuple[list[Float[Tensor, "B H T S"]], Float[Tensor, "B H T P"], Float[Tensor, "B H T P"]]:
+    """Return sum_p q_ip k_jp exp(a_{j+1} + ... + a_i)_p for i >= j, else 0, of each kind of queries.
+
+    Also return exp(a_1 + ... + a_i) and exp(a_{j+1} + ... + a_l) for a chunk of l positions. Blocks of positions are
+    joined in pairs: a query of the second block has decayed since the block began, and a key of the first until it
+    ended. Both factors are at most 1 however strong the decay is, and no sum is a difference of larger ones.
+    """
+    length, size = a.shape[2], 1
+    padding = (1 << (length - 1).bit_length()) - length  # to a power of two, by positions that neither read nor write
+    if padding:
+        *queries, k, a = (nn.functional.pad(x, (0, 0, 0, padding)) for x in (*queries, k, a))  # type: ignore[assignment]
+    since, until = a, torch.zeros_like(a)  # logarithms since a block began and until it ends
+    scores = [(q * k).sum(-1)[..., None, None] for q in queries]  # (B, H, blocks, positions, positions)
+    while size < a.shape[2]:
+        # (B, H, pairs, positions, P) each
+        (since_1, since_2), (until_1, until_2) = _halves(since, size), _halves(until, size)
+        shown, reading = (until_1.exp() * _halves(k, size)[0]).transpose(3, 4), since_2.exp()
+        for index, q in enumerate(queries):
+            first, second = scores[index][:, :, ::2], scores[index][:, :, 1::2]
+            below = torch.cat(((reading * _halves(q, size)[1]) @ shown, second), dim=-1)
+            scores[index] = torch.cat((nn.functional.pad(first, (0, size)), below), dim=-2)
+        since = torch.cat((since_1, since_2 + since_1[..., -1:, :]), -2).flatten(2, 3)
+        until = torch.cat((until_1 + since_2[..., -1:, :], until_2), -2).flatten(2, 3)
+        size *= 2
+    since, until = (x[:, :, :length].exp() for x in (since, until))
+    return [x[:, :, 0, :length, :length] for x in scores], since, until
+
+
+def _halves(x: Float[Tensor, "B H T P"], size: int) -> tuple[Tensor, Tensor]:
+    # the first and the second block, of `size` positions, of each pair of blocks
+    first, second = x.unflatten(2, (-1, 2, size)).unbind(3)
+    return first, second
 
 
 def _repeated(x: Float[Tensor, "B K *dims"], shared: int) -> Float[Tensor, "B H *dims"]:

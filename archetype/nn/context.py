@@ -44,6 +44,8 @@ class ForwardContext:
         position_bias: relative position table shared by the layers of the stack.
         document_ids: document of each token, if several documents are packed into a sequence and must not see each
             other; positions then start at 0 in each document.
+        is_clean: whether each position is in the second, unmasked copy of its sequence, if both copies are computed in
+            one pass (`with_clean_copy`).
         rows: positions of whole sequences, if several processes split each sequence (context parallelism); the other
             fields then contain only the positions of this process.
         aux_losses: scalars that parts add to the training loss.
@@ -63,6 +65,7 @@ class ForwardContext:
     encoder_output: EncoderOutput | None = None
     position_bias: nn.Module | None = None
     document_ids: Tokens | None = None
+    is_clean: Bool[Tensor, "T"] | None = None
     rows: SharedRows | None = None
     aux_losses: list[Tensor] = field(default_factory=list)
     shared: dict[Hashable, Any] = field(default_factory=dict)
@@ -147,6 +150,23 @@ class ForwardContext:
         if self.document_ids is None:
             return allowed
         return allowed & (self.document_ids[:, None, :, None] == self.document_ids[:, None, None, :])
+
+    def with_clean_copy(self) -> "ForwardContext":
+        """Return the context of whole sequences whose second half is a copy of the first half without masks."""
+        steps = torch.arange(self.positions.shape[1], device=self.positions.device)
+        half = self.positions.shape[1] // 2
+        return replace(self, positions=self.positions % half, is_clean=steps >= half)
+
+    def between_copies(self, allowed: Bool[Tensor, "b 1 T S"]) -> Bool[Tensor, "b 1 T S"]:
+        """Return the allowed pairs of the masked and the clean copy: masked tokens see only clean earlier blocks.
+
+        Positions of one block see each other, and no position of an earlier block sees them (Arriola 2025, figure 3).
+        """
+        if self.is_clean is None:
+            return allowed
+        in_block = allowed & allowed.transpose(-1, -2)
+        of_masked = torch.where(self.is_clean, allowed & ~in_block, in_block)  # keys of a masked query
+        return torch.where(self.is_clean[:, None], allowed & self.is_clean, of_masked)
 
     @property
     def aux_loss(self) -> Float[Tensor, ""] | None:

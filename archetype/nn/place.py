@@ -17,3 +17,4 @@ class Place:
     residual: Residual | None = None  # residual wiring of the stack (None: plain addition)
     vocab_size: int = 0  # vocabulary size of the stack's tokens, V (0: it reads vectors, not tokens)
     experts_per_token: int = 1  # experts chosen for each token, k, for a router
+    sublayer: int = 0  # index among the sublayers of its block, for a residual wiring

@@ -30,6 +30,11 @@ class ResidualStream(nn.Module):
         """Return the output vectors of the stack from the stream after the last block."""
         raise NotImplementedError
 
+    @staticmethod
+    def exit(residual: Any, place: Place) -> nn.Module | None:
+        """Return a module that computes the output vectors with weights, `(stream) -> y` (None: `leave` does)."""
+        return None
+
     def read(self, stream: Tensor, context: ForwardContext) -> Vectors:
         """Return the input vectors of the sublayer (before its norm)."""
         raise NotImplementedError
@@ -45,6 +50,11 @@ def enter(residual: Residual, x: Vectors) -> Tensor:
 
 def leave(residual: Residual, stream: Tensor) -> Vectors:
     return stream if residual.is_sum else _stream_class(residual).leave(residual, stream)
+
+
+def build_exit(residual: Residual, place: Place) -> nn.Module | None:
+    """Build the module that computes the output vectors of a stack from its residual stream, if it has weights."""
+    return None if residual.is_sum else _stream_class(residual).exit(residual, place)
 
 
 def _stream_class(residual: Residual) -> type[ResidualStream]:

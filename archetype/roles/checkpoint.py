@@ -43,11 +43,17 @@ class MixerQuirks:
     reversed: bool = False  # rotary pairs are rotated in the opposite direction
     # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
     head_dim_replaced: bool = False
+    value_norm: bool = False  # values have an RMSNorm without weights
+    share_is_of_head: bool = False  # latent attention: `partial_rotary_factor` is about a whole head, not its part
+    unrotated: bool = False  # latent attention has no rotary positions, whatever its keys say
     alibi: bool = False  # attention has ALiBi biases, though no key of config.json says so
 
 
 class ConfigKeys(Protocol):
     """Keys of config.json. A value of the wrong type raises an error that names the key."""
+
+    @property
+    def values(self) -> Mapping[str, Any]: ...
 
     def get(self, key: str, default: Any = None) -> Any: ...
 
@@ -102,6 +108,9 @@ class CheckpointMixer(ABC):
     def number(self) -> int: ...  # index of the layer
 
     @abstractmethod
+    def block_of(self, layer: int) -> int: ...  # index of the block that has the mixer of a layer of the file
+
+    @abstractmethod
     def entry(self, key: str) -> Any:
         """Return the value of a key, for this layer if it is a list; None if the key is absent."""
 
@@ -117,8 +126,8 @@ class CheckpointMixer(ABC):
         """Return the position encoding of this layer's attention with heads of this size."""
 
     @abstractmethod
-    def rotary(self, dim: int) -> MixerPosition:
-        """Return rotary positions that rotate all `dim` features."""
+    def rotary(self, dim: int, head_dim: int) -> MixerPosition:
+        """Return rotary positions that rotate all `dim` features of one part of a head of `head_dim`."""
 
     @abstractmethod
     def pattern(self) -> Pattern: ...

@@ -27,6 +27,11 @@ class Head(Part):
     is_product: ClassVar[bool] = False  # its module is a LanguageModelHead, whose logits may be computed in chunks
 
     @property
+    def is_shifted(self) -> bool:
+        """Whether the logits of a token come from the vector before it (the first token's: from its own)."""
+        return False
+
+    @property
     def has_classes(self) -> bool:
         return self.classifies or self.labels_tokens
 

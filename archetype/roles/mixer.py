@@ -34,6 +34,11 @@ class Mixer(Content, Part):
         return None
 
     @property
+    def block_length(self) -> int | None:
+        """Positions of a block that sees itself and all earlier blocks; None if the mixer has no such blocks."""
+        return None
+
+    @property
     def stack_bias(self) -> tuple[Spec, int] | None:
         """(specification, number of heads) of a position table shared by all layers of the stack, or None.
 

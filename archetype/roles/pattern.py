@@ -26,6 +26,11 @@ class Pattern(Part):
 
     needs: ClassVar[str] = "rule"
 
+    @property
+    def block_length(self) -> int | None:
+        """Positions of a block whose queries see each other and all earlier blocks; None without such blocks."""
+        return None
+
 
 AnyPattern = Annotated[Pattern, ByKind(Pattern)]
 Positions = Any  # integers, or tensors of them

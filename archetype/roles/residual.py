@@ -16,6 +16,7 @@ class Residual(Part):
 
     needs: ClassVar[str] = "module"
     is_sum: ClassVar[bool] = False  # whether the stream is one vector per position, the sum of all outputs
+    grows: ClassVar[bool] = False  # whether the stream has more vectors after later layers
 
 
 @part

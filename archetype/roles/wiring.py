@@ -15,6 +15,7 @@ class Wiring(Part):
     normalizes_input: ClassVar[bool] = False  # normalizes the input of each content, but not the sum (pre-norm)
     normalizes_output: ClassVar[bool] = False  # normalizes the output of the last content, or its sum with the residual
     adds_to_stream: ClassVar[bool] = False  # every content is added to the residual stream, which nothing else changes
+    reads_first: ClassVar[bool] = False  # all contents read the stream before one of them writes to it
 
     def norm_of(self, content: str, norm: str = "norm") -> Norm:
         """Return a norm of one sublayer.

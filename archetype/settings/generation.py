@@ -244,6 +244,32 @@ class SamplingFields(TypedDict, total=False):
     choices: Sequence[str] | None
 
 
+class Unmasking(Spec):
+    """Settings of generation by unmasking, for models that predict masked tokens."""
+
+    tokens_per_step: Annotated[
+        Size, described("Number of masks that become tokens in each pass; more are faster and less accurate.")
+    ] = 1
+    block: Annotated[
+        Size | None,
+        described(
+            "Length of the blocks that are unmasked one after the other (absent: the model's, else all at once)."
+        ),
+    ] = None
+    order: Annotated[
+        Literal["confidence", "left_to_right", "random"],
+        described("Which masks of a block become tokens first: `confidence` is the highest probability of the token."),
+    ] = "confidence"
+
+
+class UnmaskingFields(TypedDict, total=False):
+    """The fields of `Unmasking` as keyword arguments, for editors and type checkers."""
+
+    tokens_per_step: int
+    block: int | None
+    order: Literal["confidence", "left_to_right", "random"]
+
+
 class Beam(LogitsRules):
     """Settings of beam search.
 

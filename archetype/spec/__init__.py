@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.activation.spec import *
     from archetype.parts.adapter.spec import *
     from archetype.parts.attention.spec import *
+    from archetype.parts.depth_attention.spec import *
     from archetype.parts.disentangled_attention.spec import *
     from archetype.parts.embedding.spec import *
     from archetype.parts.experts.spec import *
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.head.spec import *
     from archetype.parts.latent_attention.spec import *
     from archetype.parts.lightning_index.spec import *
+    from archetype.parts.linear_attention.spec import *
     from archetype.parts.mamba.spec import *
     from archetype.parts.mamba2.spec import *
     from archetype.parts.norm.spec import *
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.router.spec import *
     from archetype.parts.sentence_head.spec import *
     from archetype.parts.short_convolution.spec import *
+    from archetype.parts.streams.spec import *
     from archetype.parts.together.spec import *
     from archetype.roles.activation import *
     from archetype.roles.embedding import *

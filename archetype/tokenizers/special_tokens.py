@@ -17,7 +17,7 @@ MAP = "special_tokens_map.json"
 # Used for files without a configuration; a model may use several eos.
 KNOWN_BOS = ("<s>", "<|begin_of_text|>", "<bos>")
 KNOWN_EOS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<eos>", "<|im_end|>")
-MASKS = ("[MASK]", "<mask>")
+MASKS = ("[MASK]", "<mask>", "<|mdm_mask|>", "<|mask|>")  # the last two: LLaDA, Dream
 
 
 def content(value: object) -> str | None:

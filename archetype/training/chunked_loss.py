@@ -45,6 +45,7 @@ def chunked_cross_entropy(
     targets: Int[Tensor, "..."],
     label_smoothing: float,
     num_targets: int | None = None,
+    weights: Float[Tensor, "..."] | None = None,
 ) -> tuple[Tensor, int, int | None]:
     """Return the mean cross-entropy in nats, the number of targets, and the number correct (None if gradients are on).
 
@@ -53,15 +54,20 @@ def chunked_cross_entropy(
         targets: token ids, or IGNORED.
         label_smoothing: probability mass spread evenly over all V ids.
         num_targets: number of targets that are not IGNORED, if counted on the host (default: read from the device).
+        weights: factor of each target's loss (absent: 1). The sum is divided by the number of targets.
     """
     x, targets = features.flatten(0, -2), targets.flatten()
     is_target = targets != IGNORED
     num_targets = int(is_target.sum()) if num_targets is None else num_targets
+    weights = None if weights is None else weights.flatten().float()
     if num_targets < len(targets):
         selected = indices_where(is_target, num_targets)
         x, targets = x.index_select(0, selected), targets.index_select(0, selected)
+        weights = None if weights is None else weights.index_select(0, selected)
     if torch.is_grad_enabled():
-        loss: Tensor = _ChunkedCrossEntropy.apply(x, head.weight, head.bias, targets, head.softcap, label_smoothing)  # type: ignore[no-untyped-call]
+        loss: Tensor = _ChunkedCrossEntropy.apply(
+            x, head.weight, head.bias, targets, weights, head.softcap, label_smoothing
+        )  # type: ignore[no-untyped-call]
         return loss, num_targets, None
     device = x.device.type
     nats, num_correct, dtype = torch.zeros((), device=x.device), 0, _compute_dtype(x)
@@ -70,9 +76,14 @@ def chunked_cross_entropy(
         for start in range(0, num_targets, chunk_size := chunk_rows(len(weight))):
             logits, _ = _logits(x[start : start + chunk_size].to(dtype), weight, bias, head.softcap)
             chunk = targets[start : start + chunk_size]
-            nats += nn.functional.cross_entropy(logits, chunk, label_smoothing=label_smoothing, reduction="sum")
+            of_tokens = nn.functional.cross_entropy(logits, chunk, label_smoothing=label_smoothing, reduction="none")
+            nats += _total(of_tokens, weights, slice(start, start + chunk_size))
             num_correct += int((logits.argmax(-1) == chunk).sum())
     return nats / num_targets, num_targets, num_correct
+
+
+def _total(nats: Float[Tensor, "n"], weights: Float[Tensor, "N"] | None, part: slice) -> Float[Tensor, ""]:
+    return nats.sum() if weights is None else nats @ weights[part]
 
 
 def indices_where(mask: Bool[Tensor, "N"], count: int) -> Int[Tensor, "count"]:
@@ -103,6 +114,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         weight: Float[Tensor, "V D"],
         bias: Float[Tensor, "V"] | None,
         targets: Int[Tensor, "N"],
+        weights: Float[Tensor, "N"] | None,
         softcap: float | None,
         label_smoothing: float,
     ) -> Tensor:
@@ -121,7 +133,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 part = slice(start, start + chunk_size)
                 chunk, ids = x[part].to(dtype), targets[part, None]
                 nats_of_chunk, g = _loss_and_gradient(chunk, w, b, ids, softcap, label_smoothing)
-                g, nats = g.div_(num_tokens), nats + nats_of_chunk
+                nats = nats + _total(nats_of_chunk, weights, part)
+                g = g.div_(num_tokens) if weights is None else g.mul_(weights[part, None] / num_tokens)
                 if ctx.x_gradient is not None:
                     ctx.x_gradient[part] = linear(g, w.T)
                 if ctx.weight_gradient is not None:
@@ -140,7 +153,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         x, weight, bias = (None if result is None else result.mul_(gradient) for result in results)
         weight_dtype, bias_dtype = ctx.dtypes
         weight = None if weight is None else weight.to(weight_dtype)
-        return x, weight, None if bias is None else bias.to(bias_dtype), None, None, None
+        return x, weight, None if bias is None else bias.to(bias_dtype), None, None, None, None
 
 
 def _loss_and_gradient(
@@ -150,13 +163,14 @@ def _loss_and_gradient(
     ids: Int[Tensor, "n 1"],
     softcap: float | None,
     label_smoothing: float,
-) -> tuple[Float[Tensor, ""], Float[Tensor, "n V"]]:
-    # summed loss of a chunk in nats, and its gradient with respect to features @ weight.T + bias, in the type of x
+) -> tuple[Float[Tensor, "n"], Float[Tensor, "n V"]]:
+    # loss of each token of a chunk in nats, and the gradient of their sum:
+    # with respect to features @ weight.T + bias, in the type of x
     z, tanh = _logits(x, weight, bias, softcap)  # (n, V)
     z.sub_(z.amax(-1, keepdim=True))  # the largest is 0, so exp cannot overflow
     of_target, mean = z.gather(1, ids), z.mean(-1, keepdim=True)  # (n, 1)
     total = z.exp_().sum(-1, keepdim=True)
-    nats = (total.log() - (1 - label_smoothing) * of_target - label_smoothing * mean).sum()
+    nats = (total.log() - (1 - label_smoothing) * of_target - label_smoothing * mean)[:, 0]
     gradient = z.div_(total).sub_(label_smoothing / len(weight))  # softmax minus the smoothed target
     # the target has the rest of the probability, 1 - label_smoothing
     gradient.scatter_add_(1, ids, torch.full_like(of_target, label_smoothing - 1))

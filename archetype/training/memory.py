@@ -27,7 +27,8 @@ from archetype.training.pretrained import set_trainable
 from archetype.training.recipe import Recipe
 
 FLOAT32, BFLOAT16 = 4, 2
-AFTER_BLOCKS = ("final_norm.", "lm_head.", "classifier.")  # prefixes of parameters that are used after the last block
+# prefixes of parameters that are used after the last block
+AFTER_BLOCKS = ("residual_exit.", "final_norm.", "lm_head.", "classifier.")
 
 
 @dataclass(frozen=True)

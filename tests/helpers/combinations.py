@@ -64,9 +64,14 @@ SCORES: dict[str, dict[str, Any]] = {
         "query_scale": spec.QueryScale(beta=0.5, length=3),
     },
     "additive": {"score": "additive"},
+    "values": {"v_head_dim": 5, "value_norm": spec.LayerNorm(), "value_scale": 0.7},
+    "keys-as-values": {"keys_as_values": True, "qk_norm": spec.RMSNorm(), "value_norm": spec.RMSNorm(weight=False)},
 }
 LATENT = spec.LatentAttention(num_heads=2, kv_lora_rank=3, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=5)
 MIXERS: dict[str, spec.Mixer] = {
+    "gated-latent": LATENT.replace(
+        gate=spec.OutputGate(), sinks=True, query_scale=spec.QueryScale(beta=0.5, length=3), position=spec.NoPosition()
+    ),
     "latent": LATENT,  # so narrow that the latents are looked at even in a whole text
     "wide-latent": LATENT.replace(kv_lora_rank=12, query=spec.LowRankQuery(rank=5)),  # expanded there
     "rnn": spec.RNN(),
@@ -75,6 +80,36 @@ MIXERS: dict[str, spec.Mixer] = {
     "mamba": spec.Mamba(state_size=3, conv_kernel=3),
     "mamba2": spec.Mamba2(num_heads=4, head_dim=3, state_size=3, num_groups=2, conv_kernel=3, chunk_size=4),
     "delta-net": spec.GatedDeltaNet(num_heads=4, num_key_heads=2, head_dim=3, v_head_dim=5, chunk_size=4),
+    "delta-net-of-channels": spec.GatedDeltaNet(
+        num_heads=2,
+        head_dim=3,
+        v_head_dim=5,
+        chunk_size=4,
+        decay="channel",
+        decay_rank=2,
+        decay_bound=-5.0,
+        gate="sigmoid",
+        gate_rank=2,
+    ),
+    "retention": spec.LinearAttention(
+        num_heads=2,
+        head_dim=4,
+        v_head_dim=6,
+        decay=spec.FixedDecay(),
+        position=spec.Rotary(),
+        gate="silu",
+        chunk_size=4,
+    ),
+    "gla": spec.LinearAttention(
+        num_heads=2,
+        head_dim=3,
+        decay=spec.ChannelDecay(rank=2, floor=0.1),
+        conv_kernel=3,
+        feature_map="silu",
+        qk_norm=spec.RMSNorm(),
+        norm_over="all",
+        chunk_size=4,
+    ),
     "short-convolution": spec.ShortConvolution(),
 }
 GATED = spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=2), activation="silu")
@@ -118,7 +153,7 @@ def settled(c: Combination) -> Combination | None:
     contradictions = (
         c["wiring"].startswith("parallel") and c["feedforward"] == "none",
         additive and (rotary or c["pattern"] != "full"),
-        c["position"] == "alibi" and c["pattern"] == "global-window",
+        (c["position"] == "alibi" or c["score"] == "keys-as-values") and c["pattern"] == "global-window",
     )
     return None if any(contradictions) else c
 
@@ -135,8 +170,9 @@ def combined(combination: Combination) -> spec.Decoder:
         "parallel-shared": spec.ParallelResidual(norm=norm, shared_norm=True),
         "plain": spec.Plain(),
     }
+    biases = spec.ProjectionBiases(q=True, v="keys_as_values" not in SCORES[c["score"]])
     attention = spec.Attention(
-        num_heads=4, num_kv_heads=int(c["kv_heads"]), head_dim=4, bias=spec.ProjectionBiases(q=True, v=True),
+        num_heads=4, num_kv_heads=int(c["kv_heads"]), head_dim=4, bias=biases,
         position=POSITIONS[c["position"]], pattern=PATTERNS[c["pattern"]], **SCORES[c["score"]],
     )  # fmt: skip
     block = spec.Block(

@@ -11,6 +11,7 @@ from archetype.training.objectives import (
     DPO,
     Chat,
     Contrastive,
+    MaskedDiffusion,
     MaskedToken,
     NextToken,
     Regression,
@@ -19,9 +20,13 @@ from archetype.training.objectives import (
 )
 from archetype.training.optimizers import AdamW
 from archetype.training.recipe import Recipe
-from tests.helpers.recipes import BATCH, ENCODER, WORDS, block, decoder, recipes
+from tests.helpers.recipes import ATTENTION, BATCH, ENCODER, WORDS, block, decoder, recipes
 
 ENCODER_OF_TEXTS = ENCODER | {"context_length": 48, "layers": [block(), block()]}
+BLOCKS = ENCODER | {
+    "embedding": {"position": {"kind": "learned"}},
+    "layers": [block(ATTENTION | {"pattern": {"kind": "block_causal", "size": 3}})],
+}
 FURTHER = {"count": 2, "loss_weight": 0.5}
 
 
@@ -77,6 +82,8 @@ def objective_recipes(folder: Path) -> dict[str, Recipe]:
         "regression": of("values", LabelledText, Regression()),
         "padded batch norm": of("labelled", LabelledText, TextClass(), padded),
         "masked tokens": common.replace(spec=ENCODER, data=text, objective=MaskedToken()),
+        "masked diffusion": common.replace(spec=ENCODER, data=text, objective=MaskedDiffusion()),
+        "block diffusion": common.replace(spec=BLOCKS, data=text, objective=MaskedDiffusion()),
         "moving average": next_token.replace(ema_decay=0.9),
     }
     return recipes(folder) | more

@@ -333,6 +333,28 @@ MAMBA_CODESTRAL_7B = {
     "time_step_min": 0.001, "time_step_rank": 256, "torch_dtype": "bfloat16", "transformers_version": "4.44.0.dev0",
     "use_bias": False, "use_cache": True, "use_conv_bias": True, "vocab_size": 32768,
 }  # fmt: skip
+LLADA_8B = {
+    "activation_type": "silu", "alibi": False, "alibi_bias_max": 8.0, "architectures": ["LLaDAModelLM"],
+    "attention_dropout": 0.0, "attention_layer_norm": False, "attention_layer_norm_with_affine": True,
+    "bias_for_layer_norm": False, "block_group_size": 1, "block_type": "llama", "d_model": 4096,
+    "embedding_dropout": 0.0, "embedding_size": 126464, "eos_token_id": 126081, "flash_attention": False,
+    "include_bias": False, "include_qkv_bias": False, "init_cutoff_factor": None, "init_device": "meta",
+    "init_fn": "mitchell", "init_std": 0.02, "input_emb_norm": False, "layer_norm_type": "rms",
+    "layer_norm_with_affine": True, "mask_token_id": 126336, "max_sequence_length": 4096, "mlp_hidden_size": 12288,
+    "mlp_ratio": 4, "model_type": "llada", "multi_query_attention": None, "n_heads": 32, "n_kv_heads": 32,
+    "n_layers": 32, "pad_token_id": 126081, "precision": "amp_bf16", "residual_dropout": 0.0, "rms_norm_eps": 1e-05,
+    "rope": True, "rope_full_precision": True, "rope_theta": 500000.0, "scale_logits": False,
+    "transformers_version": "4.46.3", "use_cache": False, "vocab_size": 126464, "weight_tying": False,
+}  # fmt: skip
+DREAM_7B = {
+    "architectures": ["DreamModel"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151643,
+    "hidden_act": "silu", "hidden_size": 3584, "initializer_range": 0.02, "intermediate_size": 18944,
+    "mask_token_id": 151666, "max_position_embeddings": 131072, "max_window_layers": 28, "model_type": "Dream",
+    "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "pad_token_id": 151643,
+    "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 1000000.0, "sliding_window": None,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.46.2", "use_cache": True,
+    "use_mrope": False, "use_sliding_window": False, "vocab_size": 152064,
+}  # fmt: skip
 # By the name of the preset that each of them is.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt2": GPT2,
@@ -352,6 +374,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "albert-base": ALBERT_BASE,
     "modernbert-base": MODERNBERT_BASE,
     "eurobert-210m": EUROBERT_210M,
+    "llada-8b": LLADA_8B,
+    "dream-7b": DREAM_7B,
     "deberta-v3-base": DEBERTA_V3_BASE,
     "longformer-base": LONGFORMER_BASE,
     "bigbird-base": BIGBIRD_BASE,

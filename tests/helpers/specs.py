@@ -109,6 +109,16 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "softcap": attending(softcap=5.0),
     "sinks": attending(sinks=True),
     "sinks, tiles": attending(sinks=True, pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
+    "wide values": attending(v_head_dim=6, value_scale=0.7),
+    "wide values, tiles": attending(v_head_dim=6, sinks=True, pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
+    "narrow values": attending(
+        head_dim=6, v_head_dim=3, value_norm={"kind": "rms"}, pattern={"kind": "window", "size": 5}
+    ),
+    "keys as values": attending(keys_as_values=True, value_norm={"kind": "rms", "weight": False}),
+    "keys as values, normed": attending(
+        keys_as_values=True, value_norm={"kind": "rms", "weight": False}, qk_norm={"kind": "rms"}
+    ),
+    "output scale": decoder(block(output_scale=True), block(output_scale=True)),
     "query scale": attending(query_scale={"beta": 0.5, "length": 4}),
     "norm before positions": decoder(
         block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}, "norm_first": True}
@@ -126,6 +136,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "keys of another layer, window": reading(pattern={"kind": "window", "size": 5}, qk_norm={"kind": "rms"}),
     "latent": mixed(**LATENT),
     "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
+    "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
+    "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
     "index": attending(index=INDEX, sinks=True),
     "latent, index": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, index=INDEX),
     "rnn": mixed(kind="rnn"),
@@ -141,6 +153,75 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "delta net, chunks": mixed(
         kind="gated_delta_net", num_heads=3, head_dim=4, v_head_dim=6, chunk_size=8, negative_eigenvalues=True
     ),
+    "delta net, decays of channels": mixed(
+        kind="gated_delta_net",
+        num_heads=3,
+        head_dim=4,
+        v_head_dim=6,
+        chunk_size=8,
+        decay="channel",
+        decay_rank=5,
+        decay_bound=-5.0,
+        gate="sigmoid",
+        gate_rank=3,
+    ),
+    "delta net, shared keys with decays": mixed(
+        kind="gated_delta_net", num_heads=4, num_key_heads=2, head_dim=5, v_head_dim=6, decay="channel"
+    ),
+    "delta net without decay": mixed(kind="gated_delta_net", num_heads=3, head_dim=4, v_head_dim=6, decay="none"),
+    "linear attention": mixed(
+        kind="linear_attention", num_heads=4, feature_map="elu", v_head_dim=6, norm={"kind": "none"}
+    ),
+    "retention": mixed(
+        kind="linear_attention",
+        num_heads=3,
+        head_dim=4,
+        v_head_dim=8,
+        decay="fixed",
+        position={"kind": "rotary"},
+        norm={"kind": "rms", "weight": False},
+        gate="silu",
+        chunk_size=8,
+    ),
+    "lightning": mixed(
+        kind="linear_attention",
+        num_heads=4,
+        head_dim=6,
+        decay={"kind": "fixed", "form": "alibi", "factor": 0.5},
+        feature_map="silu",
+        value_activation="silu",
+        scale=1.0,
+        norm_over="all",
+        gate="sigmoid",
+        chunk_size=8,
+    ),
+    "gla": mixed(
+        kind="linear_attention",
+        num_heads=2,
+        head_dim=5,
+        v_head_dim=6,
+        decay={"kind": "per_channel", "rank": 3},
+        gate="silu",
+        gate_rank=4,
+        chunk_size=8,
+    ),
+    "hgrn2": mixed(
+        kind="linear_attention",
+        num_heads=2,
+        head_dim=5,
+        feature_map="silu",
+        norm_over="all",
+        conv_kernel=3,
+        decay={"kind": "per_channel", "temperature": 1.0, "floor": 0.2, "bias": False, "gives_keys": True},
+    ),
+    "linear attention, decay of heads": mixed(
+        kind="linear_attention",
+        num_heads=2,
+        head_dim=4,
+        qk_norm={"kind": "rms"},
+        conv_kernel=2,
+        decay="per_head",
+    ),
     "short convolution": mixed(kind="short_convolution", bias=True),
     "hybrid": decoder(block(mixer={"kind": "mamba"}), block(), block(mixer={"kind": "mamba"}), block()),
     "plain": decoder({"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"}}),
@@ -149,6 +230,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=GATED | {"activation": {"kind": "swish", "beta": 1.7}, "limit": 0.5, "unit_offset": True})
     ),
     "mlp": decoder(block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "bias": True})),
+    "trained activations": decoder(
+        block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "xielu"}),
+        block(feedforward=GATED | {"activation": "poly_norm"}),
+    ),
     "experts": decoder(block(feedforward=experts())),
     "biased experts, shared": decoder(block(feedforward=experts(expert=GATED | {"bias": True}, shared=GATED))),
     "clamped experts": decoder(
@@ -171,6 +256,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "parallel, shared norm": wired(kind="parallel", shared_norm=True),
     "batch norm": wired(kind="pre_norm", norm={"kind": "batch"}),
     "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
+    "interpolated": decoder(block(wiring="interpolated"), block(wiring="interpolated"), final_norm="l2"),
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
     "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),
@@ -181,11 +267,15 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "value table": attending(value_embedding={}),
     "value table, gated": attending(value_embedding={"gate": {"features": 5}}, position={"kind": "rotary"}),
+    "idle experts": decoder(block(feedforward=experts(idle=3, router={"kind": "softmax", "scale": 2.0}))),
+    "sparse mixer": decoder(block(feedforward=experts(router={"kind": "sparse_mixer"}))),
     "hash": decoder(block(feedforward=experts(router={"kind": "hash"}))),
     "hash, weighed": decoder(
         block(feedforward=experts(router={"kind": "hash", "affinity": "sqrt_softplus", "renormalize": True}))
     ),
     "per-layer inputs": decoder(block(), READER, block(), READER, embedding={"per_layer": {"features": 6}}),
+    "streams": decoder(block(), block(), residual={"kind": "streams", "num_streams": 3, "sinkhorn_steps": 4}),
+    "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }
 OTHERS: dict[str, spec.ModelSpec] = {

@@ -57,6 +57,7 @@ def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
         st.builds(spec.LayerNorm, eps=eps, bias=st.booleans(), weight=st.just(False)),
         st.builds(spec.RMSNorm, eps=eps, unit_offset=st.booleans()),
         st.builds(spec.RMSNorm, eps=eps, weight=st.just(False)),
+        st.builds(spec.L2Norm, eps=eps),
     )
 
 
@@ -100,8 +101,10 @@ def routers(wild: bool = False, reads_tokens: bool = True) -> SearchStrategy[spe
             bias=st.booleans(),
             expert_bias_on=st.sampled_from(["affinities", "logits"]),
         )
-        for part in (spec.SoftmaxRouter, spec.SigmoidRouter)
+        for part in (spec.SoftmaxRouter, spec.SigmoidRouter, spec.SqrtSoftplusRouter)
     )
+    mixer = st.builds(spec.SparseMixerRouter, scale=scale, bias=st.booleans(), jitter=positive(0.01, 1.0, wild))
+    learned = learned | mixer
     return learned | hashed if reads_tokens else learned
 
 
@@ -114,13 +117,16 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
     best = draw(st.integers(1, size))
     groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=best)
     router, shared = draw(routers(wild, reads_tokens)), draw(st.none() | experts(wild))
-    grouped = not router.routes_tokens and draw(st.booleans())
+    grouped = not (router.routes_tokens or router.weighs_choices) and draw(st.booleans())
     chosen = draw(st.integers(1, (groups_per_token if grouped else num_groups) * size))
+    latent_width = draw(st.none() | counts(1, 5, wild))
+    has_idle = latent_width is None and not grouped and not router.routes_tokens
     return spec.MixtureOfExperts(
+        idle=draw(st.integers(0, 2)) if has_idle else 0,
         num_experts=num_groups * size,
         experts_per_token=chosen,
         expert=draw(experts(wild)),
-        latent_width=draw(st.none() | counts(1, 5, wild)),
+        latent_width=latent_width,
         weighs=draw(st.sampled_from(["outputs", "inputs"])),
         shared=shared,
         shared_gate=shared is not None and draw(st.booleans()),
@@ -136,7 +142,9 @@ def feedforwards(wild: bool = False, reads_tokens: bool = True) -> SearchStrateg
     mixtures = mixtures_of_experts(wild, reads_tokens)
     alone = st.one_of(experts(wild), mixtures)
     pair = st.builds(lambda *parts: spec.FeedForwardsTogether(parts=parts, input_scales=(1.0, 0.5)), alone, alone)
-    return st.one_of(experts(wild), mixtures, st.just(spec.NoFeedForward()), pair)
+    trained = st.sampled_from([spec.XIELU(), spec.PolyNorm()])  # which experts do not have
+    network = st.builds(lambda part, activation: part.replace(activation=activation), experts(wild), trained)
+    return st.one_of(experts(wild), mixtures, st.just(spec.NoFeedForward()), pair, network)
 
 
 @cache
@@ -335,11 +343,13 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     chooses = not cross and score == "dot" and isinstance(pattern, spec.Full) and not position.reads_queries
     has_own_values = isinstance(pattern, spec.GlobalWindow) and pattern.global_projections
     looks_up = place.reads_tokens and not cross and not has_own_values
+    keys_as_values, bias = not has_own_values and draw(st.booleans()), draw(biases())
     return spec.Attention(
         num_heads=num_heads,
         num_kv_heads=draw(st.none() | st.sampled_from([k for k in range(1, num_heads + 1) if num_heads % k == 0])),
         head_dim=head_dim,
-        bias=draw(biases()),
+        v_head_dim=None if keys_as_values else draw(st.none() | counts(1, 6, wild)),
+        bias=bias.replace(v=False) if keys_as_values else bias,
         score=score,
         scale=draw(st.none() | positive(0.1, 1.5, wild)) if score == "dot" else None,
         softcap=draw(st.none() | positive(0.5, 8.0, wild)) if score == "dot" else None,
@@ -347,6 +357,9 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         qk_norm=norm,
         qk_norm_over=over,
         qk_norm_after_rope=turns and draw(st.booleans()),
+        keys_as_values=keys_as_values,
+        value_norm=draw(vector_norms(wild)),
+        value_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
         sinks=draw(st.booleans()),
         gate=draw(st.none() | output_gates()),
         query_scale=None if cross else draw(st.none() | query_scales(wild)),
@@ -370,6 +383,9 @@ def latent_attentions(draw: DrawFn, wild: bool = False) -> spec.LatentAttention:
         qk_nope_head_dim=draw(counts(1, 6, wild)),
         qk_rope_head_dim=2 * draw(st.integers(1, 3)),
         v_head_dim=draw(counts(1, 6, wild)),
+        sinks=draw(st.booleans()),
+        gate=draw(st.none() | output_gates()),
+        query_scale=draw(st.none() | query_scales(wild)),
         position=spec.Rotary(theta=draw(st.floats(10.0, 1e6)), interleaved=draw(st.booleans()),
                              scaling=draw(fixed_scalings(wild))),
         norm=draw(vector_norms(wild)),
@@ -411,20 +427,37 @@ def mambas(draw: DrawFn, wild: bool = False) -> spec.Mamba:
 
 @cache
 @st.composite
-def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mamba2 | spec.GatedDeltaNet | spec.ShortConvolution:
+def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mixer:
     """Mixers that read a text in chunks, and the short convolution."""
-    kind, groups = draw(st.sampled_from([spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution])), counts(1, 2, wild)
+    kinds = [spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution, spec.LinearAttention]
+    kind, groups = draw(st.sampled_from(kinds)), counts(1, 2, wild)
     kernel, number, chunk = draw(counts(1, 4, wild)), draw(groups), draw(counts(1, CONTEXT, wild))
     if kind is spec.ShortConvolution:
         return spec.ShortConvolution(conv_kernel=kernel, bias=draw(st.booleans()))
     heads, size = number * draw(st.integers(1, 2)) if number <= 2 else number, draw(counts(2, 4, wild))
     common = {"num_heads": heads, "head_dim": size, "conv_kernel": kernel, "chunk_size": chunk}
     eps = draw(positive(1e-6, 1e-2, wild))
+    if kind is spec.LinearAttention:
+        gives = draw(st.booleans())
+        decays = st.sampled_from([
+            spec.NoDecay(), spec.FixedDecay(), spec.FixedDecay(form="alibi", factor=0.5), spec.HeadDecay(),
+            spec.ChannelDecay(gives_keys=gives), spec.ChannelDecay(rank=2, floor=0.25, temperature=2.0, bias=gives),
+        ])  # fmt: skip
+        return spec.LinearAttention(
+            v_head_dim=draw(counts(2, 5, wild)), decay=draw(decays), norm=spec.RMSNorm(eps=eps),
+            feature_map=draw(st.sampled_from(["none", "silu", "relu", "elu"])),
+            norm_over=draw(st.sampled_from(["head", "all"])), gate=draw(st.sampled_from(["none", "silu", "sigmoid"])),
+            **common | {"conv_kernel": draw(st.none() | st.just(kernel))},
+        )  # fmt: skip
     if kind is spec.GatedDeltaNet:
         width, negative = draw(counts(2, 5, wild)), draw(st.booleans())
+        decay, rank = draw(st.sampled_from(["head", "channel", "none"])), st.none() | st.integers(2, 4)
         return spec.GatedDeltaNet(
-            num_key_heads=number, v_head_dim=width, negative_eigenvalues=negative, eps=eps, **common
-        )
+            num_key_heads=number, v_head_dim=width, negative_eigenvalues=negative, eps=eps, decay=decay,
+            decay_rank=draw(rank) if decay == "channel" else None, gate=draw(st.sampled_from(["silu", "sigmoid"])),
+            decay_bound=None if decay == "none" else draw(st.none() | st.floats(-9, -0.5)), gate_rank=draw(rank),
+            **common,
+        )  # fmt: skip
     return spec.Mamba2(
         num_groups=number, state_size=draw(counts(2, 4, wild)), bias=draw(st.booleans()), eps=eps,
         conv_bias=draw(st.booleans()), **common,
@@ -490,7 +523,7 @@ def blocks(
     norms_of = {"norm": norm, **by_content}
     wirings: list[spec.Wiring] = [
         spec.PreNorm(**norms_of), spec.PostNorm(**norms_of), spec.SandwichNorm(**norms_of, mixer_post_norm=norm),
-        spec.OutputNorm(**norms_of), spec.Plain(),
+        spec.OutputNorm(**norms_of), spec.Plain(), spec.Interpolated(**norms_of, rate=draw(positive(0.05, 1.0, wild))),
     ]  # fmt: skip
     if not feedforward.is_absent and not mixer.is_absent and not cross:
         wirings.append(spec.ParallelResidual(**norms_of) if by_content else
@@ -502,6 +535,7 @@ def blocks(
         feedforward=feedforward,
         dropout=draw(probabilities()),
         residual_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
+        output_scale=draw(st.booleans()),
     )
 
 
@@ -600,6 +634,23 @@ def embedded_stacks(
         )
         layers = (*layers, spec.Block(wiring=wiring, mixer=spec.NoMixer(), feedforward=reader))
     return embedding, layers
+
+
+@cache
+@st.composite
+def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) -> spec.Residual:
+    """Every residual wiring that fits some layers."""
+    if not all(block.wiring.adds_to_stream for block in layers):
+        return spec.ResidualSum()
+    streams = st.builds(
+        spec.Streams, num_streams=counts(1, 3, wild), sinkhorn_steps=st.integers(0, 3),
+        exit=st.sampled_from(["weighted", "mean"]), write_scale=positive(0.5, 2.0, wild),
+    )  # fmt: skip
+    depth = st.builds(
+        spec.DepthAttention, layers_per_block=counts(1, 3, wild), normed_values=st.booleans(), scaled=st.booleans()
+    )
+    grows = not any(block.wiring.reads_first or block.reinject for block in layers)
+    return draw(st.one_of(st.just(spec.ResidualSum()), streams, *([depth] if grows else [])))
 
 
 @cache
@@ -713,6 +764,7 @@ def decoders(draw: DrawFn, wild: bool = False) -> spec.Decoder:
         d_model=d_model,
         embedding=embedding,
         layers=layers,
+        residual=draw(residuals(layers, wild)),
         final_norm=draw(norms(wild)),
         head=draw(language_model_heads(wild)),
         further_tokens=draw(st.none() | further_tokens(d_model, wild)),

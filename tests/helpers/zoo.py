@@ -40,6 +40,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "dots1": {"n_shared_experts": 1},
     "youtu": LATENT | {"pad_token_id": None},  # transformers zeroes the vector of a padding token on loading
+    "modernbert-decoder": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8},
     "modernbert": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8},
     "deberta-v2": {
         "relative_attention": True,
@@ -105,6 +106,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "recurrent_gemma": {"layer_types": None, "num_hidden_layers": 3, "lru_width": 32},
     "inkling2_loop_text": {"unpadded_vocab_size": 61},
+    "rembert": {"input_embedding_size": 24, "output_embedding_size": 40},
     "reformer": {
         "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [4, 5], "attn_layers": ["local", "lsh"],
         "attention_head_size": 8, "feed_forward_size": 48,
@@ -114,6 +116,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "xlnet": {"max_position_embeddings": None},
     "zaya": {"num_experts_per_tok": 1},
+    # positions in three parts, of heads of 8 features
+    **{
+        kind: {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}}
+        for kind in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "paddleocr_vl_text", "glm4v_text",
+                     "glm4v_moe_text", "glm_ocr_text", "ernie4_5_vl_moe_text")
+    },
 }  # fmt: skip
 
 
@@ -146,9 +154,21 @@ class Task:
     ours: Callable[[Any], Tensor]
     sizes: dict[str, Any]
 
+    @property
+    def most(self) -> int:
+        """Parameters of the largest model that is made; the pictures' parts have no small sizes in some types."""
+        return 25_000_000 if self.auto is transformers.AutoModelForImageTextToText else MOST
+
 
 def _causal(model: Any) -> Tensor:
     return model(TEXT, use_cache=False).logits  # type: ignore[no-any-return]
+
+
+def _of_text_alone(model: Any) -> Tensor:
+    """The logits of a text without pictures; positions in three parts are then all alike."""
+    if model.config.is_encoder_decoder:
+        raise ValueError("an encoder-decoder, which reads its picture as the source")
+    return model(input_ids=TEXT, use_cache=False).logits  # type: ignore[no-any-return]
 
 
 def _texts(model: Any) -> Tensor:
@@ -229,6 +249,10 @@ TASKS: dict[str, Task] = {
     "pairs": _task(
         "pairs", transformers.AutoModelForSeq2SeqLM, _pairs, _our_pairs
     ),
+    "image_text": _task(
+        "images and text", transformers.AutoModelForImageTextToText,
+        _of_text_alone, lambda model: model(TEXT).logits,
+    ),
     "images": _task(
         "image classes", transformers.AutoModelForImageClassification,
         lambda model: model(PICTURES).logits, lambda model: model(PICTURES).logits, **CLASSES,
@@ -291,7 +315,7 @@ def write_small(kind: str, folder: Path, task: Task = TASKS["causal"]) -> Tensor
     make, config = class_of(config, task)
     with torch.device("meta"):
         count = make(config).num_parameters()
-    if count > MOST:
+    if count > task.most:
         raise ValueError(f"{count:,} parameters, and no key of its configuration makes the model smaller")
     drawn(make(config)).save_pretrained(folder)
     # read back, for buffers that are computed were drawn too

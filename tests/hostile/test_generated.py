@@ -29,6 +29,7 @@ from archetype.training.recipe import Recipe
 from archetype.training.setup import start
 from tests.helpers import forked
 from tests.helpers.cases import case
+from tests.helpers.examples import every
 from tests.helpers.weights import randomize
 from tests.hostile.hostile_files import Class
 from tests.unit.studies.small import BASE, DATA, RECIPE, trained
@@ -284,7 +285,7 @@ def of(name: str, sound: dict[str, Path]) -> Class:
     return Class(sound[folder], file, command, texts)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", every(2, CLASSES))
 def test_some_hostile_files_of_each_class_are_refused_or_read(
     name: str, sound: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ class MixedBlock(PreNormBlock):
 class Streams(spec.Residual):
     """Three streams, of which each content reads a learned mixture."""
 
-    kind: Literal["streams"] = "streams"
+    kind: Literal["three_streams"] = "three_streams"
 
 
 class StreamsModule(ResidualStream):
@@ -120,7 +120,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "a mixer derived from attention": (Scaled, ScaledModule, {"mixer": {"kind": "scaled_attention", "num_heads": 3}}),
     "a content that grows with its layer": (Deepening, DeepeningModule, {"feedforward": "deepening"}),
     "a wiring with weights of its own": (Mixed, MixedBlock, {"wiring": "mixed"}),
-    "residual streams": (Streams, StreamsModule, {"residual": "streams"}),
+    "residual streams": (Streams, StreamsModule, {"residual": "three_streams"}),
 }
 
 

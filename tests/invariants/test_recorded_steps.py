@@ -16,6 +16,7 @@ from archetype.weights.packed import is_packed
 from archetype.weights.packing import pack_model
 from archetype.weights.quantized import quantize_model
 from tests.helpers.cases import case
+from tests.helpers.examples import every
 from tests.helpers.kernels import kernels
 from tests.helpers.strategies import models
 from tests.helpers.weights import distance, randomize
@@ -41,7 +42,7 @@ def steps(model: CausalModel, count: int, rows: int = 3, recorded: bool = True) 
     return [step(tokens[:, place : place + 1]).clone() for place in range(9, 9 + count)], step.replay is not None
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", every(2, PRESETS))
 def test_thirty_replayed_steps_of_every_preset_are_as_torch_computes_them(name: str) -> None:
     """Past the windows of 32."""
     kernels("native")

@@ -86,7 +86,7 @@ CASES = [pytest.param(field, index) for field, values in OBEYED.items() for inde
 OF_EACH_FIELD = first_of_each(lambda field, index: [field], CASES)
 
 
-@pytest.fixture(scope="module", params=["llama", "t5"])
+@pytest.fixture(scope="module", params=every(2, ["llama", "t5"]))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(request.param, tmp_path_factory.mktemp(request.param))
 

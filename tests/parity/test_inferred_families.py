@@ -88,9 +88,17 @@ def read(folder: Path) -> Any:
 
 @torch.no_grad()
 def check(
-    values: dict[str, Any], mistake: Change, folder: Path, publish: Callable[[Tensors], Tensors] = as_it_is
+    values: dict[str, Any],
+    mistake: Change,
+    folder: Path,
+    publish: Callable[[Tensors], Tensors] = as_it_is,
+    their_cache: bool = True,
 ) -> Any:
-    """Compare whole texts, texts read step by step, a model with a mistake, and the file that is written back."""
+    """Compare whole texts, texts read step by step, a model with a mistake, and the file that is written back.
+
+    Args:
+        their_cache: whether transformers reads step by step; it does not without a layer of attention.
+    """
     theirs = written(values, folder / "theirs", publish)
     lm = read(folder / "theirs")
     assert lm.family is not None and lm.family.reading is not None and not lm.family.reading.unknown
@@ -99,7 +107,7 @@ def check(
     assert distance(lm.model(TOKENS).logits, whole) < EXACT
     cuts = list(range(PROMPT, TOKENS.shape[1]))
     ours = in_chunks(lm.model, TOKENS, lm.model.new_state(1, TOKENS.shape[1]), cuts)
-    assert distance(ours, their_steps(theirs, TOKENS)) < EXACT
+    assert distance(ours, their_steps(theirs, TOKENS) if their_cache else whole) < EXACT
     archetype.export(lm, folder / "written")
     same_tensors(folder / "theirs", folder / "written")
     assert json.loads((folder / "written" / "config.json").read_text()) == values
@@ -232,6 +240,66 @@ def test_olmo_hybrid_7b_is_counted_as_released() -> None:
         shapes |= split if conv else {name: tuple(tensor.shape)}
     spec = read_unknown(config.to_dict(), shapes).format.spec_from(config.to_dict())
     assert len(shapes) == 523 and total_parameters(spec) == model.num_parameters() == 7_430_870_688
+
+
+LINEAR: dict[str, Any] = {
+    "full_attn_layers": [], "head_dim": 6, "kda_layers": [1, 2], "num_heads": 3, "short_conv_kernel_size": 3,
+}  # fmt: skip
+KIMI_LINEAR: dict[str, Any] = SIZES | {
+    "architectures": ["KimiLinearForCausalLM"], "model_type": "kimi_linear", "first_k_dense_replace": 1, "head_dim": 72,
+    "hidden_act": "silu", "kv_lora_rank": 10, "mla_use_nope": True, "model_max_length": 128, "moe_renormalize": True,
+    "linear_attn_config": LINEAR,
+    "moe_intermediate_size": 16, "num_expert_group": 1, "num_experts": 4, "num_experts_per_token": 2,
+    "num_hidden_layers": 2, "num_shared_experts": 1, "q_lora_rank": None, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "rms_norm_eps": 1e-5, "routed_scaling_factor": 2.446, "tie_word_embeddings": False, "topk_group": 1,
+    "v_head_dim": 8,
+}  # fmt: skip
+FOUR = {"num_key_value_heads": 4}  # of latent attention, as many as queries have
+BAILING_HYBRID: dict[str, Any] = SIZES | {
+    "architectures": ["BailingHybridForCausalLM"], "model_type": "bailing_hybrid", "first_k_dense_replace": 2,
+    "head_dim": 8, "hidden_act": "silu", "kv_lora_rank": 10, "layer_group_size": 3, "num_hidden_layers": 2,
+    "num_nextn_predict_layers": 0, "q_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
+    "rms_norm_eps": 1e-6, "rope_theta": 77.0, "kda_lower_bound": -3.0, "kda_safe_gate": True,
+    "short_conv_kernel_size": 4, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "bound"),
+    [
+        (KIMI_LINEAR, None),
+        (KIMI_LINEAR | {"moe_renormalize": False}, None),
+        (BAILING_HYBRID, -3.0),
+        (KIMI_LINEAR | FOUR | {"linear_attn_config": LINEAR | {"full_attn_layers": [2], "kda_layers": [1]}}, None),
+        (BAILING_HYBRID | FOUR | {"layer_group_size": 2}, -3.0),
+    ],
+    ids=["kimi linear", "not renormalized", "ling 3", "kimi linear with latents", "ling 3 with latents"],
+)
+def test_delta_attention(values: dict[str, Any], bound: float | None, tmp_path: Path) -> None:
+    """Kimi delta attention as Kimi Linear and Ling 3.0 have it, in all layers, and before one of latent attention."""
+    mistake = swap("blocks.0.mixer.q.weight", "blocks.0.mixer.k.weight")
+    lm = check(values, mistake, tmp_path, their_cache=False)
+    mixer = lm.spec.layers[0].mixer
+    assert (mixer.kind, mixer.decay, mixer.decay_bound, mixer.gate) == ("gated_delta_net", "channel", bound, "sigmoid")
+    is_kimi, last = values["model_type"] == "kimi_linear", lm.spec.layers[1].mixer
+    assert mixer.decay_rank == mixer.gate_rank == (6 if is_kimi else None)
+    if last.kind == "latent":  # Kimi's has no positions, and Ling's has a gate for each head
+        assert last.position.is_absent == is_kimi and (last.gate is None) == is_kimi
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (KIMI_LINEAR | {"linear_attn_config": LINEAR | {"safe_gate": True}},
+         r"layers\.0: needs linear attention with the key safe_gate"),
+        (BAILING_HYBRID | {"kda_lower_bound": 1.0}, "kda_lower_bound: 1.0 is not a negative logarithm"),
+    ],
+    ids=["unknown key", "bound"],
+)  # fmt: skip
+def test_what_delta_attention_cannot_say_is_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    written(values, tmp_path / "model")
+    with pytest.raises(CheckpointError, match=message):
+        read(tmp_path / "model")
 
 
 # Layers as Nemotron-NAS has them: with another number of key heads, without attention, and without a network.

@@ -14,6 +14,7 @@ from torch import Tensor
 import archetype
 from archetype.convert.peft.config import CONFIG
 from archetype.errors import CheckpointError
+from tests.helpers.examples import every
 from tests.helpers.weights import distance, randomize
 
 pytestmark = [
@@ -101,7 +102,8 @@ REFUSED: dict[str, list[Any]] = {
 }
 # Fields that only say how an initialization was found, whose values are refused or passed with `init_lora_weights`.
 OF_BEGINNINGS = {"loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_config"}
-CASES = [(field, index, False) for field, changes in READ.items() for index in range(len(changes))] + [
+FIELDS = [pytest.param(field, index, False) for field, changes in READ.items() for index in range(len(changes))]
+CASES = every(3, FIELDS) + [
     # a head that shares the embedding's table: of fields that say nothing of either in the soak alone
     pytest.param(field, index, True, marks=() if {TABLE, HEAD} & {*_words(change)} else pytest.mark.slow)
     for field, changes in READ.items()

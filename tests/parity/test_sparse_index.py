@@ -18,6 +18,7 @@ from archetype.errors import CheckpointError
 from archetype.hf.cache import NAME
 from archetype.models.causal import CausalModel
 from archetype.parts.lightning_index.module import LightningIndex
+from tests.helpers.examples import every
 from tests.helpers.passes import forward_step
 from tests.helpers.published import EXACT, WRONG
 from tests.helpers.weights import distance
@@ -84,7 +85,7 @@ def ours_in_steps(model: CausalModel, cuts: list[int]) -> Tensor:
     return torch.cat(pieces, 1)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", every(3, VARIANTS))
 @torch.no_grad()
 def test_the_logits_agree_where_keys_are_left_out(variant: str, tmp_path: Path) -> None:
     theirs, ours = written(variant, tmp_path)

@@ -2,8 +2,9 @@
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -24,9 +25,12 @@ from archetype.settings.generation import Beam
 
 if TYPE_CHECKING:
     from archetype.api.causal_lm import CausalLM
+    from archetype.api.text_encoder import TextEncoder
+    from archetype.evaluation import LikelihoodBound
     from archetype.evaluation.score import Score
     from archetype.table import Table
 
+T = TypeVar("T")
 DATA_HELP = (
     "Labelled texts (JSON lines or CSV), labelled words (JSON lines), images (.npz, or a folder with one per "
     "class), or translation pairs (JSON lines of source and target)."
@@ -39,6 +43,7 @@ BEAM = settings_of(Beam, "num_beams", "length_penalty")
 NEEDS = {
     "stride": ("text", "files"),
     "length": ("text", "files"),
+    "draws": ("text", "files"),
     "num_fewshot": ("tasks",),
     "limit": ("tasks",),
     "column": ("text", "files"),
@@ -49,7 +54,7 @@ NEEDS = {
 }
 SECTIONS = {  # of the options, in the help
     "Data": ("text", "data", "source", "target", "retrieval", "correlation", "tasks"),
-    "Texts": ("column", "stride", "length"),
+    "Texts": ("column", "stride", "length", "draws"),
     "Translations": tuple(BEAM),
     "Vectors": ("recall_at",),
     "Tasks": ("num_fewshot", "limit"),
@@ -62,7 +67,7 @@ def evaluate(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE...", help="Text (see --text) if the model generates text, else records (see --data)."
+            metavar="FILE...", help="Text (see --text) if the model predicts tokens, else records (see --data)."
         ),
     ] = None,
     text: Annotated[list[Path] | None, typer.Option(help=f"{TEXT_HELP}; may be repeated.")] = None,
@@ -84,6 +89,12 @@ def evaluate(
     length: Annotated[
         int | None, typer.Option(help="Number of tokens per window.  [default: the model's context]")
     ] = None,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Random masks of each window, for a model that predicts masked tokens.  [default: 32]"
+        ),
+    ] = None,
     num_fewshot: Annotated[
         int | None, typer.Option(min=0, help="Number of few-shot examples.  [default: the task's own number]")
     ] = None,
@@ -101,16 +112,21 @@ def evaluate(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Evaluate a model: loss, accuracy, BLEU and chrF, retrieval, correlation, or lm-eval tasks."""
+    """Evaluate a model: loss, accuracy, BLEU and chrF, retrieval, correlation, or lm-eval tasks.
+
+    Of a text, a model that predicts masked tokens has an upper bound of the loss.
+    """
     show_warnings()
     from archetype.api.causal_lm import CausalLM
     from archetype.api.functions import evaluate as evaluate_model
     from archetype.api.functions import load
     from archetype.api.text_embedder import TextEmbedder
+    from archetype.api.text_encoder import TextEncoder
     from archetype.apps.cli.progress import preparation_bar
     from archetype.data.text_files import read_texts
     from archetype.errors import SpecError
-    from archetype.evaluation import RECALL_AT
+    from archetype.evaluation import RECALL_AT, LikelihoodBound
+    from archetype.table import Table
 
     if sum(bool(source_of_data) for source_of_data in (files, text, data, source, tasks, retrieval, correlation)) != 1:
         remedy = "pass FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"
@@ -120,7 +136,7 @@ def evaluate(
     # a missing file fails before a large model is loaded, too; what FILE means only the model's kind tells
     documents = {str(file): read_texts(file, column) for file in text or ()}
     lm = load(model, dtype, device, overrides=overrides or (), weights=weights, accept_unproved=accept_unproved)
-    if files and lm.spec.continues_text:
+    if files and (lm.spec.continues_text or lm.spec.fills_masks):
         text, documents = files, {str(file): read_texts(file, column) for file in files}
     elif files and column is not None:
         raise SpecError("--column", f"a model of kind {lm.spec.kind} reads no plain text files", "remove it")
@@ -143,7 +159,16 @@ def evaluate(
         with contextlib.redirect_stdout(sys.stderr):
             scores = lm.expect(CausalLM).evaluate_tasks(tasks.split(","), num_fewshot, limit)
         show(scores.record(), scores)
+    elif documents and lm.spec.fills_masks:
+        if stride is not None:
+            raise SpecError("--stride", "windows of a model that predicts masked tokens do not overlap", "remove it")
+        with preparation_bar("reading", "windows"):
+            bounds = {name: _bound(lm.expect(TextEncoder), name, one, length, draws) for name, one in documents.items()}
+        table = Table(("text", *LikelihoodBound.COLUMNS), [[name, *each.cells] for name, each in bounds.items()])
+        show({"texts": [{"file": name} | each.record() for name, each in bounds.items()]}, table)
     elif documents:
+        if draws is not None:
+            raise SpecError("--draws", f"a model of kind {lm.spec.kind} scores each token exactly", "remove it")
         with preparation_bar("reading", "windows"):
             records = {
                 name: _score(lm.expect(CausalLM), name, one, stride, length).record() for name, one in documents.items()
@@ -163,19 +188,33 @@ def evaluate(
 
 
 def _score(lm: "CausalLM", file: str, documents: list[str], stride: int | None, length: int | None) -> "Score":
-    from archetype.errors import ArchetypeError
     from archetype.evaluation.score import together
 
-    scores = []
+    return together(_of_each(file, documents, lambda text: lm.score(text, stride, length)))
+
+
+def _bound(
+    lm: "TextEncoder", file: str, documents: list[str], length: int | None, draws: int | None
+) -> "LikelihoodBound":
+    from archetype.evaluation.likelihood_bound import together
+
+    options = {} if draws is None else {"draws": draws}
+    return together(_of_each(file, documents, lambda text: lm.likelihood_bound(text, length, **options)))
+
+
+def _of_each(file: str, documents: list[str], compute: Callable[[str], T]) -> list[T]:
+    from archetype.errors import ArchetypeError
+
+    results = []
     for index, text in enumerate(documents, start=1):
         try:
             # each text by itself: no window has tokens of two
-            scores.append(lm.score(text, stride, length))
+            results.append(compute(text))
         except ArchetypeError as error:
             if error.place != "text":  # an invalid setting, the same for every text
                 raise
             raise error.at(file if len(documents) == 1 else f"{file}: text {index}") from None
-    return together(scores)
+    return results
 
 
 def _table(records: dict[str, dict[str, Any]]) -> "Table":

@@ -20,10 +20,11 @@ from archetype.apps.cli.options import (
     Weights,
 )
 from archetype.apps.cli.output import print_device, print_json, show_warnings
-from archetype.settings.generation import Beam, Sampling
+from archetype.settings.generation import Beam, Sampling, Unmasking
 
 if TYPE_CHECKING:
     from archetype.api.causal_lm import CausalLM
+    from archetype.api.text_encoder import TextEncoder
     from archetype.api.text_generator import Draft, TextGenerator
     from archetype.apps.cli.prompt_file import Prompt
     from archetype.generate import Engine
@@ -44,12 +45,14 @@ SAMPLING = settings_of(
     "regex",
 )
 OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # generation_config.json may set them
+UNMASKING = settings_of(Unmasking, "tokens_per_step", "block", "order")
 BEAM = settings_of(Beam, "num_beams", "length_penalty", "max_extra_tokens")
 SECTIONS = {  # of the options, in the help
     "Text": ("max_new_tokens", "stop", "ignore_eos", "json_schema", "json_whitespace", "regex", "lark"),
     "Sampling": ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),
     "Conversation": ("chat", "system", "template"),
     "Speculation": ("draft", "lookup"),
+    "Unmasking": tuple(UNMASKING),
     "Beam search": tuple(BEAM),
     "Files": ("input", "output", "slots"),
 }
@@ -67,7 +70,7 @@ SELF = Path("self")  # --draft self: the model's own multi-token prediction laye
 LINES_AT_ONCE = 512  # lines of standard input translated as one batch
 
 
-@takes(SAMPLING, dict.fromkeys(OWN, "the model's"))
+@takes(SAMPLING | UNMASKING, dict.fromkeys(OWN, "the model's"))
 def generate(
     model: Model,
     prompts: Annotated[
@@ -113,21 +116,27 @@ def generate(
 ) -> None:
     """Generate text from one or more prompts, as one batch.
 
-    For an encoder-decoder, a prompt is the source and the output its target.
+    For an encoder-decoder, a prompt is the source and the output its target. A model that predicts masked tokens
+    generates by unmasking.
     """
     show_warnings()
     from archetype.io.text import read_text
 
     settings = values_of(SAMPLING, options)
     settings |= {name: read_text(file) for name, file in (("json_schema", json_schema), ("lark", lark)) if file}
+    unmasking = values_of(UNMASKING, options)
     from archetype.api.causal_lm import CausalLM
+    from archetype.api.language_model import LanguageModel
+    from archetype.api.text_encoder import TextEncoder
     from archetype.api.text_generator import TextGenerator
+    from archetype.errors import SpecError
     from archetype.generate import Engine
 
     Sampling.parse(settings)  # invalid settings fail before a large model is loaded
+    Unmasking.parse(unmasking)
 
-    def open_model() -> "TextGenerator":
-        lm = TextGenerator.load(
+    def open_model() -> LanguageModel:
+        lm = LanguageModel.load(
             model,
             dtype=dtype,
             device=device,
@@ -140,17 +149,31 @@ def generate(
         )
         return lm if template is None else lm.use_template(template)
 
+    def left_to_right(lm: LanguageModel) -> TextGenerator:
+        generator = lm.expect(TextGenerator)
+        for option in unmasking:
+            cause = f"a model of kind {lm.spec.kind} generates from left to right"
+            raise SpecError(f"--{option.replace('_', '-')}", cause, "remove it")
+        return generator
+
     if input is not None and output is not None:
         from archetype.apps.cli.prompt_file import read_prompts
 
         lines = read_prompts(input)  # wrong lines are refused before a large model is read
-        lm = open_model()
+        lm = left_to_right(open_model())
         engine = Engine(lm, slots, draft=_draft(draft, dtype, device, state_dtype), lookup=lookup)
         _generate_file(lm, engine, lines, output, settings, as_json)
         return
     # standard input that is not UTF-8 fails before a large model is loaded
     prompts_read = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
-    lm = open_model()
+    opened = open_model()
+    if opened.spec.fills_masks:
+        for option, value in {"chat": chat, "lookup": lookup, "draft": draft}.items():
+            if value:
+                raise SpecError(f"--{option}", "needs a model that generates from left to right", "remove it")
+        _print_unmasked(opened.expect(TextEncoder), prompts_read, unmasking, settings, as_json)
+        return
+    lm = left_to_right(opened)
     if chat:
         _print_answers(lm.expect(CausalLM), [_conversation(system, text) for text in prompts_read], settings, as_json)
         return
@@ -232,6 +255,19 @@ def _print_stream(
     for piece in request.pieces():
         print(piece, end="", flush=True)
     print(flush=True)
+
+
+def _print_unmasked(
+    lm: "TextEncoder", prompts: list[str], unmasking: dict[str, Any], settings: dict[str, Any], as_json: bool
+) -> None:
+    fields: Any = unmasking
+    texts = [lm.unmask(prompt, fields, **settings) for prompt in prompts]
+    if as_json:
+        print_json({"prompts": prompts, "texts": texts, "settings": settings | unmasking})
+        return
+    print_device(lm.model.device)
+    for prompt, text in zip(prompts, texts, strict=True):
+        print(f"{prompt}{text}")
 
 
 def _print_speed(engine: "Engine") -> None:

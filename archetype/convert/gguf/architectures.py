@@ -8,20 +8,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from archetype.convert.gguf import changes, decoders, deepseek2, encoders, gemma
+from archetype.convert.gguf import changes, decoders, encoders, gemma
 from archetype.convert.gguf.decoders import decoder_check
+from archetype.convert.gguf.graphs import ROWS
 from archetype.convert.gguf.keys import Gguf
 from archetype.errors import CheckpointError
 from archetype.families.bert import bert
 from archetype.families.bloom import bloom
-from archetype.families.deepseek_v2 import PARTS as DEEPSEEK_PARTS
-from archetype.families.deepseek_v2 import deepseek_v2
 from archetype.families.gemma import gemma as gemma1
 from archetype.families.gemma2 import gemma2
 from archetype.families.gemma3_text import gemma3_text
 from archetype.families.gpt2 import gpt2
 from archetype.families.keys import ConfigTable, Expected, Row
-from archetype.families.mamba import mamba
 from archetype.families.mpt import mpt
 from archetype.families.qwen2 import qwen2
 from archetype.families.qwen3 import qwen3
@@ -64,6 +62,7 @@ def _fused(name: str, table: ConfigTable, activation: Any) -> Gguf:
     return Gguf(name, table, decoders.FUSED, check=decoder_check(decoders.check_scale, activation))
 
 
+SHOWN = 16  # names in a message
 ALIBI = (
     Expected("attention.max_alibi_bias", 8.0, "other slopes", path=lambda model: 8.0),
     Expected("attention.clamp_kqv", 0.0, "clipped queries, keys and values"),
@@ -84,30 +83,15 @@ GGUF: dict[str, Gguf] = {
     "gemma": _around_one("gemma", _table(gemma1, gemma.GEMMA), gemma.check_gemma),
     "gemma2": _around_one("gemma2", _table(gemma2, gemma.GEMMA2), gemma.check_gemma2),
     "gemma3_text": _around_one("gemma3", _table(gemma3_text, gemma.GEMMA3), gemma.check_gemma3),
-    "deepseek_v2": Gguf(
-        "deepseek2",
-        ConfigTable(deepseek_v2, deepseek2.KEYS, parts=DEEPSEEK_PARTS),
-        deepseek2.RULES,
-        (changes.LATENTS,),
-        decoder_check(deepseek2.check, SiLU()),
-        deepseek2.without_groups,
-    ),
     "gpt2": _fused("gpt2", _standard(gpt2), GELUTanh()),
     "bloom": _fused("bloom", _standard(bloom), GELUTanh()),
     # llama.cpp only has the tanh approximation of GELU; its converter uses it for MPT's exact GELU, as for BERT's
     "mpt": _fused("mpt", _standard(mpt, *ALIBI), GELU()),
-    "mamba": Gguf(
-        "mamba",
-        ConfigTable(mamba, decoders.MAMBA, parts=decoders.MAMBA_PARTS),
-        decoders.SCANS,
-        changes.STATES,
-        decoder_check(decoders.check_mamba, None),
-    ),
     "bert": Gguf(
         "bert",
         ConfigTable(partial(bert, head=NoHead()), encoders.BERT, Encoder, encoders.BERT_PARTS),
         encoders.BERT_RULES,
-        (changes.NO_POOLER,),
+        (changes.NO_POOLER, changes.USED_POSITIONS),
         encoders.check_bert,
         encoders.as_vectors,
     ),
@@ -122,16 +106,15 @@ GGUF: dict[str, Gguf] = {
 }
 
 
-def gguf_of(family: str) -> Gguf:
-    """Return the GGUF description of a family.
+GGUF |= ROWS
+GGUF |= dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text"), GGUF["bert"])
+# Model types that llama.cpp divides into several architectures.
+ALSO = {"nemotron_h": ("nemotron_h_moe",)}
 
-    Raises:
-        CheckpointError: the table does not contain the family.
-    """
-    if family not in GGUF:
-        known = ", ".join(GGUF)
-        raise CheckpointError("--format", f"gguf does not support {family}", f"use --format hf; gguf supports {known}")
-    return GGUF[family]
+
+def few(names: list[str]) -> str:
+    """Return the first names of a list, and the number of the others."""
+    return f"{', '.join(names[:SHOWN])} and {len(names) - SHOWN} more"
 
 
 def families_of(architecture: object, place: str) -> list[str]:
@@ -143,7 +126,7 @@ def families_of(architecture: object, place: str) -> list[str]:
     # several, such as llama, mistral and mixtral
     names = [name for name, target in GGUF.items() if target.architecture == architecture]
     if not names:
-        known = ", ".join(dict.fromkeys(target.architecture for target in GGUF.values()))
+        known = list(dict.fromkeys(target.architecture for target in GGUF.values()))
         cause = f"{architecture!r:.80} is not supported"
-        raise CheckpointError(f"{place}: general.architecture", cause, f"use one of {known}")
+        raise CheckpointError(f"{place}: general.architecture", cause, f"use one of {few(known)}")
     return names

@@ -1,14 +1,16 @@
 """Conversions of tensors that GGUF files store differently, as pairs of inverse functions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from archetype.families.keys import expect_kind
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.parts.attention.spec import Attention
+from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.latent_attention.spec import LatentAttention
+from archetype.parts.mamba2.spec import Mamba2
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +47,10 @@ class Change:
 
 
 def _attention(model: Any) -> Any:
-    return expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer").sizes(model.d_model)
+    # sizes of the first layer with attention, which all others share
+    mixers = [block.mixer for block in model.layers]
+    mixer = next((mixer for mixer in mixers if isinstance(mixer, Attention)), mixers[0])
+    return expect_kind(Attention, mixer, "layers[0].mixer").sizes(model.d_model)
 
 
 def _interleaved(tensor: "Tensor", heads: int) -> "Tensor":
@@ -78,9 +83,24 @@ AROUND_ONE = Change(
     lambda tensor, model, blocks: (tensor.float() + 1.0,),
     lambda stored, model: stored[0].float() - 1.0,
 )
+# ... except the gated norm of a delta network, whose weight is used as it is.
+AROUND_ONE_BUT_GATED = replace(AROUND_ONE, tensors=r"(?!.*ssm_norm).*norm\.weight")
 # llama.cpp uses mean pooling and leaves out BERT's pooler.
 NO_POOLER = Change(
     r"cls\..*", lambda tensor, model, blocks: (), lambda stored, model: stored[0], (), lambda shape, model: ()
+)
+
+
+def _unused(model: Any) -> int:
+    return getattr(model.embedding.position, "offset", 0)
+
+
+# RoBERTa's table begins with vectors that no position has.
+USED_POSITIONS = Change(
+    r"position_embd\.weight",
+    lambda tensor, model, blocks: (tensor[_unused(model) :],),
+    lambda stored, model: stored[0],
+    shapes=lambda shape, model: ((shape[0] - _unused(model), *shape[1:]),),
 )
 
 
@@ -106,16 +126,104 @@ def _nearest(function: "Callable[[Tensor], Tensor]", stored: "Tensor", guess: "T
     return best
 
 
-STATES = (
-    # llama.cpp stores the rates A = -exp(A_log) themselves
-    Change(r"blk\.\d+\.ssm_a", lambda tensor, model, blocks: (_rates(tensor),), _logarithms),
-    Change(
-        # and the depthwise kernel without torch's axis of input channels: (channels, 1, W) as (channels, W)
-        r"blk\.\d+\.ssm_conv1d\.weight",
+# llama.cpp stores the rates A = -exp(A_log) themselves
+RATES = Change(r"blk\.\d+\.ssm_a", lambda tensor, model, blocks: (_rates(tensor),), _logarithms)
+
+
+def _without_channels(tensors: str) -> Change:
+    # a depthwise kernel without torch's axis of input channels: (channels, 1, W) as (channels, W)
+    return Change(
+        tensors,
         lambda tensor, model, blocks: (tensor.squeeze(1),),
         lambda stored, model: stored[0].unsqueeze(1),
         shapes=lambda shape, model: ((shape[0], shape[2]),),
-    ),
+    )
+
+
+KERNEL, SHORT_KERNEL = (_without_channels(rf"blk\.\d+\.{name}\.weight") for name in ("ssm_conv1d", r"shortconv\.conv"))
+STATES = (RATES, KERNEL)
+# Mamba-2 has a rate and a gain for each head, stored as columns: (H) as (H, 1)
+RATES_OF_HEADS = Change(
+    r"blk\.\d+\.ssm_a",
+    lambda tensor, model, blocks: (_rates(tensor).unsqueeze(1),),
+    lambda stored, model: _logarithms((stored[0].squeeze(1),), model),
+    shapes=lambda shape, model: ((*shape, 1),),
+)
+GAINS_OF_HEADS = Change(
+    r"blk\.\d+\.ssm_d",
+    lambda tensor, model, blocks: (tensor.unsqueeze(1),),
+    lambda stored, model: stored[0].squeeze(1),
+    shapes=lambda shape, model: ((*shape, 1),),
+)
+
+
+def _groups(model: Any) -> int:
+    mixers = (block.mixer for block in model.layers)
+    return next(mixer.num_groups for mixer in mixers if isinstance(mixer, Mamba2))
+
+
+# a row for each group that its gated norm normalizes: (features) as (groups, features / groups)
+GROUPED_NORM = Change(
+    r"blk\.\d+\.ssm_norm\.weight",
+    lambda tensor, model, blocks: (tensor.unflatten(0, (_groups(model), -1)),),
+    lambda stored, model: stored[0].flatten(),
+    shapes=lambda shape, model: ((_groups(model), shape[0] // _groups(model)),),
+)
+# the gate of a shared expert is a vector: (1, D) as (D)
+GATE_VECTOR = Change(
+    r"blk\.\d+\.ffn_gate_inp_shexp\.weight",
+    lambda tensor, model, blocks: (tensor.squeeze(0),),
+    lambda stored, model: stored[0].unsqueeze(0),
+    shapes=lambda shape, model: (shape[1:],),
+)
+
+
+def _delta(model: Any) -> GatedDeltaNet:
+    mixers = (block.mixer for block in model.layers)
+    return next(mixer for mixer in mixers if isinstance(mixer, GatedDeltaNet))
+
+
+def _tiled(tensor: "Tensor", model: Any, back: bool, axis: int = 0) -> "Tensor":
+    # value heads from the order of their key heads, K x (H / K), to (H / K) x K: the last heads along `axis`
+    import torch
+
+    mixer = _delta(model)
+    groups, group = mixer.key_heads, mixer.num_heads // mixer.key_heads
+    features = tensor.shape[axis]
+    # keys and queries come first, where there are any
+    values = mixer.num_heads * (mixer.v_head_dim if features >= mixer.num_heads * mixer.v_head_dim else 1)
+    first, last = tensor.split((features - values, values), dim=axis)
+    sizes = (group, groups, -1) if back else (groups, group, -1)
+    last = last.unflatten(axis, sizes).transpose(axis, axis + 1).flatten(axis, axis + 2)
+    return torch.cat((first, last), dim=axis)
+
+
+def _tiling(tensors: str, stored: Change | None = None) -> Change:
+    # with another conversion after it
+    def write(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
+        tensor = _tiled(tensor, model, back=False)
+        return (tensor,) if stored is None else stored.write(tensor, model, blocks)
+
+    def read(parts: "tuple[Tensor, ...]", model: Any) -> "Tensor":
+        return _tiled(parts[0] if stored is None else stored.read(parts, model), model, back=True)
+
+    return Change(rf"blk\.\d+\.{tensors}", write, read, shapes=Change.shapes if stored is None else stored.shapes)
+
+
+def _tiled_columns(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
+    from archetype.convert.gguf.quantize import dequantize
+
+    plain = dequantize(tensor, blocks) if blocks is not None and not tensor.is_floating_point() else tensor
+    return (_tiled(plain, model, back=False, axis=1),)
+
+
+# Qwen3.5's value heads are stored so that repeating all key heads in turn aligns them.
+TILED = (
+    _tiling(r"(attn_qkv|attn_gate|ssm_beta|ssm_alpha)\.weight"),
+    _tiling(r"ssm_dt\.bias"),
+    _tiling("ssm_a", RATES),
+    _tiling(r"ssm_conv1d\.weight", KERNEL),
+    Change(r"blk\.\d+\.ssm_out\.weight", _tiled_columns, lambda stored, model: _tiled(stored[0], model, True, axis=1)),
 )
 
 

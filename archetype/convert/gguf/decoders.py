@@ -9,7 +9,6 @@ from archetype.convert.gguf.rope import ROTARY
 from archetype.families.config import Config
 from archetype.families.keys import Converted, Expected, Key, Row, Values, expect_kind, head_sizes, ignored
 from archetype.families.llama import llama
-from archetype.families.mamba import unless_automatic
 from archetype.families.mixtral import mixtral
 from archetype.families.rules import weight_rules
 from archetype.models.decoder.spec import Decoder
@@ -18,7 +17,6 @@ from archetype.parts.attention.spec import Attention, ProjectionBiases
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.head.spec import LanguageModelHead
-from archetype.parts.mamba.spec import Mamba
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.pattern.spec import Full, Window
 from archetype.roles.activation import Activation
@@ -181,45 +179,8 @@ def check_scale(decoder: Decoder) -> None:
         raise unsupported("layers[*].mixer.scale", "a scale of scores other than head_dim ** -0.5")
 
 
-def check_mamba(decoder: Decoder) -> None:
-    """Refuse Mamba fields with values for which GGUF has no key."""
-    mixer = expect_kind(Mamba, decoder.layers[0].mixer, "layers[0].mixer")
-    # llama.cpp assumes these values
-    for name, value, needed in (
-        ("expand", mixer.expand, 2),
-        ("bias", mixer.bias, False),
-        ("conv_bias", mixer.conv_bias, True),
-    ):
-        if value != needed:
-            raise unsupported(f"layers[0].mixer.{name}", f"{value!r} here, only {needed!r}")
-
-
-MAMBA: tuple[Row, ...] = (
-    *SIZES,
-    Expected("feed_forward_length", 0, "feed-forward parts", path=lambda model: 0),
-    Expected("attention.head_count", 0, "attention", path=lambda model: 0),
-    RMS_EPS,
-    Key("ssm.conv_kernel", "conv_kernel"),
-    Expected(
-        "ssm.inner_size",
-        lambda values: 2 * values["d_model"],
-        "another expansion",
-        path=lambda model: model.layers[0].mixer.expand * model.d_model,
-    ),
-    Key("ssm.state_size", "state_size"),
-    Key(
-        "ssm.time_step_rank",
-        "dt_rank",
-        decode=unless_automatic,
-        path=lambda model: model.layers[0].mixer.rank(model.d_model),
-    ),
-    Expected("ssm.dt_b_c_rms", False, "norms of dt, B and C"),
-    TIED,
-)
-
 GATED_PARTS: dict[str, Any] = {"final_norm": RMSNorm, "block.mixer": Attention}
 STANDARD_PARTS: dict[str, Any] = {"final_norm": LayerNorm, "block.mixer": Attention}
-MAMBA_PARTS: dict[str, Any] = {"final_norm": RMSNorm, "block.mixer": Mamba}
 
 OUTER = """
     token_embd                       embedding.token
@@ -247,10 +208,4 @@ APART = weight_rules(f"""{OUTER}{NORMS}{NETWORK}{SPARSE}
 FUSED = weight_rules(f"""{OUTER}{NORMS}{NETWORK}
     blk.{{i}}.attn_qkv               blocks.{{i}}.mixer.{{q,k,v}}
     blk.{{i}}.attn_output            blocks.{{i}}.mixer.o
-""")
-SCANS = weight_rules(f"""{OUTER}
-    blk.{{i}}.attn_norm              blocks.{{i}}.mixer_norm
-    blk.{{i}}.ssm_{{a,d}}          = blocks.{{i}}.mixer.{{A_log,D}}
-    blk.{{i}}.ssm_conv1d             blocks.{{i}}.mixer.conv
-    blk.{{i}}.ssm_{{in,x,dt,out}}    blocks.{{i}}.mixer.{{in,x,dt,out}}_proj
 """)

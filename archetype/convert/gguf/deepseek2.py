@@ -1,28 +1,28 @@
-"""DeepSeek-V2 in GGUF. llama.cpp computes multi-head latent attention on the latents."""
+"""DeepSeek-V2 and V3 in GGUF. llama.cpp computes multi-head latent attention on the latents."""
 
 from typing import Any
 
-from archetype.convert.gguf.decoders import NETWORK, NORMS, OUTER, RMS_EPS, SIZES, SPARSE, TIED
+from archetype.convert.gguf.graph import Layer, OtherMixer
 from archetype.convert.gguf.keys import Keys, unsupported
 from archetype.families.config import Config
-from archetype.families.deepseek_v2 import dense_layers, dense_width, expert_width, shared_width
-from archetype.families.keys import Converted, Expected, Key, Row, Values, expect_kind
-from archetype.families.rules import weight_rules
+from archetype.families.keys import expect_kind
 from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP, NoFeedForward
-from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
+from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
 from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.frequencies import yarn_score_scale
 from archetype.parts.position.spec import NoScaling, Rotary, RotaryScaling, YarnScaling
 
 # Layer counts, and (layers, vocabulary) pairs, by which llama.cpp recognizes models without low-rank queries.
 LITE, OTHER_LITE = (26, 27), (48, 128_256)
-SOFTMAX = 1  # llama.cpp's number for softmax routing
 TENTH = 0.1  # stored factor, removed again by llama.cpp's reader (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
 
 
-def check(decoder: Decoder) -> None:
+def check(model: ModelSpec) -> None:
     """Refuse fields with values for which deepseek2 has no key."""
+    decoder = expect_kind(Decoder, model, "kind")
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
     norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
     inner = expect_kind(RMSNorm, mixer.norm, "layers[0].mixer.norm")
@@ -34,30 +34,24 @@ def check(decoder: Decoder) -> None:
     if isinstance(mixer.query, LowRankQuery) and lite:
         cause = f"low-rank queries in deepseek2 with {decoder.num_layers} layers"
         raise unsupported("layers[*].mixer.query", cause)
-    field = "layers[-1].feedforward"
-    experts = expect_kind(MixtureOfExperts, decoder.layers[-1].feedforward, field)
+    scaling = expect_kind(Rotary, mixer.position, "layers[0].mixer.position").scaling
+    field, experts = "layers[-1].feedforward", decoder.layers[-1].feedforward
+    if not isinstance(experts, MixtureOfExperts):
+        _written_scaling(scaling)
+        return
     if expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{field}.shared").bias:
         raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
-    if experts.groups is not None and experts.groups.groups_per_token < experts.groups.num_groups:
+    groups = experts.groups
+    if groups is not None and groups.groups_per_token < groups.num_groups and groups.top_k_in_group != 2:
         # llama.cpp implements DeepSeek-V3's groups, which are ranked by the sum of their two best experts
         raise unsupported(f"{field}.groups", "groups of experts ranked by their best expert")
-    _written_scaling(mixer.position.scaling)
+    _written_scaling(scaling)
 
 
-def without_groups(decoder: Decoder) -> Decoder:
-    """Remove expert groups, since `check` has ensured that every token may use all groups."""
-
-    def plain(part: Any) -> Any:
-        return part.replace(groups=None) if isinstance(part, MixtureOfExperts) else part
-
-    return decoder.replace(
-        layers=tuple(block.replace(feedforward=plain(block.feedforward)) for block in decoder.layers)
-    )
-
-
-def _read_latents(config: Config, values: Values) -> Values:
+def _read(layer: Layer, eps: float) -> LatentAttention:
     # New files describe one key-value head as wide as the cached latent, and the real head widths in keys ending in
     # _mla. Old files have the real number and widths of heads.
+    config = layer.keys
     rank, rope = config.size("attention.kv_lora_rank"), config.size("rope.dimension_count")
     config.used.add("attention.head_count_kv")
     kind = "_mla" if config.get("attention.key_length_mla") is not None else ""
@@ -69,22 +63,26 @@ def _read_latents(config: Config, values: Values) -> Values:
         raise config.error(
             f"attention.key_length{kind}", f"{head_dim} must exceed the {rope} rotated features", "fix the file"
         )
-    return {
-        "kv_lora_rank": rank,
-        "qk_rope_head_dim": rope,
-        "qk_nope_head_dim": head_dim - rope,
-        "v_head_dim": v_head_dim,
-        "q_lora_rank": config.count("attention.q_lora_rank", 0) or None,
-        "position": Rotary(
-            theta=config.positive("rope.freq_base", 10_000.0), interleaved=True, scaling=_read_scaling(config)
-        ),
-    }
+    query_rank = config.count("attention.q_lora_rank", 0)
+    theta, scaling = config.positive("rope.freq_base", 10_000.0), _read_scaling(config)
+    return LatentAttention(
+        num_heads=config.size("attention.head_count"),
+        query=LowRankQuery(rank=query_rank) if query_rank else DirectQuery(),
+        kv_lora_rank=rank,
+        qk_rope_head_dim=rope,
+        qk_nope_head_dim=head_dim - rope,
+        v_head_dim=v_head_dim,
+        position=Rotary(theta=theta, interleaved=True, scaling=scaling),
+        scale=yarn_score_scale(head_dim, scaling),
+        norm=RMSNorm(eps=eps),
+    )
 
 
-def _write_latents(model: Any) -> Keys:
-    mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
+def _write(mixer: Any, decoder: Decoder) -> Keys:
     rank, rope = mixer.kv_lora_rank, mixer.qk_rope_head_dim
+    position = expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
     return {
+        "attention.head_count": mixer.num_heads,
         "attention.head_count_kv": 1,
         "attention.key_length": rank + rope,
         "attention.value_length": rank,
@@ -93,8 +91,8 @@ def _write_latents(model: Any) -> Keys:
         "attention.kv_lora_rank": rank,
         "attention.q_lora_rank": mixer.query.rank if isinstance(mixer.query, LowRankQuery) else 0,
         "rope.dimension_count": rope,
-        "rope.freq_base": mixer.position.theta,
-        **_written_scaling(mixer.position.scaling),
+        "rope.freq_base": position.theta,
+        **_written_scaling(position.scaling),
     }
 
 
@@ -144,35 +142,9 @@ def _written_scaling(scaling: RotaryScaling) -> Keys:
             raise unsupported(field, f"{scaling.kind} scaling in deepseek2")
 
 
-KEYS: tuple[Row, ...] = (
-    *SIZES,
-    Key("attention.head_count", "num_heads"),
-    RMS_EPS,
-    Converted(_read_latents, _write_latents),
-    Key(
-        "leading_dense_block_count",
-        "num_dense_layers",
-        0,
-        check=Config.count,
-        path=lambda model: len(dense_layers(model)),
-    ),
-    Key("feed_forward_length", "d_ff", path=dense_width),
-    Key("expert_count", "num_experts"),
-    Key("expert_used_count", "experts_per_token"),
-    Key("expert_feed_forward_length", "expert_d_ff"),
-    Key("expert_shared_count", "num_shared_experts", path=lambda model: shared_width(model) // expert_width(model)),
-    Key("expert_weights_scale", "router_scale", 1.0, check=Config.positive, path="last.feedforward.router.scale"),
-    Expected("expert_weights_norm", False, "normalized weights", path="last.feedforward.router.renormalize"),
-    Expected("expert_gating_func", SOFTMAX, "another affinity", path=lambda model: SOFTMAX),
-    Expected("expert_group_count", 1, "groups of experts"),
-    Expected("expert_group_used_count", 1, "groups of experts"),
-    TIED,
-)
-
-
-RULES = weight_rules(f"""{OUTER}{NORMS}{NETWORK}{SPARSE}
-    blk.{{i}}.attn_{{q,output}}                  blocks.{{i}}.mixer.{{q,o}}
-    blk.{{i}}.attn_q_{{a,a_norm,b}}              blocks.{{i}}.mixer.{{q_down,q_norm,q_up}}
-    blk.{{i}}.attn_kv_{{a_mqa,a_norm,b}}         blocks.{{i}}.mixer.{{kv_down,kv_norm,kv_up}}
-    blk.{{i}}.ffn_{{gate,up,down}}_shexp         blocks.{{i}}.feedforward.shared.{{gate,up,down}}
-""")
+LATENT = OtherMixer(LatentAttention, "attn_kv_a_norm.weight", _read, _write)
+ATTENTION = """
+    blk.{i}.attn_{q,output}                  blocks.{i}.mixer.{q,o}
+    blk.{i}.attn_q_{a,a_norm,b}              blocks.{i}.mixer.{q_down,q_norm,q_up}
+    blk.{i}.attn_kv_{a_mqa,a_norm,b}         blocks.{i}.mixer.{kv_down,kv_norm,kv_up}
+"""

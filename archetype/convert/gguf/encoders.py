@@ -12,10 +12,11 @@ from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import GELU, GELUTanh, ReLU
 from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.head.spec import LanguageModelHead, NoHead
 from archetype.parts.norm.spec import LayerNorm
-from archetype.parts.position.spec import RelativeBias
+from archetype.parts.position.spec import Learned, RelativeBias
 from archetype.spec.base import Spec
 
 MEAN = 1  # llama.cpp's number for mean pooling
@@ -38,14 +39,17 @@ def as_mean(model: ModelSpec) -> ModelSpec:
 
 
 def as_vectors(model: Encoder) -> Encoder:
-    """Remove the pooler and set the activation to exact GELU, as in BERT."""
+    """Remove the pooler and unused positions, and set the activation to exact GELU, as in BERT."""
     blocks = (
         block.replace(
             feedforward=expect_kind(MLP, block.feedforward, "layers[*].feedforward").replace(activation=GELU())
         )
         for block in model.layers
     )
-    return model.replace(pooler=False, layers=tuple(blocks))
+    embedding = expect_kind(Embedding, model.embedding, "embedding")
+    if isinstance(embedding.position, Learned):
+        embedding = embedding.replace(position=Learned())  # RoBERTa's first two vectors are not written
+    return model.replace(pooler=False, pooling="first", layers=tuple(blocks), embedding=embedding)
 
 
 BERT: tuple[Row, ...] = (

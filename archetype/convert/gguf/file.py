@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from archetype.convert.gguf.architectures import gguf_of
+from archetype.convert.gguf.choice import gguf_of, keys_of
 from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.header import gguf_library, read_header
 from archetype.convert.gguf.keys import Value
 from archetype.convert.gguf.llama_cpp import check_ids
-from archetype.convert.gguf.rope import frequency_factors
 from archetype.convert.gguf.tensors import NUMBERS, Stored, file_shapes, gguf_tensors, own_type
 from archetype.convert.gguf.tokenizer import read_tokenizer
 from archetype.convert.gguf.types import FILE_TYPES, Facts, check_file_type, tensor_types
@@ -57,10 +55,9 @@ def write_gguf(
         DataError: gguf is not installed, or the tokenizer cannot be written as GGUF.
     """
     library = gguf_library()
-    target = gguf_of(family.name)
     spec = as_mean(model.spec)
-    shapes = cache(lambda: file_shapes(spec, target))
-    keys = target.metadata(spec, shapes, lambda name: frequency_factors(spec) or [])
+    target = gguf_of(family.name, spec)
+    keys = keys_of(target, spec)
     type = type or own_type(model)
     if not type:
         raise CheckpointError(
@@ -91,7 +88,7 @@ def write_gguf(
         named = [{"name": name, "template": source} for name, source in templates.items() if source]
         # a list of named templates, or a single text
         writer.add_chat_template(named if template.named else template.source)
-    types = tensor_types(shapes(), type, Facts.of(target.architecture, keys))
+    types = tensor_types(file_shapes(spec, target), type, Facts.of(target.architecture, keys))
     tensors = gguf_tensors(model, target, type, types)
     for name, stored in tensors.items():
         _put_tensor(writer, library, name, stored)
@@ -121,6 +118,8 @@ def _put(writer: Any, key: str, value: Value) -> None:
             writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
+        case list():
+            writer.add_array(key, value)
 
 
 def _put_tensor(writer: Any, library: Any, name: str, stored: Stored) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from pydantic import ValidationError
@@ -12,7 +12,7 @@ from archetype.convert.gguf.changes import Change
 from archetype.errors import CheckpointError, enumeration, shorten
 from archetype.families.config import Config
 from archetype.families.format import SHOWN, TRAINING_ONLY, without_fields
-from archetype.families.keys import ConfigTable, Values
+from archetype.families.keys import Values
 from archetype.families.rules import Rule
 from archetype.models.block.spec import Block
 from archetype.models.spec import ModelSpec
@@ -22,13 +22,13 @@ from archetype.roles.activation import Activation
 from archetype.spec.edit import differences
 from archetype.spec.errors import explain
 
-Value = str | int | float | bool
+Value = str | int | float | bool | list[int] | list[bool]
 Keys = dict[str, Value]
 Shapes = Mapping[str, tuple[int, ...]]
 TOKENIZER = "tokenizer."  # prefix of keys without an architecture's name
 TABLE = "token_embd.weight"
 # Fields without a key, since they do not change what a trained model computes.
-UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max")
+UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max", "chunk_size")
 
 
 class FileKeys(Config):
@@ -76,6 +76,16 @@ class Shown:
         return {}
 
 
+class Table(Protocol):
+    """Keys of an architecture, read and written."""
+
+    def read(self, config: Config) -> ModelSpec: ...
+
+    def write(self, model: ModelSpec) -> dict[str, Any]: ...
+
+    def misfits(self, model: ModelSpec) -> list[CheckpointError]: ...
+
+
 def _accept(model: ModelSpec) -> None:
     """Accept every model."""
 
@@ -87,18 +97,22 @@ class Gguf:
     Attributes:
         architecture: name in llama.cpp.
         table: keys without the architecture's prefix, and the constructor that takes their values.
-        rules: rules that map tensors in the file to parameters of the model.
+        rules: rules that map tensors in the file to parameters of the model, or a function of the specification.
         changes: conversions of tensors that the file stores differently.
         check: refuses what llama.cpp does not support.
         computed: returns an equivalent specification that llama.cpp supports.
     """
 
     architecture: str
-    table: ConfigTable
-    rules: tuple[Rule, ...]
+    table: Table
+    rules: tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
     changes: tuple[Change, ...] = ()
     check: Callable[[ModelSpec], None] = _accept
     computed: Callable[[Any], ModelSpec] = lambda model: model
+
+    def rules_of(self, model: ModelSpec) -> tuple[Rule, ...]:
+        """Return the rules that map tensors in the file to parameters of a model."""
+        return self.rules(model) if callable(self.rules) else self.rules
 
     def change(self, name: str) -> Change | None:
         """Return the conversion of a tensor that a rule names; None if the tensor is stored unchanged."""

@@ -36,6 +36,7 @@ class Contents:
     """Model, tokenizer and settings stored in GGUF files.
 
     Attributes:
+        family: registered family of the model; None if there is none.
         model: model in evaluation mode.
         tokenizer: tokenizer; None if the file has no vocabulary.
         template: chat template.
@@ -43,7 +44,7 @@ class Contents:
         sampling: recommended generation settings, keyed by Archetype's names.
     """
 
-    family: Family
+    family: Family | None
     model: Model
     tokenizer: Tokenizer | None
     template: ChatTemplate | None
@@ -76,7 +77,7 @@ def read_gguf(
         raise CheckpointError(header.place, cause, "is the file complete?")
     model = build_on_meta(spec)
     try:
-        rules = for_model(target.rules, spec.num_layers, shapes_of(model))
+        rules = for_model(target.rules_of(spec), spec.num_layers, shapes_of(model))
         names = [rule.hf for rule in rules]
         if dtype is None:
             dtype = _own_type(rest)

@@ -23,10 +23,16 @@ def rotary(config: Config, values: Values) -> Values:
     head_dim = values["head_dim"]
     config.expect("rope.dimension_count", head_dim, "partially rotated heads")
     theta = config.positive("rope.freq_base", 10_000.0)
-    return {"position": Rotary(theta=theta, scaling=_read_scaling(config, theta, head_dim))}
+    return {"position": Rotary(theta=theta, scaling=read_scaling(config, theta, head_dim))}
 
 
-def _read_scaling(config: FileKeys, theta: float, dim: int) -> RotaryScaling:
+def read_scaling(config: FileKeys, theta: float, dim: int, truncate: bool = True) -> RotaryScaling:
+    """Return the scaling of rotary frequencies.
+
+    Args:
+        dim: rotated features of a head.
+        truncate: whether the ramp of YaRN is rounded to whole pairs.
+    """
     kind = config.get("rope.scaling.type", "linear")  # llama.cpp's default, with factor 1
     factor = config.number("rope.scaling.factor", config.number("rope.scale_linear", 1.0))
     config.expect("rope.scaling.attn_factor", 1.0, "scaled rotations")
@@ -35,7 +41,8 @@ def _read_scaling(config: FileKeys, theta: float, dim: int) -> RotaryScaling:
         length = config.size("rope.scaling.original_context_length")
         config.expect("rope.scaling.yarn_beta_fast", 32.0, "another YaRN ramp")
         config.expect("rope.scaling.yarn_beta_slow", 1.0, "another YaRN ramp")
-        return YarnScaling(factor=config.positive("rope.scaling.factor"), original_context_length=length)
+        factor = config.positive("rope.scaling.factor")
+        return YarnScaling(factor=factor, original_context_length=length, truncate=truncate)
     if kind not in ("none", "linear"):
         raise config.error("rope.scaling.type", f"{kind!r} is not supported", "use 'none', 'linear' or 'yarn'")
     if FACTORS in config.shapes:
@@ -54,14 +61,14 @@ def written(model: Any) -> Keys:
     return keys | written_scaling(position.scaling)
 
 
-def written_scaling(scaling: RotaryScaling) -> Keys:
+def written_scaling(scaling: RotaryScaling, truncate: bool = True) -> Keys:
     """Return the keys for a scaling. Llama 3's scaling is stored as a tensor instead (see `frequency_factors`)."""
     match scaling:
         case NoScaling() | Llama3Scaling():
             return {}
         case LinearScaling():
             return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
-        case YarnScaling() if scaling == _plain_yarn(scaling):
+        case YarnScaling() if scaling == _plain_yarn(scaling, truncate):
             return {
                 "rope.scaling.type": "yarn",
                 "rope.scaling.factor": scaling.factor,
@@ -71,9 +78,10 @@ def written_scaling(scaling: RotaryScaling) -> Keys:
             raise unsupported("layers[0].mixer.position.scaling", f"{scaling.kind} scaling as transformers computes it")
 
 
-def _plain_yarn(scaling: YarnScaling) -> YarnScaling:
+def _plain_yarn(scaling: YarnScaling, truncate: bool) -> YarnScaling:
     # llama.cpp only reads these two, and uses transformers' defaults for the rest
-    return YarnScaling(factor=scaling.factor, original_context_length=scaling.original_context_length)
+    length = scaling.original_context_length
+    return YarnScaling(factor=scaling.factor, original_context_length=length, truncate=truncate)
 
 
 ROTARY = Converted(rotary, written)
@@ -81,13 +89,14 @@ ROTARY = Converted(rotary, written)
 
 def frequency_factors(model: Any) -> list[float] | None:
     """Return the divisors of the pairs' frequencies in Llama 3's scaling (Dubey 2024); None for other scalings."""
-    mixer = model.layers[0].mixer if isinstance(model, Decoder) else None
-    if not isinstance(mixer, Attention) or not isinstance(mixer.position, Rotary):
-        return None
-    scaling = mixer.position.scaling
-    if not isinstance(scaling, Llama3Scaling):
-        return None
-    return _factors(scaling, mixer.position.theta, mixer.sizes(model.d_model).rotary_dim)
+    mixers = [block.mixer for block in model.layers] if isinstance(model, Decoder) else []
+    for mixer in mixers:
+        if isinstance(mixer, Attention) and isinstance(mixer.position, Rotary):
+            scaling = mixer.position.scaling
+            if isinstance(scaling, Llama3Scaling):
+                return _factors(scaling, mixer.position.theta, mixer.sizes(model.d_model).rotary_dim)
+            return None
+    return None
 
 
 def _factors(scaling: Llama3Scaling, theta: float, dim: int) -> list[float]:

@@ -1,17 +1,15 @@
 """Predict the size of a model's weights in a GGUF file."""
 
 from collections.abc import Mapping
-from functools import cache
 
 from archetype.convert.apply import shapes_of, shares
-from archetype.convert.gguf.architectures import gguf_of
+from archetype.convert.gguf.choice import gguf_family, gguf_of, keys_of
 from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.keys import Gguf
-from archetype.convert.gguf.rope import FACTORS, frequency_factors
+from archetype.convert.gguf.rope import FACTORS
 from archetype.convert.gguf.tensors import file_shapes
 from archetype.convert.gguf.types import Facts, tensor_bytes, tensor_types
 from archetype.dtypes import WeightTypes
-from archetype.families.registry import family_for
 from archetype.families.rules import for_model
 from archetype.models.build import build_on_meta
 from archetype.models.spec import ModelSpec
@@ -24,11 +22,10 @@ def gguf_weights(model: ModelSpec, type: str) -> WeightTypes:
         CheckpointError: llama.cpp does not support the model.
     """
     model = as_mean(model)
-    target = gguf_of(family_for(model).name)
-    shapes = cache(lambda: file_shapes(model, target))
-    keys = target.metadata(model, shapes, lambda name: frequency_factors(model) or [])
-    types = tensor_types(shapes(), type, Facts.of(target.architecture, keys))
-    return types_of_file(type, model, target, {name: tensor_bytes(shapes()[name], types[name]) for name in types})
+    target = gguf_of(gguf_family(model).name, model)
+    shapes, keys = file_shapes(model, target), keys_of(target, model)
+    types = tensor_types(shapes, type, Facts.of(target.architecture, keys))
+    return types_of_file(type, model, target, {name: tensor_bytes(shapes[name], types[name]) for name in types})
 
 
 def types_of_file(name: str, model: ModelSpec, target: Gguf, sizes: Mapping[str, int]) -> WeightTypes:
@@ -44,5 +41,5 @@ def types_of_file(name: str, model: ModelSpec, target: Gguf, sizes: Mapping[str,
         return sum(sizes[part] for part in ([tensor] if change is None else change.names(tensor)))
 
     shapes = shapes_of(build_on_meta(model))
-    parameters = shares(for_model(target.rules, model.num_layers, shapes), shapes, size)
+    parameters = shares(for_model(target.rules_of(model), model.num_layers, shapes), shapes, size)
     return WeightTypes.mixed(name, parameters, sizes.get(FACTORS, 0))

@@ -3,6 +3,7 @@
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from archetype.convert.gguf.architectures import GGUF, families_of
 from archetype.convert.gguf.header import Entry, Header, read_header
@@ -15,17 +16,30 @@ TOKEN_TYPES = "tokenizer.ggml.token_type_count"  # a size of the model among the
 MAX_VECTOR = 2**16  # largest length of a tensor that holds a setting
 
 
-def read_spec(path: Path) -> tuple[Family, ModelSpec]:
-    """Return the family and the specification that a file describes.
+def read_spec(path: Path) -> ModelSpec:
+    """Return the specification that a file describes.
 
     Raises:
         ArchetypeError: the file is wrong, or contains an unknown key or tensor.
     """
-    family, _, model, _ = describe(read_header(path))
-    return family, model
+    return describe(read_header(path)).model
 
 
-def describe(header: Header) -> tuple[Family, Gguf, ModelSpec, Header]:
+class Description(NamedTuple):
+    """What the keys of a file say.
+
+    Attributes:
+        family: registered family of the model; None if there is none.
+        header: header without the tensors that store settings.
+    """
+
+    family: Family | None
+    target: Gguf
+    model: ModelSpec
+    header: Header
+
+
+def describe(header: Header) -> Description:
     """Return family, architecture, specification, and the header without the tensors that store settings.
 
     Raises:
@@ -51,8 +65,10 @@ def describe(header: Header) -> tuple[Family, Gguf, ModelSpec, Header]:
     model = model.replace(name=name) if isinstance(name, str) and not model.name else model
     entries = {name: entry for name, entry in header.entries.items() if name not in keys.used_tensors}
     # llama, mistral and mixtral share an architecture: the first family that can express the model
-    able = (FAMILIES[name] for name in families if not FAMILIES[name].format.lacking(model))
-    return next(able, FAMILIES[families[0]]), target, model, replace(header, entries=entries)
+    registered = [FAMILIES[name] for name in families if name in FAMILIES and FAMILIES[name].published is not None]
+    able = (family for family in registered if not family.format.lacking(model))
+    family = next(able, registered[0] if registered else None)
+    return Description(family, target, model, replace(header, entries=entries))
 
 
 def _numbers(header: Header, name: str) -> list[float]:

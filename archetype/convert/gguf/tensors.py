@@ -83,11 +83,17 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
     return tensors if factors is None else tensors | {FACTORS: Stored("f32", torch.tensor(factors))}
 
 
-def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the file's tensors by name."""
-    shapes = shapes_of(build_on_meta(model))
+def file_shapes(
+    model: ModelSpec, target: Gguf, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the file's tensors by name.
+
+    Args:
+        shapes: shapes of the model's parameters, if they are known.
+    """
+    shapes = shapes_of(build_on_meta(model)) if shapes is None else shapes
     stored: dict[str, tuple[int, ...]] = {}
-    for rule in for_model(target.rules, model.num_layers, shapes):
+    for rule in for_model(target.rules_of(model), model.num_layers, shapes):
         param_shapes = [rule.shape_in(shapes[name]) for name in rule.params]
         shape, change = file_shape(rule, param_shapes), target.change(rule.hf)
         if change is None:
@@ -146,7 +152,9 @@ def _stored(model: Model, target: Gguf, blocks: str | None) -> Iterator[tuple[st
     # in llama.cpp's layout; quantized matrices stay in blocks if `blocks` names their type
     state = _parameters(model, blocks is not None)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    for name, tensor in export_tensors(model, for_model(target.rules, model.spec.num_layers, shapes), state):
+    for name, tensor in export_tensors(
+        model, for_model(target.rules_of(model.spec), model.spec.num_layers, shapes), state
+    ):
         if (change := target.change(name)) is None:
             yield name, tensor
         else:

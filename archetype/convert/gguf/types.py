@@ -56,6 +56,7 @@ NARROW = {"q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k"
 EXACT = (
     "_norm.weight",
     "ssm_conv1d.weight",
+    "shortconv.conv.weight",
     "ffn_gate_inp.weight",
     "position_embd.weight",
     "token_types.weight",
@@ -86,10 +87,15 @@ class Facts(NamedTuple):
     @classmethod
     def of(cls, architecture: str, keys: Mapping[str, Any]) -> "Facts":
         """Read the properties from metadata keys without the architecture's prefix."""
-        layers, heads = keys["block_count"], keys.get("attention.head_count", 0)
-        group = heads // (keys.get("attention.head_count_kv", heads) or 1)
+        layers, heads = keys["block_count"], _first(keys.get("attention.head_count", 0))
+        group = heads // (_first(keys.get("attention.head_count_kv", heads)) or 1)
         large = layers == OF_70B and group >= GROUPED.get(architecture, inf)
         return cls(layers, keys.get("expert_count", 0), group, large)
+
+
+def _first(value: Any) -> int:
+    # llama.cpp looks at the first layer
+    return int(value[0] if isinstance(value, list) else value)
 
 
 def check_file_type(type: str) -> None:

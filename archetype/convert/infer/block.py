@@ -5,19 +5,33 @@ from typing import Any, Literal, get_args
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
-from archetype.convert.infer.quirks import ACTIVATION, EXPERTS_PER_TOKEN, NORMS_FIRST, PARALLEL, ROUTER_SCALE, SCORING
+from archetype.convert.infer.quirks import (
+    ACTIVATION,
+    EXPERTS_PER_TOKEN,
+    GROUPS,
+    NORMS_FIRST,
+    PARALLEL,
+    RENORMALIZE,
+    ROUTER_SCALE,
+    SCORING,
+)
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
 from archetype.parts.activation.spec import Swish
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
-from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
+# Kinds of routers by their score functions.
+ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
+    "softmax": SoftmaxRouter, "sigmoid": SigmoidRouter, "sqrtsoftplus": SqrtSoftplusRouter,
+}  # fmt: skip
 # Concatenated in either order, or interleaved row by row.
 GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
@@ -125,9 +139,13 @@ def _experts_per_token(info: CheckpointInfo) -> int:
 
 def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     # sigmoid if a key or the family says so; without a key, also if there is a selection bias, as in DeepSeek-V3
-    scoring, renormalize = info.first(SCORING), info.config.get("norm_topk_prob")
+    if info.quirks.sparse_mixer:
+        return SparseMixerRouter(jitter=info.positive(("router_jitter_noise",), 0.01))
+    scoring, renormalize = info.first(SCORING), info.first(RENORMALIZE)
     if info.config.get("expert_selection_fn") == "softmax":  # softmax over the selected experts only
         renormalize = True
+    if scoring and scoring not in ROUTERS:
+        raise info.missing(f"{info.config.place}: {SCORING[0]}", f"the score function {scoring!r} of a router")
     sigmoid = scoring == "sigmoid"
     if not scoring:
         usual = expert_bias and not info.quirks.renormalize
@@ -135,7 +153,7 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     if renormalize is None:
         why = "no key says whether the weights of a token's experts sum to one"
         renormalize = info.settle("renormalize", (False, True), why)
-    kind = SigmoidRouter if sigmoid else SoftmaxRouter
+    kind = ROUTERS[scoring or ("sigmoid" if sigmoid else "softmax")]
     why = "no file says what the selection bias is added to"
     return kind(
         renormalize=bool(renormalize),
@@ -146,7 +164,7 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
 
 
 def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> ExpertGroups | None:
-    num_groups, per_token = info.size(("n_group",)), info.size(("topk_group",))
+    num_groups, per_token = info.size(GROUPS), info.size(("topk_group",))
     if num_groups is None or per_token is None or num_groups == 1:
         return None
     if expert_bias:
@@ -169,7 +187,8 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
     if not paths:
         return _wiring_without_weights(info), {}
     contents = {"mixer": bool(layer.mixer), "feedforward": bool(layer.network) or layer.sparse}
-    kind, norm_paths = _wiring(info, paths, ends_in_norm, [name for name, present in contents.items() if present])
+    there = [name for name, present in contents.items() if present]
+    kind, norm_paths = _wiring(info, layer, paths, ends_in_norm, there)
     if unplaced := sorted(paths - set(norm_paths.values())):
         raise info.no_place(f"{layer.prefix}.{unplaced[0]}.weight")
     if None in norm_paths.values() or len(set(norm_paths.values())) < len(norm_paths):
@@ -181,6 +200,10 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
         if f"{path}.{suffix}" in layer.norms
     }
     norm = info.norm(bias=any(name.endswith(".bias") for name in names))
+    if kind is PreNorm and all(contents.values()) and "mixer_norm" not in norm_paths:
+        return PreNorm(norm=norm, mixer_norm=NoNorm()), names
+    if kind is SandwichNorm and "mixer_post_norm" not in norm_paths:
+        return SandwichNorm(norm=norm, mixer_post_norm=NoNorm()), names
     if kind is ParallelResidual:
         return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in norm_paths), names
     wiring: Wiring = kind(norm=norm)
@@ -195,7 +218,7 @@ def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
 
 
 def _wiring(
-    info: CheckpointInfo, paths: set[str], ends_in_norm: bool, contents: list[str]
+    info: CheckpointInfo, layer: Layer, paths: set[str], ends_in_norm: bool, contents: list[str]
 ) -> tuple[type[Any], dict[str, str | None]]:
     # kind of wiring and the file's name of each norm, for a layer with a mixer, a network or both
 
@@ -209,6 +232,10 @@ def _wiring(
         alone = first if contents == ["mixer"] else first or before or second
         return PreNorm, {f"{contents[0]}_norm": alone}
     # a norm before and after each content (Gemma 2)
+    if after and first and before is None and len(paths) == 3 and "post_attention_layernorm" in paths:
+        # the network alone has two, of which the first has Llama's name (A.X K1)
+        between = "post_attention_layernorm"
+        return SandwichNorm, {"mixer_norm": first, "feedforward_norm": between, "feedforward_post_norm": after}
     if after and first:
         return SandwichNorm, {
             "mixer_norm": first,
@@ -221,6 +248,9 @@ def _wiring(
     # only outputs are normalized (OLMo 2)
     if after:
         return OutputNorm, {"mixer_norm": first_present(AFTER_ATTENTION), "feedforward_norm": after}
+    # behind a norm of the embedding, the first mixer has none (ModernBERT)
+    if first is None and second is not None and layer.number == 0:
+        return PreNorm, {"feedforward_norm": second}
     # one norm for both contents, which then run in parallel (GPT-J)
     if second is None:
         return ParallelResidual, {"mixer_norm": first}

@@ -10,10 +10,11 @@ from archetype.convert.infer.quirks import (
     ACTIVATION,
     DECODERS,
     EPS,
+    LAYER_KINDS,
     MISSING_BY_KEY,
     MISSING_BY_PLACE,
     MISSING_BY_TENSOR,
-    MISSING_BY_TYPE,
+    OVERRIDES,
     QUIRKS,
     FamilyQuirks,
 )
@@ -27,6 +28,7 @@ from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import Shape
 from archetype.spec.base import MAX_SIZE
 
+BIDIRECTIONAL = "use_bidirectional_attention"  # whether tokens see later ones: all tokens, or only those of an image
 Shapes = Mapping[str, Shape]  # by the names of the file
 
 
@@ -109,9 +111,10 @@ class CheckpointInfo:
         if not decodes and self.class_head is None:
             cause = f"{classes[0]!r} is not a text decoder with a head"
             raise CheckpointError(f"{self.config.place}: architectures", cause, "other models need a registered family")
-        if self.type in MISSING_BY_TYPE:
-            raise self.missing(self.config.place, MISSING_BY_TYPE[self.type])
         self.refuse_derived(*self.quirks.asks)
+        if self.config.get(BIDIRECTIONAL) not in (None, False, "vision"):  # images are left out
+            raise self.missing(f"{self.config.place}: {BIDIRECTIONAL}", "attention to later tokens")
+        self._check_overrides()
         outer = QUIRKS.get(self.outer_type, FamilyQuirks())
         for key, value in {*self.quirks.only, *outer.only}:
             if key in self.stated:
@@ -121,6 +124,13 @@ class CheckpointInfo:
             for key, part in MISSING_BY_KEY.items():
                 if values.get(key) is not None:
                     raise self.missing(f"{self.config.place}: {key}", part)
+
+    def _check_overrides(self) -> None:
+        # of keys for some layers, each class of transformers reads others, and most read none
+        stated = self.config.get(OVERRIDES)
+        for values in stated.values() if isinstance(stated, dict) else [stated] if stated else []:
+            if not isinstance(values, dict) or not values.keys() <= set(self.quirks.overridden):
+                raise self.missing(f"{self.config.place}: {OVERRIDES}", "keys of their own for some layers")
 
     def missing(self, place: str, part: str) -> CheckpointError:
         """Return the error for a model that needs an unsupported part."""
@@ -157,12 +167,28 @@ class CheckpointInfo:
         key = self._first_key(keys)
         if key is None:
             return None
+        if layer is not None and (override := self.overrides(layer).get(key)) is not None:
+            return Config({key: override}, self.config.place).size(key)
         values = self.config.get(key)
         if layer is None or not isinstance(values, list):
             return self.config.size(key, most=most)
         if layer >= len(values):
             raise self.config.error(key, f"has no entry for layer {layer}", "fix the file")
         return Config({key: values[layer]}, self.config.place).size(key)
+
+    def overrides(self, layer: int) -> Mapping[str, Any]:
+        """Return the keys that have another value in one layer, if the class reads such keys (Gemma 4)."""
+        if not self.quirks.overridden:
+            return {}
+        stated = self.config.get(OVERRIDES)
+        if OVERRIDES in self.stated:
+            values = (stated or {}).get(str(layer), {})
+            return values if isinstance(values, dict) else {}
+        # the spelling of the published files, which is about layers with full attention
+        if list_item(self.config.get(LAYER_KINDS[0]), layer) != "full_attention":
+            return {}
+        kv_heads = self.config.get("num_global_key_value_heads") if self.config.get("attention_k_eq_v", True) else None
+        return {"head_dim": self.config.get("global_head_dim"), "num_key_value_heads": kv_heads}
 
     def _first_key(self, keys: tuple[str, ...]) -> str | None:
         # keys in the file have precedence over those with a default of the class
@@ -173,7 +199,7 @@ class CheckpointInfo:
     def refuse_derived(self, *keys: str) -> None:
         """Refuse a file that lacks one of these keys if the class derives the key's value."""
         for key in keys:
-            if self.defaults is not None and self.defaults.get(key) == DERIVED and key not in self.stated:
+            if self.defaults is not None and self.defaults.get(key) == DERIVED and self.config.values.get(key) is None:
                 raise self.config.error(key, f"is missing, and the {self.type} class derives it by a rule", "add it")
 
     def sides(self, tensor: str) -> Shape:
@@ -215,6 +241,11 @@ class CheckpointInfo:
         if kind == "layer":
             return LayerNorm(eps=eps, bias=bias, weight=weight, unit_offset=offset)
         return RMSNorm(eps=eps, weight=weight, unit_offset=offset)
+
+
+def list_item(values: Any, index: int) -> Any:
+    """Return an item of a list in config.json; None if it is no list or has no such item."""
+    return values[index] if isinstance(values, list) and index < len(values) else None
 
 
 def _word(value: object) -> str:

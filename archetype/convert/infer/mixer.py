@@ -50,6 +50,9 @@ class InferredMixer(CheckpointMixer):
         """Index of the layer."""
         return self.layer.number
 
+    def block_of(self, layer: int) -> int:
+        return layer * self.layer.num_blocks
+
     def entry(self, key: str) -> Any:
         """Return the value of a key, for this layer if it is a list; None if the key is absent."""
         values = self.config.get(key)
@@ -71,9 +74,9 @@ class InferredMixer(CheckpointMixer):
     def position(self, head_dim: int) -> MixerPosition:
         return read_position(self.info, self.layer.number, head_dim, self.context_length)
 
-    def rotary(self, dim: int) -> Rotary:
-        """Return rotary positions of all `dim` features."""
-        return read_latent_rotary(self.info, dim, self.context_length)
+    def rotary(self, dim: int, head_dim: int) -> Rotary:
+        """Return rotary positions of all `dim` features of one part of a head of `head_dim`."""
+        return read_latent_rotary(self.info, dim, head_dim, self.context_length)
 
     def pattern(self) -> Pattern:
         return read_pattern(self.info, self.layer.number)

@@ -3,18 +3,24 @@
 import re
 from collections.abc import Iterable
 
+from archetype.families.config import Config
 from archetype.roles.checkpoint import NameTable
 
 # Tensors that a text decoder does not use: cross-attention, image and audio parts, and constant tables.
 LEFT_OUT = re.compile(
     r".*\.(encoder_attn|encoder_attn_layer_norm|crossattention|cross_attn|pooler)\..*"
-    r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|multi_modal_projector|mm_projector|connector)\..*"
+    r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|connector)\..*"
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
 )
+# Names of the part for text in files of several modalities.
+TEXT_PARTS = ("language_model", "text_model")
 # Causal masks of older files, which are scalars or have four dimensions.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
 # Integer tables that every library computes and no checkpoint needs.
 TABLES = re.compile(rf"{MASK.pattern}|(.*\.)?position_ids")
+
+# Projections of keys and values and their norms, which files hold even for layers that never use them.
+SHARED_KEYS = re.compile(r".*\.layers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\.\w+")
 
 # Multi-token prediction: modules named mtp, or layers after the last one, each with a projection of a hidden vector and
 # an embedding.
@@ -30,15 +36,18 @@ OUTER: NameTable = (
      r"embed_norm|emb_norm)", "embedding.norm"),
     (r"(?:predictions\.transform\.dense|predictions\.dense|lm_head\.dense|generator_predictions\.dense)",
      "lm_head.dense"),
-    (r"(?:predictions\.transform\.LayerNorm|predictions\.LayerNorm|lm_head\.layer_norm|"
+    (r"(?:predictions\.transform\.LayerNorm|predictions\.LayerNorm|lm_head\.(?:layer_norm|norm)|"
      r"generator_predictions\.LayerNorm)", "lm_head.norm"),
     (r"(?:encoder\.LayerNorm|encoder\.ln|roberta_prelayernorm\.LayerNorm|norm|ln_f|final_layernorm|final_layer_norm|"
      r"norm_f|final_norm|ln_out|layer_norm|layernorm)", "final_norm"),
     (r"(?:lm_head|predictions|generator_lm_head|embed_out|output|output_projection|predictions\.decoder|"
      r"lm_head\.decoder|decoder)", "lm_head"),
-    (r"project_in", "embedding.project"),
+    (r"(?:project_in|encoder\.embedding_hidden_mapping_in)", "embedding.project"),
     (r"project_out", "lm_head.dense"),
     (r"score", "classifier"),
+    (r"embed_tokens_per_layer", "embedding.per_layer.token"),
+    (r"per_layer_model_projection", "embedding.per_layer.projection"),
+    (r"per_layer_projection_norm", "embedding.per_layer.norm"),
 )  # fmt: skip
 
 NETWORK = r"(?:(?:\w+\.)*?(?:mlp|feed_forward|ffn|feedforward|intermediate|output|block_sparse_moe|moe|mixer)\.)?"
@@ -72,6 +81,19 @@ NETWORKS: NameTable = (
     (r"intermediate\.dense", "up"),
     (r"output\.dense", "down"),
 )
+# Numbers of a network, named without `.weight` or `.bias`.
+NUMBERS: NameTable = tuple(
+    (rf"{NETWORK}act_fn\.{name}", f"activation.{name}")
+    for name in ("alpha_p", "alpha_n", "beta", "eps")  # xIELU
+)
+
+# Tensors of a layer that follow its network: per-layer inputs (Gemma 3n), and a factor of the layer's output (Gemma 4).
+FURTHER: NameTable = (
+    (r"per_layer_input_gate", "feedforward.gate"),
+    (r"per_layer_projection", "feedforward.down"),
+    (r"post_per_layer_input_norm", "feedforward_norm"),
+)
+OUTPUT_SCALE = "layer_scalar"
 
 # Names of a layer's norms, by position in the layer.
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",
@@ -108,6 +130,13 @@ def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:
             expert = match.groupdict().get("expert")
             return param, None if expert is None else int(expert)
     return None
+
+
+def is_of_shared_keys(name: str, config: Config) -> bool:
+    """Return whether a tensor computes keys or values of a layer that reads those of another (Gemma 3n, Gemma 4)."""
+    if not config.values.get("num_kv_shared_layers") or (match := SHARED_KEYS.fullmatch(name)) is None:
+        return False
+    return int(match[1]) >= config.size("num_hidden_layers") - config.size("num_kv_shared_layers")
 
 
 def prediction_tensors(names: Iterable[str]) -> list[str]:

@@ -18,9 +18,20 @@ PREFIX_FULL_EVERY = "prefix_dense_sliding_window_pattern"  # FULL_EVERY of the l
 WINDOWED = ("sliding_attention", "local")
 
 
-def read_latent_rotary(info: CheckpointInfo, dim: int, context_length: int) -> Rotary:
-    """Return the rotary positions for latent attention, which rotate all `dim` features."""
-    position = read_rotary(info.config, dim, context_length)
+def read_latent_rotary(info: CheckpointInfo, dim: int, head_dim: int, context_length: int) -> Rotary:
+    """Return the rotary positions for latent attention, which rotate all `dim` features of one part of a head."""
+    config, stated = info.config, rotary_section(info.config)
+    if stated is not None:
+        # keys for other purposes, and a share that is this part of a head (Mistral 4)
+        left_out = {key for key in NOT_ROTARY if key in stated.values}
+        share = stated.values.get(FRACTION)
+        if info.quirks.share_is_of_head and isinstance(share, float | int) and int(head_dim * share) == dim:
+            left_out.add(FRACTION)
+        values = {key: value for key, value in config.values.items() if key not in SECTIONS}
+        section = {key: value for key, value in stated.values.items() if key not in left_out}
+        config = Config(values | {"rope_parameters": section}, config.place)
+    position = read_rotary(config, dim, context_length)
+    info.config.used |= config.used | set(SECTIONS)
     interleaved = info.config.get("rope_interleave")
     return position.replace(interleaved=_interleaved(info) if interleaved is None else bool(interleaved))
 

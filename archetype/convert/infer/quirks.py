@@ -3,9 +3,11 @@
 Spellings are tried in order, the most common first.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from archetype.families.config import Config
 from archetype.parts.activation.spec import GELUTanh, ReLU
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.position.spec import Sinusoidal
@@ -13,7 +15,8 @@ from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import MixerQuirks
 
 # Sizes and settings in config.json.
-CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
+CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length",
+           "model_max_length")  # fmt: skip
 EPS = (
     "rms_norm_eps",
     "layer_norm_epsilon",
@@ -35,6 +38,7 @@ ACTIVATION = (
 )
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 SCORING = ("scoring_func", "expert_selection_fn")  # router scores: softmax or sigmoid
+RENORMALIZE, GROUPS = ("norm_topk_prob", "moe_renormalize"), ("n_group", "num_expert_group")
 ROUTER_SCALE = (
     "routed_scaling_factor",
     "router_scaling_factor",
@@ -43,6 +47,7 @@ ROUTER_SCALE = (
     "moe_routed_scaling_factor",
 )
 WINDOW = ("sliding_window", "window_size")
+OVERRIDES = "per_layer_config"  # of transformers: keys with another value in some layers, by the layers' indices
 LAYER_KINDS = ("layer_types", "attention_layers")
 FULL_EVERY = ("sliding_window_pattern", "_sliding_window_pattern")  # period of layers with full attention
 EMBEDDING_SCALE = ("embedding_multiplier", "scale_emb", "embedding_scale")
@@ -93,10 +98,12 @@ NEUTRAL = (
     r"(topk_method|scoring_func|enable_moe_fp32_combine|use_sliding_window|num_nextn_predict_layers)",
     r".*_token_(id|index)",
     # sizes of mixers, which their tensors show
-    r"(linear_(conv|key|value|num_value|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
+    r"(linear_attn_config|full_attn_layers|kda_layers|short_conv_kernel_size)",
+    r"(linear_(conv|key|value|num_value|num_heads|head_dim|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|interleave_moe_layer_step)",
+    r"(global_head_dim|num_kv_shared_layers|hidden_size_per_layer_input|use_double_wide_mlp|enable_moe_block)",
     r"(layers_block_type|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out
 )
 # Keys of parts that some models lack.
@@ -115,6 +122,7 @@ class FamilyQuirks(MixerQuirks):
         scaled_full_layers: `rope_scaling` only applies to layers with full attention.
         renormalize: the weights of a token's experts are normalized to sum to one.
         sigmoid: router scores are sigmoids.
+        sparse_mixer: experts are chosen and weighed one after the other.
         activation: activation of the feed-forward part, whatever the file says.
         eps: epsilon of every norm, whatever the file says.
         norm: kind of all norms, if the tensors cannot show it.
@@ -126,12 +134,15 @@ class FamilyQuirks(MixerQuirks):
         rope: rotary positions that no key describes.
         rope_when_named: positions are rotary only if `position_embedding_type` says so.
         alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
+        unscaled_logits: the class around the text model does not scale its logits, whatever the file says.
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
         norm_first: the embedding's norm precedes the addition of position embeddings.
+        overridden: keys of `per_layer_config` that the class reads.
         weighs_inputs: router weights multiply the inputs of experts.
         expert_bias_on: scores to which the expert selection bias is added.
         only: keys that the class treats differently, each with the value for which the difference does not matter.
         asks: keys whose values the class derives if the file lacks them.
+        derive: returns keys that the class computes from others.
         renames: patterns of tensor names, with their replacements.
         computed: pattern of tensors that are computed instead of being read.
     """
@@ -142,6 +153,7 @@ class FamilyQuirks(MixerQuirks):
     scaled_full_layers: bool = False
     renormalize: bool = False
     sigmoid: bool = False
+    sparse_mixer: bool = False
     activation: Activation | None = None
     eps: float | None = None
     norm: LayerNorm | RMSNorm | None = None
@@ -153,18 +165,49 @@ class FamilyQuirks(MixerQuirks):
     rope: bool = False
     rope_when_named: bool = False
     alibi_before_scale: bool = False
+    unscaled_logits: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
+    overridden: tuple[str, ...] = ()
     weighs_inputs: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     only: tuple[tuple[str, Any], ...] = ()
     asks: tuple[str, ...] = ()
+    derive: Callable[[Config], dict[str, Any]] | None = None
     renames: tuple[tuple[str, str], ...] = ()
     computed: str | None = None
 
 
+def mimo_v2_flash(keys: Config) -> dict[str, Any]:
+    """Return what the class of MiMo-V2-Flash makes of absent keys, and of a window without the query's own position."""
+    count = keys.get("num_hidden_layers") or 0
+    kinds = keys.get("layer_types") or [
+        "sliding_attention" if layer and (layer + 1) % 6 else "full_attention" for layer in range(count)
+    ]
+    sections = keys.get("rope_parameters") or {
+        "full_attention": {"rope_type": "default", "rope_theta": 5e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    third = {"partial_rotary_factor": 0.334}
+    derived: dict[str, Any] = {
+        "layer_types": kinds,
+        "rope_parameters": {kind: third | section for kind, section in sections.items() if isinstance(section, dict)},
+    }
+    before = keys.get("sliding_window_size")
+    return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
+
+
 NEIGHBOURS = FamilyQuirks(interleaved=True)
 ROBERTA = FamilyQuirks(positions_after_padding=True)
+GEMMA4 = FamilyQuirks(
+    norm=RMSNorm(),
+    scaled_embedding=True,
+    round_scale=True,
+    unscaled_scores=True,
+    value_norm=True,
+    overridden=("head_dim", "num_key_value_heads"),
+    asks=("layer_types", "rope_parameters"),
+)
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
 QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
@@ -173,14 +216,17 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     **dict.fromkeys(("gemma", "gemma2", "vaultgemma"), ONE_PLUS),
     "gemma3_text": replace(ONE_PLUS, only=(("attn_logit_softcapping", None),)),  # the class never reads it
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), GEMMA4),
     "ministral3": FamilyQuirks(only=(("layer_types", None),)),
     "gemma3": FamilyQuirks(only=(("final_logit_softcapping", None),)),
+    **dict.fromkeys(("aya_vision", "cohere2_vision"), FamilyQuirks(unscaled_logits=True)),
     "gpt_bigcode": FamilyQuirks(only=(("multi_query", True),)),
     **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa"), FamilyQuirks(renormalize=True)),
     "aria_text": FamilyQuirks(renormalize=True, only=(("hidden_act", "silu"),)),  # except in the shared expert
     **dict.fromkeys(("bloom", "mpt"), FamilyQuirks(alibi=True)),
     "zamba2": FamilyQuirks(conv_silu=True, mixer_eps=1e-5, steps_from_min=True),
     "olmo3": FamilyQuirks(scaled_full_layers=True),
+    "phimoe": FamilyQuirks(sparse_mixer=True, only=(("num_experts_per_tok", 2),)),  # the class always chooses two
     "olmoe": FamilyQuirks(only=(("sliding_window", None),)),
     "whisper": FamilyQuirks(only=(("scale_embedding", False),)),
     "falcon": FamilyQuirks(alibi_before_scale=True),
@@ -213,11 +259,15 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "cohere_compass_text": FamilyQuirks(asks=("layer_types",)),
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
     "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),
+    "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
+    "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
+    "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
     "lara_mini": FamilyQuirks(full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
     "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
+    "mimo_v2_flash": FamilyQuirks(sigmoid=True, derive=mimo_v2_flash),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
@@ -242,13 +292,21 @@ QUIRKS: dict[str, FamilyQuirks] = {
         norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True
     ),
     "gpt_neox_japanese": FamilyQuirks(only=(("rope_theta", None),), renames=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
+    "modernbert-decoder": FamilyQuirks(
+        renames=(
+            (r"attn\.Wo\.(.*)", r"attn.o_proj.\1"),
+            (r"mlp\.Wi\.(.*)", r"mlp.gate_up_proj.\1"),
+            (r"mlp\.Wo\.(.*)", r"mlp.down_proj.\1"),
+        ),
+        only=(("classifier_activation", "gelu"),),
+    ),
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 
 # Parts that Archetype does not have, by the tensor names, keys or model types of models that need them.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (
-        r".*\.self_attn\.A_log|.*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
+        r".*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
         "a recurrent or state-space mixer of another kind",
     ),
     (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),
@@ -268,10 +326,8 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
-    (r".*\.layer_scalar", "a learned scale of each layer's output"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),
-    (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width"),
     (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.
@@ -282,6 +338,5 @@ MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
     (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
 )
 MISSING_BY_KEY = {
-    "attention_value_scale": "a scale of values",
+    "output_vocab_size": "a head with fewer outputs than the vocabulary has ids",
 }
-MISSING_BY_TYPE = {"phimoe": "routing by SparseMixer"}

@@ -23,20 +23,25 @@ def inferred_rules(
     Raises:
         CheckpointError: the specification and the file have different numbers of layers.
     """
-    if not isinstance(model, Decoder) or model.num_layers != len(tensors.layers):
-        cause = f"the file has {len(tensors.layers)} layers"
+    num_blocks = sum(layer.num_blocks for layer in tensors.layers)
+    if not isinstance(model, Decoder) or model.num_layers != num_blocks:
+        cause = f"the file has {num_blocks} layers"
         raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
     dims = ModelDims(model.d_model, model.context_length, tensors.transposed)
     rules = [rule(name, param) for param, name in tensors.outer.items()]
-    for layer, names, block in zip(tensors.layers, norms, model.layers, strict=True):
-        rules += [rule(name, f"blocks.{layer.number}.{param}") for param, name in names.items()]
-        rules += _mixer_rules(InferredMixer(info, layer, dims), block.mixer)
+    for layer, names in zip(tensors.layers, norms, strict=True):
+        rules += [rule(name, f"blocks.{layer.block}.{param}") for param, name in names.items()]
+        rules += _mixer_rules(InferredMixer(info, layer, dims), model.layers[layer.block].mixer)
         rules += _feedforward_rules(info, layer, tensors.transposed)
+        last = f"blocks.{layer.block + layer.num_blocks - 1}"
+        rules += [rule(name, f"{last}.{param}") for param, name in layer.further.items()]
+        if layer.output_scale is not None:
+            rules.append(rule(layer.output_scale, f"{last}.output_scale"))
     return tuple(rules)
 
 
 def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
-    rules, below = [], f"blocks.{tensors.layer.number}.mixer"
+    rules, below = [], f"blocks.{tensors.layer.block}.mixer"
     # by the mixer's current kind, which the user may have changed
     reader: MixerReader | None = provided("infer", type(mixer))
     for param, name in tensors.layer.mixer.items():
@@ -47,7 +52,9 @@ def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
             parts = (f"{below}.{part}.{kind}" for part in joint.parts)
             rules.append(rule(name, *parts, transposed=matrix, heads=joint.times, rows=joint.rows))
         else:
-            rules.append(rule(name, f"{below}.{param}", transposed=matrix))
+            # Kimi Linear's A_log is (1, 1, heads, 1)
+            shape = None if kind in ("weight", "bias") else tensors.shapes[param]
+            rules.append(rule(name, f"{below}.{param}", transposed=matrix, shape=shape))
     return rules
 
 
@@ -58,7 +65,7 @@ def _gate_and_up(info: CheckpointInfo, num_rows: int) -> tuple[tuple[str, str], 
 
 
 def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> list[Rule]:
-    below = f"blocks.{layer.number}.feedforward"
+    below = f"blocks.{layer.block}.feedforward"
     # one rule for the tensors of all experts
     params_of_experts = {
         re.sub(rf"\bexperts\.{expert}\.", "experts.{e}.", name): f"{below}.{param.removesuffix('.weight')}"

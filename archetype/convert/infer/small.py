@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+from archetype.convert.infer.quirks import OVERRIDES
 from archetype.io.low_bit.settings import without_settings
 
 MOST = 7_000_000  # parameters; a larger model has a size that is not in SIZES
@@ -14,7 +15,7 @@ WIDTH = (
 SIZES: dict[str, int] = {
     key: value
     for value, keys in (
-        (61, "vocab_size"),
+        (61, "vocab_size vocab_size_per_layer_input"),
         (32, WIDTH),
         (
             48,
@@ -26,14 +27,14 @@ SIZES: dict[str, int] = {
         (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
-        (8, "head_dim sliding_window qk_nope_head_dim v_head_dim index_head_dim"),
+        (8, "head_dim sliding_window qk_nope_head_dim v_head_dim index_head_dim hidden_size_per_layer_input"),
         (5, "index_topk"),  # fewer than the tokens of the comparison
         (16, "index_n_heads"),  # with few heads, keys without a relevant head tie at 0, and any of them may be selected
-        (16, "moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
+        (16, "global_head_dim moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
         (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
         (12, "q_lora_rank"),
         (10, "kv_lora_rank"),
-        (1, "n_group topk_group first_k_dense_replace bos_token_id"),
+        (1, "n_group topk_group first_k_dense_replace bos_token_id num_global_key_value_heads"),
         (0, "pad_token_id max_window_layers"),
         (32, "image_size"),
         (8, "patch_size"),
@@ -43,10 +44,12 @@ SIZES: dict[str, int] = {
 }
 # For latent attention some configurations use head_dim for the rotated part of a head.
 LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
+PARTS = ("qk_nope_head_dim", "qk_rope_head_dim")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # Not sizes of tensors, except of position tables.
 KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id", "pad_token_id", "sliding_window"}
 LEFT_OUT = ("dtype", "torch_dtype", "auto_map", "_name_or_path")
+SHARED = "num_kv_shared_layers"  # number of the last layers, which read the keys of earlier ones
 ROPE, FACTORS = ("rope_scaling", "rope_parameters"), ("short_factor", "long_factor")  # of each rotated pair
 
 
@@ -94,6 +97,12 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
     small |= _ratios(values, small)
     small |= {key: value for key, value in special.items() if value is not None}
     layer_indices = _layers(values, layers)
+    if values.get(SHARED):  # each kind of layer with its own keys, then one that reads those of the last
+        layer_indices = (*layer_indices, layer_indices[-1])
+        small |= {SHARED: 1, next(key for key in LAYERS if key in small): len(layer_indices)}
+    if isinstance(overrides := values.get(OVERRIDES), dict):
+        picked = [(str(new), overrides.get(str(old))) for new, old in enumerate(layer_indices)]
+        small[OVERRIDES] = {new: _small_override(values, small, own) for new, own in picked if own}
     for key, value in values.items():
         if isinstance(value, list) and len(value) == layers and key not in special:
             small[key] = [value[min(layer, len(value) - 1)] for layer in layer_indices]
@@ -104,8 +113,18 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
                 name: value[: width // 2] if name in FACTORS and isinstance(value, list) else value
                 for name, value in section.items()
             }
-    # torch refuses a padding id beyond the small vocabulary
-    return small | {"pad_token_id": None}
+    # torch refuses a padding id beyond the small vocabulary; Gemma 4 puts the padding token where a text has images
+    return small | {"pad_token_id": 0 if str(values.get("model_type")).startswith("gemma4") else None}
+
+
+def _small_override(values: dict[str, Any], small: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    # sizes in the same ratio to those of the other layers; key heads still divide the query heads
+    def shrunk(key: str, size: Any) -> Any:
+        if not (isinstance(size, int) and isinstance(usual := values.get(key), int) and usual):
+            return size
+        return max(1, small[key] * size // usual)
+
+    return {key: shrunk(key, size) for key, size in own.items()}
 
 
 def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
@@ -116,10 +135,17 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["num_key_value_heads"] = small["num_attention_heads"]
     if isinstance(groups := values.get("n_group"), int) and groups > 1:
         ratios |= {"n_group": 2, "topk_group": 1 if values.get("topk_group") != groups else 2}
+    if values.get("head_dim") == sum(values.get(key) or 0 for key in PARTS):  # of latent attention
+        ratios["head_dim"] = sum(small[key] for key in PARTS)
+    widths = values.get("head_dim"), values.get("v_head_dim")
+    if isinstance(widths[0], int) and isinstance(widths[1], int) and "kv_lora_rank" not in values:
+        ratios["v_head_dim"] = max(1, small["head_dim"] * widths[1] // widths[0])
+    if values.get("hidden_size_per_layer_input") == 0:  # no per-layer inputs
+        ratios["hidden_size_per_layer_input"] = 0
     return ratios
 
 
-def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, int]:
+def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, ...]:
     # indices of two layers, of different kinds if there are any
     for value in values.values():
         if isinstance(value, list) and len(value) == layers:

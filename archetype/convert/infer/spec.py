@@ -23,22 +23,25 @@ from archetype.convert.infer.quirks import (
     NEUTRAL,
     OF_ATTENTION,
     OF_EXPERTS,
+    QUIRKS,
+    FamilyQuirks,
 )
 from archetype.convert.infer.rules import inferred_rules
-from archetype.convert.infer.tensors import GroupedTensors, group_tensors
+from archetype.convert.infer.tensors import GroupedTensors, Layer, group_tensors
 from archetype.convert.infer.uneven import BLOCKS, check_uneven_layers
 from archetype.errors import CheckpointError, SpecError
 from archetype.families.as_read import family_as_read
 from archetype.families.class_keys import DERIVED, keys_read
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
-from archetype.models.block.spec import Block, NoMixer
+from archetype.models.block.spec import Block, NoMixer, OutputNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.activation.spec import GELU, NoActivation
-from archetype.parts.embedding.spec import Embedding
+from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
+from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Learned, NoPosition
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
@@ -47,6 +50,7 @@ from archetype.spec.base import MAX_LENGTH
 from archetype.spec.errors import explain
 
 USUAL_CONTEXT = 2048
+PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by sqrt(d_model)
 
 
@@ -100,6 +104,8 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
     read |= {key: value for key, value in values.items() if key not in unread}
     outer_type = str(outer.get("model_type"))
     config = Config(read, place)
+    if (derive := QUIRKS.get(model_type, FamilyQuirks()).derive) is not None:
+        config.values.update(derive(config))
     return CheckpointInfo(config, shapes, model_type, outer_type, frozenset(values), defaults, unread, settings)
 
 
@@ -112,7 +118,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     wirings = [read_wiring(info, layer, final) for layer in tensors.layers]
     scale = _residual_scale(info, len(tensors.layers))
     apart = any(not layer.mixer for layer in tensors.layers) or info.config.get(BLOCKS) is not None
-    blocks = tuple(
+    firsts = [
         Block(
             wiring=wiring,
             mixer=layer.reader.read(InferredMixer(info, layer, dims)) if layer.mixer else NoMixer(),
@@ -120,9 +126,14 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
             residual_scale=scale,
         )
         for layer, (wiring, _) in zip(tensors.layers, wirings, strict=True)
+    ]
+    _check_head_dims(info, [block.mixer for block in firsts], d_model)
+    check_uneven_layers(info, tensors, firsts)
+    blocks = tuple(
+        block
+        for layer, first in zip(tensors.layers, firsts, strict=True)
+        for block in _with_further(info, layer, first)
     )
-    _check_head_dims(info, [block.mixer for block in blocks], d_model)
-    check_uneven_layers(info, tensors, blocks)
     weightless = not any(norms for _, norms in wirings)
     model = Decoder(
         vocab_size=vocab_size,
@@ -135,6 +146,20 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
     )
     return model, [norms for _, norms in wirings]
+
+
+def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Block]:
+    # a layer's per-layer input is a block of its own, whose output is then the layer's
+    blocks = [block]
+    if layer.further:
+        if layer.further.keys() != PER_LAYER:
+            raise info.missing(layer.prefix, f"per-layer inputs with only {', '.join(sorted(layer.further))}")
+        width = info.sides(layer.further["feedforward.gate.weight"])[0]
+        network = PerLayerInput(features=width, activation=info.activation(gated=True))
+        wiring = OutputNorm(norm=info.norm(bias=False))
+        blocks.append(Block(wiring=wiring, mixer=NoMixer(), feedforward=network))
+    blocks[-1] = blocks[-1].replace(output_scale=layer.output_scale is not None)
+    return blocks
 
 
 def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> LanguageModelHead | ClassHead:
@@ -155,7 +180,7 @@ def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) ->
     # shapes only show the product of head width and number of heads, so all layers must have the same width
     sizes = [(layer, mixer.attention_sizes(d_model)) for layer, mixer in enumerate(mixers)]
     widths = {size.head_dim: layer for layer, size in reversed(sizes) if size is not None}
-    if len(widths) > 1:
+    if len(widths) > 1 and not info.quirks.overridden:
         (width, first), (other_width, second) = list(widths.items())[:2]
         part = f"heads of {width} features in layer {first} and of {other_width} in layer {second}"
         raise info.missing(info.config.place, f"{part}, or other numbers of heads")
@@ -210,8 +235,22 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
         norm=norm,
         norm_first=norm_first,
         width=info.sides(tensors.outer["embedding.token.weight"])[1] if narrow else None,
-        project_first=narrow,
+        # a projection with a bias comes last (ALBERT, RemBERT)
+        project_first=narrow and "embedding.project.bias" not in tensors.outer,
+        per_layer=_per_layer(info, tensors),
     )
+
+
+def _per_layer(info: CheckpointInfo, tensors: GroupedTensors) -> PerLayerEmbedding | None:
+    # tables by layer, all in one tensor (Gemma 3n)
+    if (name := tensors.outer.get("embedding.per_layer.token.weight")) is None:
+        return None
+    (rows, columns), layers = info.sides(name), len(tensors.layers)
+    if rows != info.sides(tensors.outer["embedding.token.weight"])[0]:
+        raise info.missing(name, "per-layer embeddings of another vocabulary")
+    if columns % layers or not tensors.layers[0].further:
+        raise info.missing(name, f"per-layer embeddings that are not for each of {layers} layers")
+    return PerLayerEmbedding(features=columns // layers, norm=_norm(info, tensors, "embedding.per_layer.norm"))
 
 
 def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> EmbeddingPosition:
@@ -240,7 +279,13 @@ def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform |
     if name.endswith("project_out.weight"):
         return HeadTransform(activation=NoActivation(), width=info.sides(name)[0], bias=False)
     activation = GELU() if name.startswith(("lm_head.", "generator_predictions.")) else info.activation(gated=False)
-    return HeadTransform(activation=activation, norm=_norm(info, tensors, "lm_head.norm"))
+    width = info.sides(name)[0]
+    return HeadTransform(
+        activation=activation,
+        norm=_norm(info, tensors, "lm_head.norm"),
+        width=None if width == tensors.d_model else width,
+        bias="lm_head.dense.bias" in tensors.outer,
+    )
 
 
 def _head_scale(info: CheckpointInfo, d_model: int) -> float:
@@ -251,7 +296,8 @@ def _head_scale(info: CheckpointInfo, d_model: int) -> float:
     if info.config.get("dim_model_base") is not None:
         # MiniCPM (muP): logits are divided by d_model / dim_model_base
         return info.config.positive("dim_model_base") / d_model
-    return info.positive(HEAD_SCALE, 1.0)
+    scale = info.positive(HEAD_SCALE, 1.0)
+    return 1.0 if QUIRKS.get(info.outer_type, FamilyQuirks()).unscaled_logits else scale
 
 
 def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:

@@ -6,16 +6,21 @@ from dataclasses import dataclass, field
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.names import (
     EXPERTS,
+    FURTHER,
     LEFT_OUT,
     MASK,
     NETWORKS,
+    NUMBERS,
     OUTER,
+    OUTPUT_SCALE,
     SPARSE,
+    TEXT_PARTS,
+    is_of_shared_keys,
     prediction_tensors,
     read_name,
 )
 from archetype.errors import CheckpointError
-from archetype.roles.checkpoint import MixerReader, NameTable
+from archetype.roles.checkpoint import MixerReader
 from archetype.roles.mixer import Mixer
 from archetype.spec.registry import providers
 
@@ -39,6 +44,8 @@ class Layer:
         network: Archetype's names below `feedforward` -> names in the file.
         norms: names below the layer -> full names, both in the file.
         experts: tensors of single experts as (Archetype's name, index of the expert, name in the file).
+        further: Archetype's names below the block that follows the layer's own -> names in the file; empty without one.
+        output_scale: name of the factor on the layer's output.
     """
 
     number: int
@@ -49,7 +56,19 @@ class Layer:
     network: Names = field(default_factory=dict)
     norms: Names = field(default_factory=dict)
     experts: list[tuple[str, int, str]] = field(default_factory=list)
+    further: Names = field(default_factory=dict)
+    output_scale: str | None = None
     d_model: int = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks that the layer becomes."""
+        return 2 if self.further else 1
+
+    @property
+    def block(self) -> int:
+        """Index of its first block, which has the mixer."""
+        return self.number * self.num_blocks
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
         """Return whether stacked experts are stored as (inputs, outputs), judged by the axis of size D."""
@@ -88,14 +107,13 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     Raises:
         CheckpointError: a tensor is unknown. The error names the unsupported part if the tensor names reveal it.
     """
-    predicting = set(prediction_tensors(info.shapes))
-    left_out = [name for name in info.shapes if name in predicting or _has_no_use(info, name)]
+    predicting, others = set(prediction_tensors(info.shapes)), _outside_text(info)
+    left_out = [name for name in info.shapes if name in predicting or name in others or _has_no_use(info, name)]
     used = [name for name in info.shapes if name not in set(left_out)]
     prefix, indices = _numbered_layers(info, used)
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
     readers = [reader for kind, reader in providers("infer") if issubclass(kind, Mixer)]
     default_reader = next(reader for reader in readers if reader.sign is None)
-    parameters = tuple(name for reader in readers for name in reader.parameters)
     layers = {index: Layer(index, f"{prefix}.{index}", default_reader) for index in indices}
     outside = []
     for name in used:
@@ -111,12 +129,14 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
                 layer.reader = reader
     for name in used:
         if match := in_layer.fullmatch(name):
-            _add_to_layer(info, layers[int(match[1])], match[2], name, parameters)
+            _add_to_layer(info, layers[int(match[1])], match[2], name)
     ordered, outer = [layers[index] for index in indices], _outer(info, outside)
     narrow = outer.get("embedding.project.weight")  # of OPT 350M
     d_model = info.sides(outer["embedding.token.weight"])[1] if narrow is None else info.sides(narrow)[0]
     for layer in ordered:
         layer.d_model = d_model
+        if layer.num_blocks != ordered[0].num_blocks:
+            raise info.missing(layer.prefix, "per-layer inputs in only some layers")
     return GroupedTensors(outer, ordered, left_out, _transposed(info, ordered[0]), d_model)
 
 
@@ -125,7 +145,21 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
         # a bias named attn.bias has one dimension; GPT-2's causal mask has four
         return len(info.shapes[name]) in (0, 4)
     computed = info.quirks.computed
+    if is_of_shared_keys(name, info.config):
+        return True
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)
+
+
+def _outside_text(info: CheckpointInfo) -> set[str]:
+    # in a file of several modalities, whatever is neither in the part of the text nor its head
+    if info.outer_type == info.type:
+        return set()
+    for part in TEXT_PARTS:
+        if any(re.fullmatch(rf"(.*\.)?{part}\..*", name) for name in info.shapes):
+            return {name for name in info.shapes if not re.fullmatch(rf"(.*\.)?({part}|lm_head)\..*", name)}
+    if any(re.match(r"model\.(.*\.)?\d+\.", name) for name in info.shapes):
+        return {name for name in info.shapes if not name.startswith(("model.", "lm_head."))}
+    return set()
 
 
 def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[int]]:
@@ -165,15 +199,24 @@ def _tails(path: str) -> list[str]:
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
-def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str, parameters: NameTable) -> None:
-    # inner: name below the layer; parameters: names of mixers' parameters without `.weight` and `.bias`
+def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> None:
+    # inner: name below the layer
     inner = _rename(info, inner)
     path, _, kind = inner.rpartition(".")
+    if inner == OUTPUT_SCALE and info.shapes[name] == (1,):
+        layer.output_scale = name
+        return
+    if match := read_name(FURTHER, path):
+        _add_once(info, layer.further, f"{match[0]}.{kind}", name)
+        return
     if layer.sparse and (match := read_name(EXPERTS, inner)):
         _add_once(info, layer.network, match[0], name)
         return
-    if match := read_name(parameters, inner):
+    if match := read_name(layer.reader.parameters, inner):
         _add_once(info, layer.mixer, match[0], name)
+        return
+    if match := read_name(NUMBERS, inner):
+        _add_once(info, layer.network, match[0], name)
         return
     if kind not in ("weight", "bias"):
         raise info.no_place(name)

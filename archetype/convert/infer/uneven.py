@@ -10,7 +10,6 @@ from archetype.families.config import ACTIVATIONS, Config
 from archetype.models.block.spec import Block
 
 BLOCKS = "block_configs"  # of DeciLM (Nemotron-NAS)
-OVERRIDES = "per_layer_config"  # of transformers
 KV_HEADS = "num_key_value_heads_per_layer"  # of the first DeciLM
 ROUNDED_TO = 256  # the width of a network that a multiple of D gives
 
@@ -21,8 +20,7 @@ def check_uneven_layers(info: CheckpointInfo, tensors: GroupedTensors, blocks: S
     Raises:
         CheckpointError: a layer differs from its keys, or needs an unsupported part.
     """
-    if info.config.get(OVERRIDES):  # of these, each class of transformers reads other keys, and most read none
-        raise info.missing(f"{info.config.place}: {OVERRIDES}", "keys of their own for some layers")
+    _check_overrides(info, tensors, blocks)
     for number, stated in enumerate(_one_per_layer(info, KV_HEADS, len(blocks))):
         if (sizes := blocks[number].mixer.attention_sizes(tensors.d_model)) is not None:
             _compare(f"{info.config.place}: {KV_HEADS}[{number}]", stated, sizes.num_kv_heads)
@@ -32,6 +30,13 @@ def check_uneven_layers(info: CheckpointInfo, tensors: GroupedTensors, blocks: S
             raise CheckpointError(place, f"{values!r} is not a mapping", "fix the file")
         _check_attention(info, Config(values, place), blocks[number], tensors.d_model)
         _check_network(info, Config(values, place), blocks[number], tensors.layers[number])
+
+
+def _check_overrides(info: CheckpointInfo, tensors: GroupedTensors, blocks: Sequence[Block]) -> None:
+    for number, block in enumerate(blocks):
+        heads = info.overrides(number).get("num_key_value_heads")
+        if heads is not None and (sizes := block.mixer.attention_sizes(tensors.d_model)) is not None:
+            _compare(f"{info.config.place}: num_key_value_heads of layer {number}", heads, sizes.num_kv_heads)
 
 
 def _one_per_layer(info: CheckpointInfo, key: str, count: int) -> list[Any]:

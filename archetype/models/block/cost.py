@@ -1,9 +1,10 @@
 """Cost of a block: its sublayers, norms and residual connections."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import ClassVar
 
-from archetype.cost.formula import ZERO, Counts, Formula, prefixed
+from archetype.cost.formula import ZERO, Counts, Formula, constant, prefixed
 from archetype.cost.registry import (
     Complexity,
     FeedForwardCost,
@@ -36,6 +37,7 @@ class BlockCost:
         self.cross = CrossAttentionCost(block.cross_attention, d) if block.cross_attention else None
         self.feedforward = FeedForwardCost.of(block.feedforward, d)
         self.wiring, self.residual = WiringCost.of(block.wiring, d), ResidualCost.of(residual, d)
+        self.layer = 0  # layer whose residual costs are counted
         self.contents: dict[str, MixerCost | FeedForwardCost] = {}
         if not block.mixer.is_absent:
             self.contents["mixer"] = self.mixer
@@ -44,8 +46,24 @@ class BlockCost:
         if not block.feedforward.is_absent:
             self.contents["feedforward"] = self.feedforward
 
+    def at(self, layer: int) -> "BlockCost":
+        """Return the cost of the same block in another layer, where reading the residual stream may cost more."""
+        cost = copy(self)
+        cost.layer = layer
+        return cost
+
+    @property
+    def streams(self) -> int:
+        """Residual vectors per position that enter the block."""
+        return self.residual.at(self.layer, 0).streams
+
+    @property
+    def residuals(self) -> dict[str, ResidualCost]:
+        return {name: self.residual.at(self.layer, index) for index, name in enumerate(self.contents)}
+
     def parameters(self, active: bool = False) -> Counts:
         counts: Counts = {}
+        residuals = self.residuals
         for name, content in self.contents.items():
             norm, post_norm = self.wiring.parameters(name)
             content_counts = dict(content.active_parameters() if active else content.parameters())
@@ -53,8 +71,10 @@ class BlockCost:
             for table, features in content.tables().items():
                 content_counts[table] = content_counts.get(table, ZERO) + self.vocabulary * features
             counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", content_counts) | {f"{name}_post_norm": post_norm}
-            counts |= {f"{name}_residual": self.residual.parameters()}
-        return counts | {"wiring": self.wiring.own_parameters()}
+            counts |= {f"{name}_residual": residuals[name].parameters()}
+            counts |= prefixed(f"{name}_", self.wiring.further_parameters(name))
+        counts["wiring"] = self.wiring.own_parameters()
+        return counts | ({"output_scale": constant(1)} if self.block.output_scale else {})
 
     def flops(self, work: Work) -> Counts:
         counts = prefixed("mixer.", self.mixer.flops(work))
@@ -62,8 +82,8 @@ class BlockCost:
             counts |= prefixed("cross.", self.cross.flops(work))
         counts |= prefixed("feedforward.", self.feedforward.flops(work.tokens))
         # a plain sum counts no FLOPs
-        if residual := self.residual.flops(work.tokens):
-            counts |= {f"{name}_residual": residual for name in self.contents}
+        residuals = {f"{name}_residual": residual.flops(work.tokens) for name, residual in self.residuals.items()}
+        counts |= {name: flops for name, flops in residuals.items() if flops}
         if wiring := self.wiring.flops(work.tokens):
             counts |= {"wiring": wiring}
         return counts
@@ -82,8 +102,9 @@ class BlockCost:
     def saved_activations(self, work: TrainingWork) -> int:
         # dropout saves nothing: its kernel redraws the same numbers
         contents = sum(content.saved_activations(work) for content in self.contents.values())
-        residuals = len(self.contents) * self.residual.saved_activations(work)
-        return contents + residuals + self.wiring.saved_activations(tuple(self.contents), work)
+        residuals = sum(residual.saved_activations(work) for residual in self.residuals.values())
+        scaled = work.tokens * self.d.value * FLOAT32 if self.block.output_scale else 0
+        return contents + residuals + scaled + self.wiring.saved_activations(tuple(self.contents), work)
 
 
 @cost_of(ResidualSum)
@@ -127,6 +148,19 @@ class NormedResidualCost(WiringCost):
 @cost_of(spec.SandwichNorm)
 class SandwichNormCost(NormedResidualCost):
     norms = ("norm", "post_norm")
+
+
+@cost_of(spec.Interpolated)
+class InterpolatedCost(SandwichNormCost):
+    """Cost of two norms and a vector of rates for each sublayer."""
+
+    def further_parameters(self, content: str) -> Counts:
+        return {"rate": self.d}
+
+    def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
+        # the steps, and the rates by which they are multiplied
+        steps = len(contents) * (work.tokens + 1) * self.d.value * FLOAT32
+        return super().saved_activations(contents, work) + steps
 
 
 @cost_of(spec.ParallelResidual)

@@ -1,6 +1,15 @@
 """Diagrams of blocks: how each wiring connects sublayers to the stream."""
 
-from archetype.models.block.spec import Block, OutputNorm, ParallelResidual, Plain, PostNorm, PreNorm, SandwichNorm
+from archetype.models.block.spec import (
+    Block,
+    Interpolated,
+    OutputNorm,
+    ParallelResidual,
+    Plain,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+)
 from archetype.parts.attention.diagram import cross_attention
 from archetype.roles.drawing import Branch, DrawInside, branch_of
 from archetype.roles.feedforward import FeedForward
@@ -24,6 +33,11 @@ def post_norm(wiring: PostNorm) -> Branch:
 
 @branch_of(SandwichNorm)
 def sandwich_norm(wiring: SandwichNorm) -> Branch:
+    return Branch(before="norm", after="post_norm")
+
+
+@branch_of(Interpolated)
+def interpolated(wiring: Interpolated) -> Branch:
     return Branch(before="norm", after="post_norm")
 
 

@@ -21,7 +21,7 @@ from archetype.roles.residual import Residual
 
 
 class Block(nn.Module):
-    """The sublayers of a block and their norms. Each wiring is a subclass with a `forward`.
+    """The sublayers of a block and their norms. Each wiring is a subclass with `sublayers`, or with a `forward`.
 
     Attributes:
         contents: names of the block's sublayers, in the order of computation.
@@ -53,12 +53,24 @@ class Block(nn.Module):
             self._add_residuals(place.residual, place)
         self.dropout = block.dropout
         self.residual_scale = block.residual_scale
+        self.output_scale = nn.Parameter(torch.empty(1)) if block.output_scale else None
+        if block.output_scale and type(self).forward is not Block.forward:
+            cause = f"{type(self).__name__} has its own forward, which would leave the scale out"
+            raise SpecError("output_scale", cause, "define `sublayers` in the wiring's module instead")
 
     def _add_residuals(self, residual: Residual, place: Place) -> None:
         # one module per content, which reads the stream and writes to it
         for index, name in enumerate(self.contents):
-            residual_place = replace(place, content=place.content + index)
+            residual_place = replace(place, content=place.content + index, sublayer=index)
             self.add_module(f"{name}_residual", module_class(residual)(residual, residual_place))
+
+    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        y = self.sublayers(x, context, state)  # (B, T, D), or several streams
+        return y if self.output_scale is None else y * self.output_scale
+
+    def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        """Return the residual stream after all sublayers of the block."""
+        raise NotImplementedError
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         """Return the state before the first token: the mixer's state, or a `BlockState` of all sublayers with a state.
@@ -123,7 +135,7 @@ class PreNormBlock(Block):
 
     added = ""
 
-    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+    def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
             h = self.norm(content)(self.read(content, x, context), context)  # (B, T, D)
             y = self.content(content)(h, context, self.own_state(content, context, state))
@@ -135,7 +147,7 @@ class PreNormBlock(Block):
 class PostNormBlock(Block):
     """norm(x + F(x)) (Vaswani 2017)."""
 
-    def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
+    def sublayers(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         for content in self.contents:
             # (B, T, D); the stream stays in float32 under autocast
             y = self.content(content)(cast_for_products(x), context, self.own_state(content, context, state))
@@ -150,12 +162,40 @@ class SandwichBlock(Block):
     norms = ("norm", "post_norm")
     added = "_post_norm"
 
-    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+    def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
             h = self.norm(content)(self.read(content, x, context), context)  # (B, T, D)
             y = self.content(content)(h, context, self.own_state(content, context, state))
             y = getattr(self, f"{content}_post_norm")(y, context)
             x = self.write(content, x, y, context)
+        return x
+
+
+@module_for(spec.Interpolated)
+class InterpolatedBlock(Block):
+    """h + |a| (norm'(F(h)) - h) with h = norm(x) (Loshchilov 2024, equations 10 and 11)."""
+
+    norms = ("norm", "post_norm")
+
+    def __init__(self, block: spec.Block, place: Place) -> None:
+        super().__init__(block, place)
+        assert isinstance(block.wiring, spec.Interpolated)
+        self.stored_rate = block.wiring.stored(place.d_model)
+        self.rate_scale = block.wiring.rate / self.stored_rate
+        for content in self.contents:
+            self.register_parameter(f"{content}_rate", nn.Parameter(torch.empty(place.d_model)))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        tensor.fill_(self.stored_rate)
+        return True
+
+    def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
+        for content in self.contents:
+            h = normalize_stream(self.norm(content), x, context)  # (B, T, D); the stream stays in float32
+            y = self.content(content)(cast_for_products(h), context, self.own_state(content, context, state))
+            y = normalize_stream(getattr(self, f"{content}_post_norm"), y.to(h.dtype), context)
+            rate = self.get_parameter(f"{content}_rate").abs() * self.rate_scale
+            x = h + rate.to(h.dtype) * self.branch(y - h)
         return x
 
 
@@ -165,7 +205,7 @@ class OutputNormBlock(Block):
 
     added = "_norm"
 
-    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+    def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
             h = self.read(content, x, context)
             y = self.content(content)(h, context, self.own_state(content, context, state))
@@ -187,7 +227,7 @@ class ParallelBlock(Block):
             # its weights would never be trained
             del self.feedforward_norm
 
-    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+    def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         # both contents read the stream before either writes to it
         h = self.norm("mixer")(self.read("mixer", x, context), context)  # (B, T, D)
         g = h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)
@@ -203,7 +243,7 @@ class PlainBlock(Block):
 
     norms = ()
 
-    def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
+    def sublayers(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         for content in self.contents:
             y = self.branch(self.content(content)(x, context, self.own_state(content, context, state)))
             # recurrent stacks have no residual connections

@@ -6,6 +6,7 @@ from pydantic import model_validator
 
 from archetype.parts.attention.spec import Attention
 from archetype.parts.feedforward.spec import NoFeedForward
+from archetype.parts.norm.spec import L2Norm
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import NoPosition
 from archetype.roles.feedforward import AnyFeedForward, FeedForward
@@ -16,7 +17,17 @@ from archetype.spec.base import Flag, Index, Positive, Probability, Spec
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
-__all__ = ["Block", "NoMixer", "OutputNorm", "ParallelResidual", "Plain", "PostNorm", "PreNorm", "SandwichNorm"]
+__all__ = [
+    "Block",
+    "Interpolated",
+    "NoMixer",
+    "OutputNorm",
+    "ParallelResidual",
+    "Plain",
+    "PostNorm",
+    "PreNorm",
+    "SandwichNorm",
+]
 
 
 class NormedWiring(Wiring):
@@ -87,6 +98,35 @@ class SandwichNorm(NormedWiring):
 
 
 @part
+class Interpolated(NormedWiring):
+    """h + |a| (norm'(F(h)) - h) with h = norm(x): a step from h towards the output (nGPT, Loshchilov 2024).
+
+    The rate a is learned for each feature and sublayer. It is stored as a number that begins at `stored_rate`, and
+    multiplied by `rate` / `stored_rate`, which sets how fast it is trained.
+
+    Attributes:
+        norm: norm of the stream before each sublayer, and of each sublayer's output.
+        mixer_post_norm: norm of the mixer's output (absent: `norm`).
+        cross_attention_post_norm: norm of cross-attention's output (absent: `norm`).
+        feedforward_post_norm: norm of the feed-forward part's output (absent: `norm`).
+        rate: initial rate.
+        stored_rate: initial value of the stored numbers (absent: 1 / sqrt(d_model)).
+    """
+
+    normalizes_input: ClassVar[bool] = True
+    kind: Literal["interpolated"] = "interpolated"
+    norm: AnyNorm = L2Norm()
+    mixer_post_norm: AnyNorm | None = None
+    cross_attention_post_norm: AnyNorm | None = None
+    feedforward_post_norm: AnyNorm | None = None
+    rate: Positive = 0.05
+    stored_rate: Positive | None = None
+
+    def stored(self, d_model: int) -> float:
+        return d_model**-0.5 if self.stored_rate is None else self.stored_rate
+
+
+@part
 class OutputNorm(NormedWiring):
     """x + norm(F(x)) for each sublayer in turn (Liu 2021, Swin v2; OLMo 2).
 
@@ -110,6 +150,7 @@ class ParallelResidual(NormedWiring):
 
     normalizes_input: ClassVar[bool] = True
     adds_to_stream: ClassVar[bool] = True
+    reads_first: ClassVar[bool] = True
     kind: Literal["parallel"] = "parallel"
     shared_norm: Flag = False
 
@@ -164,6 +205,7 @@ class Block(Spec):
         feedforward: part that processes each position separately.
         dropout: dropout probability of each sublayer's output in training.
         residual_scale: factor on each sublayer's output.
+        output_scale: whether the block's output is multiplied by a learned number (Gemma 4).
         weights_of: index of an earlier layer whose weights this layer shares (absent: its own weights).
         reinject: whether the input of that earlier layer is added to the input of this layer.
     """
@@ -174,6 +216,7 @@ class Block(Spec):
     feedforward: AnyFeedForward = NoFeedForward()
     dropout: Probability = 0.0
     residual_scale: Positive = 1.0
+    output_scale: Flag = False
     weights_of: Index | None = None
     reinject: Flag = False
 

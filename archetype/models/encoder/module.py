@@ -1,11 +1,13 @@
 """The encoder: bidirectional attention over whole sequences."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from archetype.models.encoder import spec
 from archetype.models.output import Classifier, Output, TokenModel
 from archetype.models.stack.module import Stack
+from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors, mean_over_tokens
 from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.shared_rows import PositionShares
@@ -47,6 +49,8 @@ class Encoder(Stack, TokenModel):
         token_types: Tokens | None = None,
         with_logits: bool = True,
         shares: PositionShares | None = None,
+        clean: Tokens | None = None,
+        earlier: State | None = None,
     ) -> Output:
         """Return the hidden vectors, (B, T, D), and the output of the head.
 
@@ -58,14 +62,23 @@ class Encoder(Stack, TokenModel):
             token_types: segment of each token (absent: the first).
             with_logits: whether to compute the head; otherwise only its input vectors.
             shares: positions of this process under context parallelism (absent: all).
+            clean: `tokens` (B, T) without masks, which later blocks read (block-causal attention; absent: all blocks
+                read `tokens`). The output is that of `tokens`.
+            earlier: keys of the blocks before these tokens (block-causal attention). It is updated in place: a block is
+                read again until it is finished, and then replaced by `output.state`.
 
         Raises:
             SpecError: a sequence is longer than the learned positions.
         """
-        context = self.context(tokens, num_tokens=num_tokens).shared_by(shares)
+        length, lengths = tokens.shape[1], None if earlier is None else earlier.lengths
+        inputs = tokens if clean is None else torch.cat((tokens, clean), dim=1)  # (B, 2 T) with a clean copy
+        context = self.context(inputs, lengths, num_tokens).shared_by(shares)
+        context = context if clean is None else context.with_clean_copy()
         types = None if token_types is None else context.own(token_types)
-        x = self.run(self.embedding(context.own(tokens), context, types), context)  # (B, T, D)
+        x = self.run(self.embedding(context.own(inputs), context, types), context, earlier)  # (B, T, D)
         x = self.final_norm(x, context)  # (B, T, D)
+        if clean is not None:
+            x = self._predicting(x[:, :length], x[:, length:])
         logits: Tensor | None = None
         if self.lm_head is not None and with_logits:
             logits = self.lm_head(x, self.token_table)  # (B, T, V)
@@ -73,4 +86,12 @@ class Encoder(Stack, TokenModel):
             logits = self.class_logits(x, context, self.classifier)
         # (B, D_s)
         vectors = self.sentence_head(x, num_tokens) if self.sentence_head is not None and with_logits else None
-        return Output(logits, aux_loss=context.aux_loss, hidden=x, text_vectors=vectors)
+        after = earlier.advance(context.ends) if earlier else None
+        return Output(logits, after, context.aux_loss, x, text_vectors=vectors)
+
+    def _predicting(self, masked: Vectors, clean: Vectors) -> Vectors:
+        # a shifted head predicts the first token of a block from the last vector of the finished block before it
+        if not (self.spec.head.is_shifted and self.spec.block_length):
+            return masked
+        steps = torch.arange(1, masked.shape[1] + 1, device=masked.device)
+        return torch.where((steps % self.spec.block_length == 0)[:, None], clean, masked)

@@ -4,6 +4,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
+from archetype.errors import SpecError
 from archetype.models.initialization_spec import GPT2Initialization, Initialization
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.layers import Layers
@@ -13,7 +14,7 @@ from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, TokenClassificationHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.sentence_head.spec import SentenceEmbeddingHead
-from archetype.roles.activation import AnyActivation
+from archetype.roles.activation import FixedActivation
 from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import EncoderHead
 from archetype.roles.norm import AnyNorm
@@ -63,7 +64,7 @@ class Encoder(EndsWithNorm, ModelSpec):
     final_norm: AnyNorm = NoNorm()
     pooling: Literal["first", "mean", "late"] = "first"
     pooler: Flag = False
-    pooler_activation: AnyActivation = Tanh()
+    pooler_activation: FixedActivation = Tanh()
     head: EncoderHead = MaskedLanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 
@@ -81,6 +82,19 @@ class Encoder(EndsWithNorm, ModelSpec):
                 layer_features=self.embedding.layer_features,
             ),
         )
+
+    @property
+    def block_length(self) -> int | None:
+        """Positions of the blocks that the model generates one after the other; None if all positions see each other.
+
+        Raises:
+            SpecError: layers have blocks of different lengths.
+        """
+        lengths = {layer.mixer.block_length: index for index, layer in enumerate(self.layers)}
+        if len(lengths) > 1:
+            cause = f"has other blocks than layer {min(lengths.values())}, so that no block is generated at once"
+            raise SpecError(f"layers[{max(lengths.values())}].mixer", cause, "use one pattern in each layer")
+        return next(iter(lengths), None)
 
     @property
     def fills_masks(self) -> bool:

@@ -8,7 +8,7 @@ from archetype.models.initialization_spec import GPT2Initialization, Initializat
 from archetype.models.spec import CausalSpec
 from archetype.parts.activation.spec import Tanh
 from archetype.parts.head.spec import LanguageModelHead
-from archetype.roles.activation import AnyActivation
+from archetype.roles.activation import FixedActivation
 from archetype.roles.head import NextTokenHead
 from archetype.spec.base import Size
 from archetype.spec.errors import invalid
@@ -41,7 +41,7 @@ class NGram(CausalSpec):
     n: Size
     d_model: Width
     hidden: tuple[WideWidth, ...] = ()
-    activation: AnyActivation = Tanh()
+    activation: FixedActivation = Tanh()
     head: NextTokenHead = LanguageModelHead(bias=True)
     initialization: Initialization = GPT2Initialization()
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from archetype.cost.formula import Counts, Formula, constant, prefixed, symbol
 from archetype.cost.registry import NormCost, PartCost, layers_as_built
-from archetype.cost.work import FLOAT32, INT64, TrainingWork
+from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
 from archetype.models.block.cost import BlockCost
 from archetype.models.block.spec import Block
 from archetype.models.stack import spec
@@ -77,6 +77,7 @@ class StackCost:
         self.d = symbol(_WIDTHS.get(stack.prefix, "D"), stack.d_model)
         self.final_norm = NormCost.of(stack.final_norm, self.d)
         self.groups = group_equal_layers(stack, self.d)
+        self.residual_exit = self.groups[0].cost.residual.exit(len(stack.layers))
 
     @cached_property
     def group_of(self) -> dict[int, LayerGroup]:
@@ -105,7 +106,14 @@ class StackCost:
             position, heads = self.stack.relative_bias
             table: Any = PartCost.of(position, self.d)
             counts = table.table(heads) | counts
+        if self.residual_exit is not None:
+            counts = {"residual_exit": self.residual_exit.parameters()} | counts
         return prefixed(self.prefix, counts)
+
+    def flops(self, work: Work) -> Counts:
+        """Return the FLOPs outside the blocks."""
+        exit = self.residual_exit
+        return {} if exit is None else prefixed(self.prefix, {"residual_exit": exit.flops(work.tokens)})
 
     def state(self, length: int, source: int = 0) -> int:
         return sum(len(group.layers) * group.cost.state(length, source) for group in self.groups)
@@ -128,11 +136,12 @@ class StackCost:
             largest = max(largest, block_bytes + group.cost.feedforward.hidden_gradient(work))
             shared |= group.cost.mixer.shared_activations(work)
             left += len(self.stack.sources.intersection(group.layers)) * group.cost.mixer.left_activations(work)
-        final_norm = self.final_norm.saved_activations(work.tokens)
-        streams = self.groups[0].cost.residual.streams
+        end = self.final_norm.saved_activations(work.tokens)
+        end += 0 if self.residual_exit is None else self.residual_exit.saved_activations(work)
+        streams = sum(len(group.layers) * group.cost.streams for group in self.groups)
         # residual streams of all layers, in float32
-        inputs = len(self.stack.layers) * work.tokens * streams * self.d.value * FLOAT32
-        return StackActivations(sum(shared.values()) + final_norm, blocks, largest, inputs + left)
+        inputs = work.tokens * streams * self.d.value * FLOAT32
+        return StackActivations(sum(shared.values()) + end, blocks, largest, inputs + left)
 
 
 def group_equal_layers(stack: spec.StackView, d: Formula) -> list[LayerGroup]:
@@ -152,9 +161,19 @@ def group_equal_layers(stack: spec.StackView, d: Formula) -> list[LayerGroup]:
     for block, indices in by_block.items():
         count = partial(BlockCost, block, d, stack.residual, symbol("V", stack.vocab_size))
         for same, cost in layers_as_built(stack, indices, count):
-            sets = [[index] for index in same] if cost.mixer.differs_by_layer else [same]
-            groups += [LayerGroup(tuple(sorted(equal)), cost, _owners(stack, equal)) for equal in sets]
+            for equal in _equal_costs(cost, same):
+                layers = tuple(sorted(equal))
+                groups.append(LayerGroup(layers, cost.at(layers[0]), _owners(stack, equal)))
     return sorted(groups, key=lambda group: group.layers)
+
+
+def _equal_costs(cost: BlockCost, layers: Sequence[int]) -> list[list[int]]:
+    # layers with the same cost, which equal specifications do not guarantee
+    sets: dict[Hashable, list[int]] = {}
+    for layer in layers:
+        key = layer if cost.mixer.differs_by_layer else cost.residual.kind_of_layer(layer)
+        sets.setdefault(key, []).append(layer)
+    return list(sets.values())
 
 
 def _owners(stack: spec.StackView, layers: Sequence[int]) -> int:

@@ -11,10 +11,10 @@ from archetype.models.block.module import build_block
 from archetype.models.stack.recompute import recomputed
 from archetype.models.stack.spec import StackView
 from archetype.nn.cache import LayerState, State
-from archetype.nn.context import ForwardContext
+from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_class
-from archetype.nn.residual import enter, leave
+from archetype.nn.residual import build_exit, enter, leave
 
 
 class Blocks(nn.ModuleList):
@@ -68,6 +68,7 @@ class Stack(nn.Module):
         )
         self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
         self.residual, self.sources = stack.residual, stack.sources
+        self.residual_exit = build_exit(stack.residual, Place(stack.d_model, len(stack.layers), len(stack.layers)))
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
@@ -98,7 +99,14 @@ class Stack(nn.Module):
                 stream = recomputed(block, stream, context)
             else:
                 stream = block(stream, context, None if state is None else state.layers[index])
-        return leave(self.residual, stream) if layers is None else stream
+        return self.leave(stream) if layers is None else stream
+
+    def leave(self, stream: Tensor) -> Vectors:
+        """Return the output vectors, (B, T, D), from the residual stream after the last layer."""
+        if self.residual_exit is None:
+            return leave(self.residual, stream)
+        y: Tensor = self.residual_exit(stream)
+        return y
 
 
 def places_of(stack: StackView) -> list[Place]:

@@ -126,15 +126,27 @@ class StackView(NamedTuple):
                 with inside(f"{path}.{name}"):
                     part.check(self.d_model, self.causal and name == "mixer")
             self._check_source(index, block)
-            if not (self.residual.is_sum or block.wiring.adds_to_stream):
-                cause = f"{self.residual.dump()['kind']} adds outputs to the stream, and {path}.wiring does not"
-                invalid(f"{self.prefix}residual", cause, "use pre_norm, sandwich, output_norm or parallel")
+            self._check_residual(path, block)
+            if block.output_scale and not self.residual.is_sum:
+                cause = f"scales a sum of outputs, and {self.residual.dump()['kind']} keeps more than one vector"
+                invalid(f"{path}.output_scale", cause, "remove it, or use residual: sum")
         self._check_tokens()
         tables = _relative_biases(self.layers)
         if len(tables) > 1:
             (first, heads), (other, other_heads) = tables[:2]
             cause = f"one table serves all layers, and {first.dump()} for {heads} heads differs from "
             invalid(f"{self.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
+
+    def _check_residual(self, path: str, block: Block) -> None:
+        kind, place = self.residual.dump()["kind"], f"{self.prefix}residual"
+        if not (self.residual.is_sum or block.wiring.adds_to_stream):
+            cause = f"{kind} adds outputs to the stream, and {path}.wiring does not"
+            invalid(place, cause, "use pre_norm, sandwich, output_norm or parallel")
+        if self.residual.grows and block.wiring.reads_first:
+            invalid(place, f"{kind} needs sublayers in turn, and {path}.wiring computes them at once", "use pre_norm")
+        if self.residual.grows and block.reinject:
+            cause = f"{kind} has more vectors after each pass, and {path}.reinject adds them up"
+            invalid(place, cause, "remove reinject, or use residual: sum")
 
     def _check_tokens(self) -> None:
         # a stack of vectors has no token ids to look up

@@ -1,9 +1,12 @@
-"""Functions that compute the activations."""
+"""Functions that compute the activations, and modules of those with parameters."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from math import expm1, log
+from typing import Any, ClassVar, cast
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn, sigmoid, tanh
 
 from archetype.errors import SpecError
@@ -45,6 +48,82 @@ def _swish(beta: float, x: Tensor) -> Tensor:
 @provides("module", spec.Swish)
 def swish(choice: spec.Swish) -> Function:
     return partial(_swish, choice.beta)
+
+
+class XIELUFunction(torch.autograd.Function):
+    """xIELU that saves only its input. Autograd would save four tensors of that size."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, a: Tensor, c: Tensor, b: Tensor, eps: Tensor) -> Tensor:
+        return torch.where(x > 0, a * x * x + b * x, (torch.expm1(torch.min(x, eps)) - x) * c + b * x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        x, a, c, b, eps = ctx.saved_tensors
+        below = torch.min(x, eps)
+        # the derivative of min(x, eps) is 0 between eps and 0
+        slope = torch.where(x < eps, torch.exp(below), 0.0) - 1
+        dx = dy * (torch.where(x > 0, 2 * a * x, slope * c) + b)
+        da = torch.where(x > 0, dy * x * x, 0.0).sum().reshape(a.shape)
+        dc = torch.where(x > 0, 0.0, dy * (torch.expm1(below) - x)).sum().reshape(c.shape)
+        return dx, da.to(a.dtype), dc.to(c.dtype), None, None
+
+
+@provides("module", spec.XIELU)
+class XIELU(nn.Module):
+    """xIELU (Huang 2024), in the form and with the tensors of Apertus."""
+
+    constant_buffers: ClassVar = ("beta", "eps")  # of the checkpoint; training does not update them
+    beta: Tensor
+    eps: Tensor
+
+    def __init__(self, choice: spec.XIELU) -> None:
+        super().__init__()
+        self.alpha_p, self.alpha_n = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
+        self.register_buffer("beta", torch.empty(()))
+        self.register_buffer("eps", torch.empty(()))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        # both slopes begin at 0.8, the second including beta
+        tensor.fill_({"alpha_p": log(expm1(0.8)), "alpha_n": log(expm1(0.3)), "beta": 0.5, "eps": -1e-6}[name])
+        return True
+
+    def forward(self, x: Float[Tensor, "... F"]) -> Float[Tensor, "... F"]:
+        a, b, eps = nn.functional.softplus(self.alpha_p), self.beta, self.eps
+        c = b + nn.functional.softplus(self.alpha_n)
+        y: Tensor = XIELUFunction.apply(x, *(number.to(x.dtype) for number in (a, c, b, eps)))  # type: ignore[no-untyped-call]
+        return y
+
+
+@provides("module", spec.PolyNorm)
+class PolyNorm(nn.Module):
+    """Weighted sum of the normed powers of x (Zhuo 2024, equation 6)."""
+
+    parameter_roles: ClassVar = {"weight": "vector"}
+
+    def __init__(self, choice: spec.PolyNorm) -> None:
+        super().__init__()
+        self.eps = choice.eps
+        self.weight, self.bias = nn.Parameter(torch.empty(3)), nn.Parameter(torch.empty(1))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        tensor.fill_(1 / 3 if name == "weight" else 0.0)
+        return True
+
+    def forward(self, x: Float[Tensor, "... F"]) -> Float[Tensor, "... F"]:
+        square, exact = x * x, torch.promote_types(x.dtype, torch.float32)
+        y = self.bias.to(x.dtype)
+        # the norm's factor is multiplied by the weight first, so that no normed vectors are stored
+        for power, weight in zip((square * x, square, x), self.weight, strict=True):
+            size = (power.square().mean(-1, keepdim=True, dtype=exact) + self.eps).rsqrt()
+            y = y + power * (weight * size).to(x.dtype)
+        return y
 
 
 def _computed_by(function: Function, kind: type[Activation]) -> None:

@@ -6,7 +6,7 @@ from archetype.roles.activation import Activation
 from archetype.spec.base import Positive
 from archetype.spec.kinds import part
 
-__all__ = ["GELU", "GELUTanh", "NoActivation", "ReLU", "ReLU2", "SiLU", "Sigmoid", "Swish", "Tanh"]
+__all__ = ["GELU", "XIELU", "GELUTanh", "NoActivation", "PolyNorm", "ReLU", "ReLU2", "SiLU", "Sigmoid", "Swish", "Tanh"]
 
 
 @part
@@ -92,3 +92,32 @@ class Swish(Activation):
     num_saved: ClassVar[int] = 2  # both factors of the product are saved
     kind: Literal["swish"] = "swish"
     beta: Positive
+
+
+@part
+class XIELU(Activation):
+    """a x^2 + b x for x > 0, otherwise c (exp(x) - 1 - x) + b x, with trained a and c (Huang 2024; Apertus).
+
+    a = softplus(`alpha_p`) and c = b + softplus(`alpha_n`). b = 0.5 is a number of the checkpoint that is not trained.
+    """
+
+    title: ClassVar[str] = "xIELU"
+    is_fixed: ClassVar[bool] = False
+    num_parameters: ClassVar[int] = 2
+    kind: Literal["xielu"] = "xielu"
+
+
+@part
+class PolyNorm(Activation):
+    """w_3 norm(x^3) + w_2 norm(x^2) + w_1 norm(x) + b, with RMS norms over all features (Zhuo 2024; Motif).
+
+    Attributes:
+        eps: epsilon of the norms.
+    """
+
+    title: ClassVar[str] = "PolyNorm"
+    is_fixed: ClassVar[bool] = False
+    num_parameters: ClassVar[int] = 4
+    num_saved: ClassVar[int] = 3  # x and its powers
+    kind: Literal["poly_norm"] = "poly_norm"
+    eps: Positive = 1e-6

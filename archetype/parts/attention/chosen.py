@@ -8,7 +8,7 @@ from archetype.nn.selection import Choice, gather_chosen
 from archetype.parts.attention import spec
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.pairs import MaskedPairs, biased
-from archetype.parts.attention.projections import Heads
+from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction
 
 
@@ -26,7 +26,7 @@ class ChosenPairs(MaskedPairs):
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
-    ) -> Heads:
+    ) -> ValueHeads:
         if keys.choice.keys is None:
             return self.every.attend(q, keys, score, bias, context)
         if keys.positions is not None and keys.choice.can_be_gathered(q.shape[2]):

@@ -33,17 +33,23 @@ def attend(
         v: values of K heads.
         score: the score function.
         mask: (b, h, T, S): boolean, False where masked; or numbers added to the scores, -inf where masked.
-        causal: the queries are the last T of S positions and see keys up to their own; for T < S a mask is required.
+        causal: the queries are the last T of S positions and see keys up to their own. The mask must be None.
         kernels: kernels of the forward context.
     """
     if kernels.records and (y := attend_few(kernels, q, k, v, score, mask, causal)) is not None:
         return y
-    assert not causal or mask is not None or q.shape[2] == k.shape[2]
+    assert mask is None or not causal
+    value_width = v.shape[3]
     k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may have lower precision
     if score.is_scaled_product and (is_symbolic(q.shape[2]) or q.shape[2] > 1):
-        is_plain = (mask is None or causal) and not score.dropout
-        if is_plain and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
+        if q.shape[3] != value_width:
+            # torch's CPU kernel needs keys as wide as values; without the kernel all weights would be stored
+            q, k, v = _equally_wide(q, k, v)
+            return attend(q, k, v, score, mask, causal, kernels)[..., :value_width]
+        if mask is None and not score.dropout and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
             return y
+        if causal and not is_symbolic(q.shape[2]) and q.shape[2] != k.shape[2]:
+            mask, causal = last_pairs(q, k), False
         mask = mask.to(q.dtype) if mask is not None and mask.is_floating_point() else mask
         return nn.functional.scaled_dot_product_attention(
             q,
@@ -51,7 +57,7 @@ def attend(
             v,
             mask,
             score.dropout,
-            causal and mask is None,
+            causal,
             scale=score.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
@@ -60,6 +66,12 @@ def attend(
     weights = dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype)  # (B, H, T, S)
     # the H / K query heads of a key head become rows of one product: (B, K, H/K T, S) @ (B, K, S, Q)
     return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
+
+
+def _equally_wide(*tensors: Tensor) -> list[Tensor]:
+    # (..., P) each; zeros change no product of queries and keys, and those added to values are cut off again
+    features = max(x.shape[-1] for x in tensors)
+    return [nn.functional.pad(x, (0, features - x.shape[-1])) if x.shape[-1] < features else x for x in tensors]
 
 
 def attention_weights(
@@ -71,13 +83,19 @@ def attention_weights(
 ) -> Float[Tensor, "B H T S"]:
     """Return softmax(scores) before dropout. Takes the arguments of `attend`."""
     scores = score.scores(q, k)  # (B, H, T, S)
-    if causal and mask is None:
-        mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()
+    if causal:
+        mask = last_pairs(q, k)
     if mask is not None:
         masked = scores.masked_fill(~mask, MASKED) if mask.dtype == torch.bool else scores + mask
         # a finite minimum: with -inf, a query whose keys are all masked would get NaN
         scores = masked.clamp(min=MASKED)
     return score.softmax(scores)
+
+
+def last_pairs(q: Float[Tensor, "B H T P"], k: Float[Tensor, "B K S P"]) -> Bool[Tensor, "T S"]:
+    """Return the causal mask of queries that are the last T of S positions."""
+    length, keys = q.shape[2], k.shape[2]
+    return torch.ones(length, keys, dtype=torch.bool, device=q.device).tril(keys - length)
 
 
 def attend_few(
@@ -90,7 +108,7 @@ def attend_few(
     causal: bool = False,
 ) -> Float[Tensor, "B H T Q"] | None:
     """Record attention of few queries under a mask; None if the native kernel does not support it."""
-    if (causal and mask is None) or score.additive is not None or k.dtype != v.dtype:
+    if causal or score.additive is not None or k.dtype != v.dtype:
         return None
     return native.attend(kernels, q, k, v, score.scale, softcap=score.softcap, sinks=score.sinks, mask=mask)
 

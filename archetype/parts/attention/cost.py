@@ -15,7 +15,7 @@ from archetype.roles.pattern import Shape
 
 @cost_of(spec.Attention)
 class AttentionCost(MixerCost):
-    """Cost of four projections and two products over pairs of positions, without the tanh of additive attention."""
+    """Cost of the projections and two products over pairs of positions, without the tanh of additive attention."""
 
     divides_state = True
 
@@ -29,6 +29,11 @@ class AttentionCost(MixerCost):
         self.heads, self.head_dim = symbol("H", heads), symbol("P", head_dim)
         self.q_features = d if heads * head_dim == d.value else self.heads * self.head_dim
         self.kv_features = self.q_features if kv_heads == heads else symbol("K", kv_heads) * self.head_dim
+        value_width = part.value_width(d.value)
+        self.value_width = self.head_dim if value_width == head_dim else symbol("Q", value_width)
+        # features of the weighted sums of all heads, and of all values
+        self.o_features = self.q_features if value_width == head_dim else self.heads * self.value_width
+        self.v_features = self.kv_features if value_width == head_dim else symbol("K", kv_heads) * self.value_width
         self.pattern = PatternCost.of(part.pattern, d)
         self.position = PositionCost.of(part.position, d)
         self.index = None if part.index is None else SelectionCost.of(part.index, d, d)
@@ -37,12 +42,14 @@ class AttentionCost(MixerCost):
         qkv = {"q": Linear(d, q, bias.q)}
         self.has_keys = part.keys_from is None
         if self.has_keys:
-            qkv |= {"k": Linear(d, kv, bias.k), "v": Linear(d, kv, bias.v)}
-        self.projections = qkv | {"o": Linear(q, d, bias.o)}
+            qkv["k"] = Linear(d, kv, bias.k)
+            if not part.keys_as_values:
+                qkv["v"] = Linear(d, self.v_features, bias.v)
+        self.projections = qkv | {"o": Linear(self.o_features, d, bias.o)}
         if part.projects_globally:
             self.projections |= {f"{name}_global": projection for name, projection in qkv.items()}
         if part.gate is not None:  # one output per feature, or per head
-            self.projections["gate"] = Linear(d, q if part.gate.per == "feature" else self.heads)
+            self.projections["gate"] = Linear(d, self.o_features if part.gate.per == "feature" else self.heads)
         if part.value_embedding is not None and (value_gate := part.value_embedding.gate) is not None:
             read = d if value_gate.features in (None, d.value) else constant(value_gate.features or 0)
             self.projections["value_gate"] = Linear(read, symbol("K", kv_heads))
@@ -56,6 +63,7 @@ class AttentionCost(MixerCost):
         q_norm, k_norm = self._qk_norms()
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
+        counts["value_norm"] = self._value_norm().parameters()
         if score_parameters := self.position.mixer_parameters(self.sizes):
             counts["score_bias"] = score_parameters
         if self.part.score == "additive":
@@ -67,7 +75,7 @@ class AttentionCost(MixerCost):
 
     def tables(self) -> Counts:
         # one row of the value embedding: the values of all heads
-        return {} if self.part.value_embedding is None else {"value_embedding": self.kv_features}
+        return {} if self.part.value_embedding is None else {"value_embedding": self.v_features}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         index = self.index.projection_sizes() if self.index else {}
@@ -75,13 +83,14 @@ class AttentionCost(MixerCost):
         return projections | {f"index.{name}": sizes for name, sizes in index.items()}
 
     def flops(self, work: Work) -> Counts:
-        pairs, pattern = work.rows * self.q_features * self._pair_flops(work), self.part.pattern
+        per_feature, pattern = work.rows * self._pair_flops(work), self.part.pattern
         if isinstance(pattern, GlobalWindow) and pattern.global_projections and work.attention == "computed":
             # global queries are computed in both ways, and the second result is used
             global_tokens = symbol("g", min(pattern.num_global_tokens, work.length.value))
-            pairs = pairs + 2 * work.rows * self.q_features * global_tokens * work.length
+            per_feature = per_feature + 2 * work.rows * global_tokens * work.length
+        pairs = self.q_features * per_feature
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
-        counts |= {"scores": pairs, "mixture": pairs}
+        counts |= {"scores": pairs, "mixture": self.o_features * per_feature}
         if score_flops := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
             counts["score_bias"] = score_flops
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
@@ -96,7 +105,7 @@ class AttentionCost(MixerCost):
         # keys, values and the index's keys; nothing with `keys_from`
         if not self.has_keys:
             return 0
-        per_layer = 2 * self.pattern.cache_length(length) * self.kv_features.value
+        per_layer = self.pattern.cache_length(length) * (self.kv_features + self.v_features).value
         return per_layer + (self.index.state(length) if self.index else 0)
 
     def recurrent_state(self, length: int) -> int:
@@ -111,15 +120,17 @@ class AttentionCost(MixerCost):
         saved = work.input_bytes(self.d.value)
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
+        saved += self._value_norm().saved_activations(work.tokens * kv_heads)
         if self.part.clip_qkv is not None:
-            saved += work.tokens * (heads + 2 * kv_heads * self.has_keys) * head_dim * work.itemsize
+            keys = (self.kv_features + self.v_features).value if self.has_keys else 0
+            saved += work.tokens * (self.q_features.value + keys) * work.itemsize
         if work.compute_dtype == "bfloat16":
             saved += self.position.layer_activations(heads, rotary_dim, work)
         saved += self.position.score_activations(work, self.sizes)
         if gate := self.projections.get("gate"):  # the gate, and the heads that it multiplies
-            saved += work.tokens * (gate.outputs.value + heads * head_dim) * work.itemsize
+            saved += work.tokens * (gate.outputs.value + self.o_features.value) * work.itemsize
         if self.part.value_embedding is not None:  # the added rows; with a gate, sigmoid and factors too
-            saved += work.tokens * self.kv_features.value * work.itemsize
+            saved += work.tokens * self.v_features.value * work.itemsize
             if value_gate := self.projections.get("value_gate"):
                 saved += 2 * work.tokens * value_gate.outputs.value * work.itemsize
         if self.index is not None:
@@ -135,7 +146,10 @@ class AttentionCost(MixerCost):
         """Return the bytes of keys and values, or of the keys selected by an index, published for later layers."""
         if self.index is not None:
             return self.index.left_activations(work)
-        return 2 * work.tokens * self.kv_features.value * work.itemsize
+        return work.tokens * (self.kv_features + self.v_features).value * work.itemsize
+
+    def _value_norm(self) -> NormCost:
+        return NormCost.of(self.part.value_norm if self.has_keys else NoNorm(), self.value_width)
 
     def _qk_norms(self) -> tuple[NormCost, NormCost]:
         # over all heads together, or over each head
@@ -147,37 +161,47 @@ class AttentionCost(MixerCost):
         # Torch's fused kernel saves q, k, v, its output and a log-sum-exp per query. Without it the weights of all
         # pairs are saved in float32.
         part, tokens, itemsize = self.part, work.tokens, work.itemsize
-        q, kv = tokens * self.q_features.value, work.rows * keys * self.kv_features.value
+        q, k = tokens * self.q_features.value, work.rows * keys * self.kv_features.value
+        y, v = tokens * self.o_features.value, work.rows * keys * self.v_features.value
         pairs = tokens * part.num_heads * keys
         if part.score == "additive" or part.softcap is not None or part.sinks:
             if part.score == "additive":  # the sums under tanh twice, once in the layout for the product with w
                 scores = 2 * pairs * self.sizes.head_dim * itemsize
             else:
-                scores = pairs * FLOAT32 * (part.softcap is not None) + (q + kv) * itemsize
+                scores = pairs * FLOAT32 * (part.softcap is not None) + (q + k) * itemsize
             if part.sinks:  # the weights of the sinks
                 scores += tokens * part.num_heads * FLOAT32
             # scores before and after the clamp and the softmax; then dropped out, or cast
             changed = pairs * itemsize if itemsize == 2 or part.dropout else 0
             weights = 2 * pairs * FLOAT32 + changed
-            return scores + weights + (kv + q) * itemsize + (work.length * keys if work.causal else 0)
+            return scores + weights + (v + y) * itemsize + (work.length * keys if work.causal else 0)
+        # the kernel needs one width: the narrower of keys and values is padded, and its result cut
+        width, is_padded = max(self.head_dim.value, self.value_width.value), k != v
+        q, k = tokens * part.num_heads * width, work.rows * keys * self.sizes.num_kv_heads * width
+        cut = y * itemsize if is_padded else 0
         if part.dropout or self.position.biases_scores:  # not supported by torch's fused kernel; products in float32
-            return 3 * q * FLOAT32 + pairs * FLOAT32 * (3 if part.dropout else 1) + q * itemsize
-        saved_keys = kv if self.has_keys else 0  # otherwise saved by the layer that computed them
-        return 2 * (q + saved_keys) * itemsize + tokens * part.num_heads * FLOAT32
+            return 3 * q * FLOAT32 + pairs * FLOAT32 * (3 if part.dropout else 1) + y * itemsize
+        # keys and values of another layer are saved by that layer, unless they are padded here
+        num_saved = 2 if self.has_keys else int(is_padded)
+        return (2 * q + num_saved * k) * itemsize + tokens * part.num_heads * FLOAT32 + cut
 
     def _tiled_attention(self, work: TrainingWork, shapes: list[Shape]) -> int:
         # gathered inputs, two numbers per pair, and the output
         part, itemsize = self.part, work.itemsize
         heads, kv_heads, head_dim, *_ = self.sizes
+        value_width = self.value_width.value
+        # one piece is computed by the kernel, which needs one width
+        width = max(head_dim, value_width) if len(shapes) == 1 else head_dim
         saved = 0
         for tiles, queries, keys in shapes:
-            gathered = tiles * (queries * heads + 2 * keys * kv_heads) * head_dim
+            values = width if len(shapes) == 1 else value_width
+            gathered = tiles * ((queries * heads + keys * kv_heads) * width + keys * kv_heads * values)
             pairs = tiles * queries * keys * heads
             per_pair = 2 + (part.softcap is not None) + 2 * bool(part.dropout)
             log_sums = tiles * queries * heads * FLOAT32
             casts = 2 * pairs if itemsize == 2 else 0
             saved += work.rows * (gathered * itemsize + pairs * per_pair * FLOAT32 + log_sums + casts)
-        result = work.tokens * self.q_features.value * itemsize
+        result = work.tokens * self.o_features.value * itemsize
         merged = len(shapes) * (result + work.tokens * heads * FLOAT32) if len(shapes) > 1 else 0
         return saved + merged + result
 
@@ -187,11 +211,14 @@ class CrossAttentionCost(AttentionCost):
 
     def flops(self, work: Work) -> Counts:
         assert work.source is not None
-        q = 2 * work.tokens * self.d * self.q_features  # 2 FLOPs for each multiply-add
-        # keys and values of the source were computed in the prefill
-        kv = ZERO if work.phase == "decode" else 2 * work.rows * work.source * self.d * self.kv_features
-        pairs = 2 * work.tokens * work.source * self.q_features
-        return {"q": q, "k": kv, "v": kv, "scores": pairs, "mixture": pairs, "o": q}
+        counts = {name: self.projections[name].flops(work.tokens) for name in ("q", "o")}
+        for name in ("k", "v"):
+            if projection := self.projections.get(name):
+                # keys and values of the source were computed in the prefill
+                is_known = work.phase == "decode"
+                counts[name] = ZERO if is_known else projection.flops(work.rows * work.source)
+        pairs = 2 * work.tokens * work.source
+        return counts | {"scores": pairs * self.q_features, "mixture": pairs * self.o_features}
 
     def saved_activations(self, work: TrainingWork) -> int:
         # in float32 the source itself is saved once for all layers

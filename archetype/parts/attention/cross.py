@@ -6,7 +6,7 @@ from archetype.native import attention as native
 from archetype.nn.cache import CrossKVCache
 from archetype.nn.context import EncoderOutput, ForwardContext, Vectors
 from archetype.parts.attention.core import attend
-from archetype.parts.attention.projections import Heads, MultiHeadProjection
+from archetype.parts.attention.projections import Heads, MultiHeadProjection, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction, present_keys
 
 
@@ -19,13 +19,14 @@ class CrossAttention(MultiHeadProjection):
         num_tokens = encoder_output.num_tokens
         if num_tokens is None:
             num_tokens = torch.full((batch,), length, device=encoder_output.vectors.device)
-        k, v = self.keys_and_values(encoder_output.vectors)  # (B, K, S, P) each
+        k, v = self.keys_and_values(encoder_output.vectors)  # (B, K, S, P) and (B, K, S, Q)
         return CrossKVCache(context.probe(self, "k", k), context.probe(self, "v", v), num_tokens)
 
     def empty_source(self, batch: int, length: int, dtype: torch.dtype, device: torch.device) -> CrossKVCache:
         """Allocate keys and values for sources that have not been read yet."""
         cache_dtype = self.cache_dtype or dtype
-        return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, cache_dtype, device)
+        sizes = self.sizes.head_dim, self.value_width
+        return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, sizes, cache_dtype, device)
 
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
         """Attend from target positions (B beams, T, D) to sources. `beams` consecutive rows of x share each source."""
@@ -43,7 +44,9 @@ class CrossAttention(MultiHeadProjection):
         return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))
 
 
-def attend_to_source(q: Heads, source: CrossKVCache, score: ScoreFunction, context: ForwardContext) -> Heads | None:
+def attend_to_source(
+    q: Heads, source: CrossKVCache, score: ScoreFunction, context: ForwardContext
+) -> ValueHeads | None:
     """Record attention to each row's source without its padding; None if the native kernel does not support it."""
     if score.additive is not None:
         return None

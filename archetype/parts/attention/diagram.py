@@ -17,14 +17,19 @@ def cross_attention(part: Attention, modules: frozenset[str]) -> Inside:
 
 def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     cells = [Cell("q", 0, 0, (X,)), Cell("k", 1, 0, (source,)), Cell("v", 2, 0, (source,))]
-    width, row, below = 3, 1, {"q": "q", "k": "k"}
+    width, row, below, values = 3, 1, {"q": "q", "k": "k"}, "v"
     computed = "qk"  # heads that are normalized and rotated in this layer
+    if part.keys_as_values:
+        cells[2:] = [Cell("v", 2, 1, ("k",), label="keys as values", kind="operation", slim=True)]
     if part.keys_from is not None:
         cells[1:] = [
             Cell(name, 1 + column, 0, label=f"{name} of {layer_name(part.keys_from)}", kind="operation")
             for column, name in enumerate("kv")
         ]
         computed = "q"
+    elif not part.value_norm.is_absent:
+        values = "value_norm"
+        cells.append(Cell(values, 2, 1 + part.keys_as_values, ("v",), kind="norm", slim=True, label="v norm"))
     further: list[str] = []
     if part.gate is not None:
         cells.append(Cell("gate", width, 0, (X,)))
@@ -52,7 +57,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
             )
             below |= dict.fromkeys(computed, "rope")
         row += 1
-    inputs = tuple(dict.fromkeys(below.values()))
+    inputs, row = tuple(dict.fromkeys(below.values())), max(row, 1 + part.keys_as_values)
     index = Inside(()) if part.index is None else selection_inside(part.index, modules, X, width + 0.5)
     if index.output:
         row = max(row, 1 + max(cell.row for cell in index.cells))
@@ -67,10 +72,10 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
             "mixture",
             0,
             row + 1,
-            ("scores", "v", *further),
+            ("scores", values, *further),
             3 + len(further),
-            "weights · v",
-            shape="(B, T, HP)",
+            "weights · v" if part.value_scale == 1.0 else f"weights · {part.value_scale:g} v",
+            shape="(B, T, HP)" if part.v_head_dim in (None, part.head_dim) else "(B, T, HQ)",
             gives="heads",
         )
     )

@@ -6,7 +6,7 @@ from archetype.nn.context import ForwardContext
 from archetype.parts.attention.core import attend
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.pairs import MaskedPairs
-from archetype.parts.attention.projections import Heads
+from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction
 
 
@@ -15,11 +15,10 @@ class FullPairs(MaskedPairs):
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
-    ) -> Heads:
+    ) -> ValueHeads:
         if keys.positions is not None:
-            # With the last T of S slots the causal kernel needs no mask; the plain body does, unless T = S.
             causal = self.causal and context.is_last_of(keys.k.shape[2])
-            mask = None if causal and keys.k.shape[2] == q.shape[2] else self.allowed(context, keys.positions)
+            mask = None if causal else self.allowed(context, keys.positions)
             return attend(q, keys.k, keys.v, score, mask, causal, context.kernels)
         # Padding comes after all tokens: under a causal mask no token sees it.
         if context.document_ids is None and (self.causal or context.num_tokens is None):

@@ -4,7 +4,7 @@ from math import gcd
 from typing import Literal, get_args
 
 from archetype.parts.attention.spec import Attention, OutputGate, QueryScale
-from archetype.parts.norm.spec import NoNorm
+from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.roles.checkpoint import (
     CheckpointMixer,
     DoubledQuery,
@@ -31,6 +31,8 @@ SCORE_SCALE = ("attention_multiplier", "softmax_scale")
 USUAL_HEAD_DIM = 64  # assumed if nothing tells the number of heads
 HEAD_BY_HEAD = "query_key_value"  # the name of fused tensors that usually interleave q, k and v per head
 
+GATE_ACTIVATION = "no file says which activation attention's gate has"
+
 PREFIX = (
     r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention)\."
     r"(?:self\.|attention\.)?"
@@ -50,7 +52,9 @@ NAMES: NameTable = (
 def read(tensors: CheckpointMixer) -> Attention:
     """Infer attention: head sizes from config keys and shapes, most other fields from the tensors present."""
     config, quirks = tensors.config, tensors.quirks
-    heads, num_kv_heads, head_dim = _head_sizes(tensors)
+    source = _source_of_keys(tensors)
+    heads, num_kv_heads, head_dim = _head_sizes(tensors, has_keys=source is None)
+    keys_as_values = _keys_as_values(tensors)
     biased = {name: "qkv.bias" in tensors.shapes or f"{name}.bias" in tensors.shapes for name in "qkv"}
     position = tensors.position(head_dim)
     rotates = not position.is_absent
@@ -65,6 +69,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         num_heads=heads,
         num_kv_heads=None if num_kv_heads == heads else num_kv_heads,
         head_dim=None if head_dim * heads == tensors.d_model else head_dim,
+        v_head_dim=_value_width(tensors, num_kv_heads, head_dim),
         bias=biased | {"o": "o.bias" in tensors.shapes},
         scale=_score_scale(tensors, head_dim),
         softcap=config.optional_positive("attn_logit_softcapping"),
@@ -72,15 +77,54 @@ def read(tensors: CheckpointMixer) -> Attention:
         qk_norm=norm,
         qk_norm_over=over,
         qk_norm_after_rope=after and (not quirks.qk_norm or quirks.qk_norm_after_rope),
+        keys_as_values=keys_as_values,
+        value_norm=RMSNorm(eps=tensors.eps, weight=False) if quirks.value_norm else NoNorm(),
+        value_scale=config.optional_positive("attention_value_scale", 1.0) or 1.0,
         sinks="sinks" in tensors.shapes,
         gate=_gate(tensors, heads),
-        query_scale=_query_scale(tensors, rotates),
+        query_scale=query_scale(tensors, rotates),
         position=position,
         pattern=tensors.pattern(),
+        keys_from=source,
     )
 
 
-def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
+def _source_of_keys(tensors: CheckpointMixer) -> int | None:
+    # the last layers read the keys of the last earlier layer of their own kind (Gemma 3n, Gemma 4)
+    config = tensors.config
+    if not (shared := config.get("num_kv_shared_layers")):
+        return None
+    first = config.size("num_hidden_layers") - config.size("num_kv_shared_layers")
+    if tensors.number < first:
+        return None
+    kinds = config.get("layer_types")
+    for layer in range(first - 1, -1, -1):
+        if isinstance(kinds, list) and tensors.number < len(kinds) and kinds[layer] == kinds[tensors.number]:
+            return tensors.block_of(layer)
+    raise config.error(
+        "num_kv_shared_layers", f"{shared} leaves layer {tensors.number} no keys to read", "fix the file"
+    )
+
+
+def _keys_as_values(tensors: CheckpointMixer) -> bool:
+    # Gemma 4: in layers with full attention, which then have no projection to values
+    says_so = bool(tensors.config.get("attention_k_eq_v")) and tensors.entry("layer_types") == "full_attention"
+    if says_so and "v.weight" in tensors.shapes:
+        raise tensors.missing("values of their own in a layer whose keys are its values")
+    return says_so
+
+
+def _value_width(tensors: CheckpointMixer, num_kv_heads: int, head_dim: int) -> int | None:
+    # None for the width of a key; another one only if a key says so, as in MiMo-V2
+    if "v.weight" not in tensors.shapes:
+        return None
+    width = _rows_of_each(tensors, tensors.sides("v.weight")[1 if tensors.transposed else 0], num_kv_heads)
+    if width != head_dim and tensors.size(("v_head_dim",)) != width:
+        raise tensors.missing(f"attention with values of {width} features for keys of {head_dim}, which no key says")
+    return None if width == head_dim else width
+
+
+def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int]:
     # if a key gives the head size, shapes give this layer's number of heads, which may vary between layers
     output_side = 1 if tensors.transposed else 0
     if "q.weight" in tensors.shapes:
@@ -100,8 +144,10 @@ def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
         num_kv_heads, odd = divmod(
             _rows_of_each(tensors, tensors.sides("qkv.weight")[output_side], head_dim) - heads, 2
         )
-    else:
+    elif has_keys:
         num_kv_heads, odd = _rows_of_each(tensors, tensors.sides("k.weight")[output_side], head_dim), 0
+    else:
+        num_kv_heads, odd = tensors.size(("num_key_value_heads",)) or heads, 0
     if num_kv_heads < 1 or odd or heads % num_kv_heads:
         raise tensors.missing(f"attention with {heads} heads and the shapes of its tensors")
     return heads, num_kv_heads, head_dim
@@ -138,8 +184,8 @@ def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple
     return norm, "head" if tensors.shapes["q_norm.weight"] == (head_dim,) else "all"
 
 
-def _query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
-    # Llama 4 scales in layers without rotation, other models according to their rotary settings
+def query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
+    """Return the scaling of queries: Llama 4's in layers without rotation, or that of the rotary settings."""
     if tensors.config.get("attn_temperature_tuning") and not rotates:
         beta, length = tensors.config.positive("attn_scale"), tensors.config.size("floor_scale", None, MAX_LENGTH)
         return QueryScale(beta=beta, length=length, offset=1)
@@ -161,8 +207,7 @@ def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
     if is_in_queries:
         _doubled_query(tensors)
     per_head = not is_in_queries and tensors.shapes["gate.weight"][0] == heads
-    why = "no file says which activation attention's gate has"
-    activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), why)
+    activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), GATE_ACTIVATION)
     return OutputGate(per="head" if per_head else "feature", activation=activation)
 
 
@@ -216,5 +261,5 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
     return Joint(parts, {"": 1, "quarter": 4}.get(times, mixer.num_kv_heads or mixer.num_heads))
 
 
-SINKS = (rf"{PREFIX}(?:sinks|softmax_offset)", "sinks")
+SINKS = (rf"{PREFIX}(?:sinks|softmax_offset|attention_sink_bias)", "sinks")
 provides("infer", Attention)(MixerReader(NAMES, read, parameters=(SINKS,), stands_alone=False, joint=_joint))

@@ -14,7 +14,7 @@ class Keys(NamedTuple):
     """Keys and values ready for attention: normalized, rotated and clipped."""
 
     k: Shaped[Tensor, "B K S P"]  # of whole sequences, or of all cache slots
-    v: Shaped[Tensor, "B K S P"]
+    v: Shaped[Tensor, "B K S Q"]
     positions: Int[Tensor, "b S"] | None = None  # of each cache slot; None: whole sequences, as the queries
     is_ring: bool = False  # whether they are the buffers of a ring cache, with positions within the window only
     choice: Choice = EVERY_KEY  # the pairs that an index has selected among the allowed ones

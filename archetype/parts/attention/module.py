@@ -15,7 +15,7 @@ from archetype.parts.attention import spec
 from archetype.parts.attention.build import build_pairs, build_position
 from archetype.parts.attention.core import attend, attention_weights
 from archetype.parts.attention.keys import Keys
-from archetype.parts.attention.projections import Heads, MultiHeadProjection
+from archetype.parts.attention.projections import Heads, MultiHeadProjection, ValueHeads
 from archetype.parts.attention.recorded import native_step
 from archetype.parts.attention.shared import attend_across_processes
 from archetype.parts.pattern.scores import present_keys
@@ -36,7 +36,7 @@ class Attention(MultiHeadProjection):
         **MultiHeadProjection.probes,
         "q_global": "B H T P",
         "k_global": "B K S P",
-        "v_global": "B K S P",
+        "v_global": "B K S Q",
     }
 
     def __init__(self, attention: spec.Attention, place: Place) -> None:
@@ -60,7 +60,7 @@ class Attention(MultiHeadProjection):
             return None
         slots = self.pairs.rule.cache_length(capacity)  # fewer than `capacity` if no query sees keys further back
         kind = RingKVCache if slots < capacity else KVCache
-        sizes, cache_dtype = (self.sizes.head_dim,) * 2, self.cache_dtype or dtype
+        sizes, cache_dtype = (self.sizes.head_dim, self.value_width), self.cache_dtype or dtype
         cache = kind.empty(batch, self.sizes.num_kv_heads, slots, sizes, cache_dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
         return indexed(cache, index)
@@ -69,13 +69,15 @@ class Attention(MultiHeadProjection):
         """Attend from the new positions, (B, T, D), to themselves and the cache. Append them to the cache."""
         q = self.rotate(self.queries(x), context, self.q_norm)  # (B, H, T, P)
         q = self.scale_queries(q, context.positions)
-        keys = self.keys(x, context, cache)  # k and v (B, K, S, P): of these T positions, or of all slots of a cache
+        keys = self.keys(
+            x, context, cache
+        )  # (B, K, S, P) and (B, K, S, Q): of these T positions, or of all slots of a cache
         score, bias = self.score_function, self.bias(context)
         if keys.positions is None:  # cached keys cannot be probed, and a trace pairs its queries with keys
             q = context.probe(self, "q", q)
         if self.index is not None:
             keys = keys._replace(choice=self.choose(q, keys, x, context, cache))
-        y: Heads | None = None  # softmax(score(q, k) + bias) v, (B, H, T, P)
+        y: ValueHeads | None = None  # softmax(score(q, k) + bias) v, (B, H, T, Q)
         if context.rows is not None:
             y = attend_across_processes(self.pairs, q, keys, score, bias, context)
         elif self.step is not None and keys.positions is not None and context.kernels.records:
@@ -95,7 +97,7 @@ class Attention(MultiHeadProjection):
                 if left.positions is not None
                 else Keys(context.probe(self, "k", left.k), context.probe(self, "v", left.v))
             )
-        k, v = self.keys_and_values(x)  # (B, K, T, P) each
+        k, v = self.keys_and_values(x)  # (B, K, T, P) and (B, K, T, Q)
         v = self.add_token_values(v, x, context)
         k = self.rotate(k, context, self.k_norm)
         if cache is not None:
@@ -138,7 +140,7 @@ class Attention(MultiHeadProjection):
         y = x if self.rotary is None else self.rotary(x, context.positions, context)
         return norm(y) if norm is not None and self.spec.qk_norm_after_rope else y
 
-    def attend_globally(self, y: Heads, x: Vectors, context: ForwardContext) -> Heads:
+    def attend_globally(self, y: ValueHeads, x: Vectors, context: ForwardContext) -> ValueHeads:
         """Replace the results of global tokens, which attend to all with separate projections (Beltagy 2020, 3.1)."""
         assert isinstance(self.spec.pattern, GlobalWindow)
         assert self.q_global is not None and self.k_global is not None and self.v_global is not None
@@ -148,12 +150,12 @@ class Attention(MultiHeadProjection):
             for projected, norm in ((self.q_global(x), self.q_norm), (self.k_global(x), self.k_norm))
         )
         q, k = context.probe(self, "q_global", q), context.probe(self, "k_global", k)
-        v = context.probe(self, "v_global", self.split_heads_and_norm(self.v_global(x)))
+        v = context.probe(self, "v_global", self.split_values(self.v_global(x)))
         mask = None if context.num_tokens is None else present_keys(context.num_tokens, context.positions[0])
         if (bias := self.bias(context)) is not None:
             scores = bias(context.shared_positions[:, :g], context.shared_positions)  # (b, H, g, S)
             mask = scores if mask is None else scores.masked_fill(~mask, -math.inf)
-        # only the first g queries are replaced: (B, H, g, P) into (B, H, T, P)
+        # only the first g queries are replaced: (B, H, g, Q) into (B, H, T, Q)
         return y.slice_scatter(
             attend(q[:, :, :g], k, v, self.score_function, mask, kernels=context.kernels), dim=2, end=g
         )

@@ -14,7 +14,7 @@ from archetype.nn.place import Place
 from archetype.parts.attention import spec
 from archetype.parts.attention.core import attend
 from archetype.parts.attention.keys import Keys
-from archetype.parts.attention.projections import Heads
+from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction, allowed_pairs, present_keys
 from archetype.roles.pattern import MaskContext, pattern_rule
 from archetype.spec.base import fingerprint
@@ -37,12 +37,12 @@ class MaskedPairs:
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
-    ) -> Heads:
+    ) -> ValueHeads:
         """Return softmax(scores + bias) v over the allowed pairs.
 
         Args:
             q: queries (B, H, T, P), rotated.
-            keys: keys and values (B, K, S, P).
+            keys: keys (B, K, S, P) and values (B, K, S, Q).
             bias: position bias of the scores (None: no bias).
         """
         q, mask = self.masked(q, keys, score, bias, context)
@@ -73,7 +73,7 @@ class MaskedPairs:
             # padding comes last, so a causal rule hides it from every token
             if not self.causal and context.num_tokens is not None:
                 allowed = allowed & present_keys(context.num_tokens, keys[0])
-            return context.within_documents(allowed)
+            return context.between_copies(context.within_documents(allowed))
 
         return context.cached(self.pairs_key, pairs)
 

@@ -16,7 +16,8 @@ from archetype.parts.pattern.scores import ScoreFunction
 from archetype.weights.linear import Linear
 
 Heads = Float[Tensor, "B H T P"]
-KeyHeads = Float[Tensor, "B K T P"]
+ValueHeads = Float[Tensor, "B H T Q"]  # weighted sums of values
+ValuesOfKeys = Float[Tensor, "B K T Q"]
 RowKeys = Float[Tensor, "B K S P"]  # of whole sequences; with context parallelism the queries have fewer positions
 
 
@@ -24,32 +25,36 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
     """Projections from vectors to heads and back, and the score function."""
 
     parameter_roles: ClassVar = {"score": "vector"}  # of each head
-    probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S P", "heads": "B H T P"}  # inputs of scores and of o
+    probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S Q", "heads": "B H T Q"}  # inputs of scores and of o
 
     def __init__(self, attention: spec.Attention, d_model: int, vocab_size: int = 0) -> None:
         super().__init__()
         self.spec = attention
-        self.sizes = attention.sizes(d_model)
+        self.sizes, self.value_width = attention.sizes(d_model), attention.value_width(d_model)
         queries = self.sizes.num_heads * self.sizes.head_dim
-        keys = self.sizes.num_kv_heads * self.sizes.head_dim
+        keys, values = (self.sizes.num_kv_heads * size for size in (self.sizes.head_dim, self.value_width))
+        outputs = self.sizes.num_heads * self.value_width
         self.q = Linear(d_model, queries, bias=attention.bias.q)
         has_keys = attention.keys_from is None
         if has_keys:
             self.k = Linear(d_model, keys, bias=attention.bias.k)
-            self.v = Linear(d_model, keys, bias=attention.bias.v)
-        self.o = Linear(queries, d_model, bias=attention.bias.o)
+            if not attention.keys_as_values:
+                self.v = Linear(d_model, values, bias=attention.bias.v)
+        self.o = Linear(outputs, d_model, bias=attention.bias.o)
         self.q_norm, self.k_norm = self._norm(queries), self._norm(keys) if has_keys else None
+        has_value_norm = has_keys and not attention.value_norm.is_absent
+        self.value_norm = build_norm(attention.value_norm, self.value_width) if has_value_norm else None
         heads = self.sizes.num_heads, self.sizes.head_dim
         self.score = nn.Parameter(torch.empty(heads)) if attention.score == "additive" else None
         self.sinks = nn.Parameter(torch.empty(heads[0])) if attention.sinks else None
         self.gate: nn.Linear | None = None
         if attention.gate is not None:
-            self.gate = Linear(d_model, queries if attention.gate.per == "feature" else heads[0], bias=False)
+            self.gate = Linear(d_model, outputs if attention.gate.per == "feature" else heads[0], bias=False)
         self.value_embedding: nn.Module | None = None
         self.value_gate: nn.Linear | None = None
         self.value_scale: nn.Parameter | None = None
         if (value_embedding := attention.value_embedding) is not None:
-            self.value_embedding = table(vocab_size, keys)
+            self.value_embedding = table(vocab_size, values)
             if value_embedding.gate is None:
                 self.value_scale = nn.Parameter(torch.empty(1))
             else:
@@ -77,17 +82,27 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         return self.split_heads_and_norm(self.q(x), self.q_norm)
 
     def keys_and_values(self, x: Float[Tensor, "B S D"]) -> tuple[Tensor, Tensor]:
-        """Project to keys and values, (B, K, S, P) each."""
-        return self.split_heads_and_norm(self.k(x), self.k_norm), self.split_heads_and_norm(self.v(x))
+        """Project to keys (B, K, S, P) and values (B, K, S, Q)."""
+        k = self.k(x)
+        v = k if self.spec.keys_as_values else self.v(x)
+        return self.split_heads_and_norm(k, self.k_norm), self.split_values(v)
 
-    def add_token_values(self, v: KeyHeads, x: Vectors, context: ForwardContext) -> KeyHeads:
+    def split_values(self, x: Float[Tensor, "B S KQ"]) -> Float[Tensor, "B K S Q"]:
+        """Return the values of each head: normalized, clipped and scaled."""
+        v = x.view(*x.shape[:2], -1, self.value_width).transpose(1, 2)
+        v = v if self.value_norm is None else self.value_norm(v)
+        bound, scale = self.spec.clip_qkv, self.spec.value_scale
+        v = v if bound is None else v.clamp(-bound, bound)
+        return v if scale == 1.0 else v * scale
+
+    def add_token_values(self, v: ValuesOfKeys, x: Vectors, context: ForwardContext) -> ValuesOfKeys:
         """Return v + factor * row of the value embedding, for each head; v itself without a table."""
         if self.value_embedding is None:
             return v
         assert context.tokens is not None
-        rows = self.value_embedding(context.tokens).to(v.dtype)  # (B, T, K P)
-        embedded = rows.unflatten(-1, (-1, self.sizes.head_dim))  # (B, T, K, P)
-        values: Tensor = v + self._value_factors(x).to(v.dtype) * embedded.transpose(1, 2)  # (B, K, T, P)
+        rows = self.value_embedding(context.tokens).to(v.dtype)  # (B, T, K Q)
+        embedded = rows.unflatten(-1, (-1, self.value_width))  # (B, T, K, Q)
+        values: Tensor = v + self._value_factors(x).to(v.dtype) * embedded.transpose(1, 2)  # (B, K, T, Q)
         return values
 
     def _value_factors(self, x: Vectors) -> Float[Tensor, "B K T 1"] | Float[Tensor, "1"]:
@@ -111,21 +126,27 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         return y if bound is None else y.clamp(-bound, bound)
 
     def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
-        """Multiply queries by 1 + beta ln(1 + floor((i + offset) / length)) (Llama 4)."""
-        if (scale := self.spec.query_scale) is None:
-            return q
-        factors = 1 + scale.beta * torch.log1p(((positions + scale.offset) // scale.length).to(torch.float32))  # (B, T)
-        return q * factors[:, None, :, None].to(q.dtype)
+        return scaled_by_position(q, positions, self.spec.query_scale)
 
-    def apply_gate(self, y: Heads, x: Vectors) -> Heads:
-        """Multiply the heads by activation(x Wg), if there is a gate."""
-        if self.gate is None or self.spec.gate is None:
-            return y
-        activation = torch.sigmoid if self.spec.gate.activation == "sigmoid" else nn.functional.softplus
-        # (B, H, T, P), or (B, H, T, 1) with one gate per head
-        gate: Tensor = activation(self.gate(x)).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
-        return y * gate  # (B, H, T, P)
+    def apply_gate(self, y: ValueHeads, x: Vectors) -> ValueHeads:
+        return y if self.gate is None else gated(y, self.gate(x), self.spec.gate)
 
-    def merge_heads(self, y: Heads) -> Vectors:
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, H P) to (B, T, D)
+    def merge_heads(self, y: ValueHeads) -> Vectors:
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, H Q) to (B, T, D)
         return z
+
+
+def scaled_by_position(q: Heads, positions: Tensor, scale: spec.QueryScale | None) -> Heads:
+    """Multiply queries by 1 + beta ln(1 + floor((i + offset) / length)) (Llama 4)."""
+    if scale is None:
+        return q
+    factors = 1 + scale.beta * torch.log1p(((positions + scale.offset) // scale.length).to(torch.float32))  # (B, T)
+    return q * factors[:, None, :, None].to(q.dtype)
+
+
+def gated(y: ValueHeads, logits: Float[Tensor, "B T G"], gate: spec.OutputGate | None) -> ValueHeads:
+    """Multiply the heads by activation(logits), where each feature has a logit, or each head."""
+    activation = nn.functional.softplus if gate is not None and gate.activation == "softplus" else torch.sigmoid
+    # (B, H, T, Q), or (B, H, T, 1) with one gate per head
+    factors: Tensor = activation(logits).unflatten(-1, (y.shape[1], -1)).transpose(1, 2)
+    return y * factors

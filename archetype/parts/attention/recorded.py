@@ -8,7 +8,7 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.parts.attention import spec
 from archetype.parts.attention.keys import Keys
-from archetype.parts.attention.projections import Heads
+from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.module import Alibi, QueryBias, ScoreBias
@@ -31,7 +31,7 @@ class NativeStep:
         score: ScoreFunction,
         bias: nn.Module | None,
         context: ForwardContext,
-    ) -> Heads | None:
+    ) -> ValueHeads | None:
         """Record attention to a cache that holds the new positions; None for tensors that the kernel does not support.
 
         Args:

@@ -9,7 +9,7 @@ from archetype.nn.context import ForwardContext
 from archetype.parts.attention.core import attend
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.pairs import MaskedPairs, biased
-from archetype.parts.attention.projections import Heads
+from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction
 from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
 from archetype.roles.pattern import MaskContext
@@ -17,7 +17,7 @@ from archetype.roles.pattern import MaskContext
 
 def attend_across_processes(
     pairs: MaskedPairs, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
-) -> Heads:
+) -> ValueHeads:
     """Return softmax(scores + bias) v for the two pieces of each sequence that this process computes.
 
     Args:

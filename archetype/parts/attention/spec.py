@@ -66,6 +66,10 @@ OF_KEYS = (
     "qk_norm_after_rope",
     "position",
     "pattern",
+    "v_head_dim",
+    "keys_as_values",
+    "value_norm",
+    "value_scale",
 )
 
 
@@ -129,14 +133,17 @@ class Attention(Mixer):
     2). `qk_norm` normalizes queries and keys before they are rotated, or after it with `qk_norm_after_rope` (Hunyuan),
     over each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps queries, keys and values to -c ...
     c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, each head has a learned logit in the
-    softmax whose weight goes to no value (gpt-oss). `query_scale` scales queries with their position. `dropout` applies
-    to the attention weights. With `keys_from` a layer computes only queries and reads the keys and values of an earlier
-    layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
+    softmax whose weight goes to no value (gpt-oss). `query_scale` scales queries with their position. Values may have
+    another width than keys (`v_head_dim`) and a constant factor (`value_scale`, MiMo-V2), a norm over each head
+    (`value_norm`), and no projection of their own (`keys_as_values`: the projected keys before norm and rotation, Gemma
+    4). `dropout` applies to the attention weights. With `keys_from` a layer computes only queries and reads the keys
+    and values of an earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
 
     Attributes:
         num_heads: query heads, H.
         num_kv_heads: key/value heads, K, a divisor of `num_heads` (absent: `num_heads`).
         head_dim: features of each head, P (absent: d_model / num_heads).
+        v_head_dim: features of each head's value, Q (absent: `head_dim`).
         bias: whether projections have a bias: true, false, or {q: true, ...}.
         score: `dot`, a scaled product, or `additive`, w^T tanh(q + k).
         scale: factor of scores (absent: 1 / sqrt(head_dim)).
@@ -145,6 +152,9 @@ class Attention(Mixer):
         qk_norm: norm of queries and keys.
         qk_norm_over: whether `qk_norm` normalizes each head, or all heads together.
         qk_norm_after_rope: whether `qk_norm` is applied after the rotation.
+        keys_as_values: whether the projected keys, before norm and rotation, are also the values.
+        value_norm: norm of the values of each head.
+        value_scale: factor of the values.
         sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
         gate: gate on the output before the output projection (absent: none).
         query_scale: scaling of queries with their position (absent: none).
@@ -162,6 +172,7 @@ class Attention(Mixer):
     num_heads: Heads
     num_kv_heads: Heads | None = None
     head_dim: HeadWidth | None = None
+    v_head_dim: HeadWidth | None = None
     bias: Biases = ProjectionBiases()
     score: Literal["dot", "additive"] = "dot"
     scale: ScoreScale | None = None
@@ -170,6 +181,9 @@ class Attention(Mixer):
     qk_norm: VectorNorm = NoNorm()
     qk_norm_over: Literal["head", "all"] = "head"
     qk_norm_after_rope: Flag = False
+    keys_as_values: Flag = False
+    value_norm: VectorNorm = NoNorm()
+    value_scale: Positive = 1.0
     sinks: Flag = False
     gate: OutputGate | None = None
     query_scale: QueryScale | None = None
@@ -232,6 +246,18 @@ class Attention(Mixer):
             if self.value_embedding is not None:
                 cause = "global projections have no value embedding"
                 invalid("value_embedding", cause, "remove it, or use global_projections: false")
+            if self.keys_as_values:
+                cause = "global projections have values of their own"
+                invalid("keys_as_values", cause, "remove it, or use global_projections: false")
+        return self
+
+    @model_validator(mode="after")
+    def _keys_serve_as_values(self) -> "Attention":
+        if self.keys_as_values and self.bias.v:
+            invalid("bias.v", "with keys_as_values there is no projection to values", "remove it or keys_as_values")
+        if self.keys_as_values and self.v_head_dim not in (None, self.head_dim):
+            cause = f"with keys_as_values each value has the features of its key, and {self.v_head_dim} may differ"
+            invalid("v_head_dim", cause, "remove it or keys_as_values")
         return self
 
     @model_validator(mode="after")
@@ -276,7 +302,10 @@ class Attention(Mixer):
             if source.index is not None:
                 invalid("", "the referenced layer selects keys with an index", "name a layer without an index")
             # with defaults resolved: an absent head_dim may equal a given one
-            ours, theirs = (dict(mixer) | mixer.sizes(width)._asdict() for mixer in (self, source))
+            ours, theirs = (
+                dict(mixer) | mixer.sizes(width)._asdict() | {"v_head_dim": mixer.value_width(width)}
+                for mixer in (self, source)
+            )
             if differing := [name for name in OF_KEYS if ours[name] != theirs[name]]:
                 invalid("", f"{', '.join(differing)} differs from the referenced layer", "make them equal")
 
@@ -316,6 +345,10 @@ class Attention(Mixer):
             invalid("pattern.global_projections", cause, "remove it, or use an encoder")
 
     @property
+    def block_length(self) -> int | None:
+        return self.pattern.block_length
+
+    @property
     def stack_bias(self) -> tuple[RelativeBias, int] | None:
         return (self.position, self.num_heads) if isinstance(self.position, RelativeBias) else None
 
@@ -327,6 +360,10 @@ class Attention(Mixer):
         head_dim = self.head_dim or d_model // self.num_heads
         rotary_dim = (self.position.dim or head_dim) if isinstance(self.position, Rotary) else 0
         return AttentionSizes(self.num_heads, self.num_kv_heads or self.num_heads, head_dim, rotary_dim, d_model)
+
+    def value_width(self, d_model: int) -> int:
+        """Return the features of each head's value, Q."""
+        return self.v_head_dim or self.sizes(d_model).head_dim
 
     def attention_sizes(self, width: int) -> AttentionSizes:
         return self.sizes(width)

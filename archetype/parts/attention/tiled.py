@@ -9,7 +9,7 @@ from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.core import attend_tiles
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.pairs import MaskedPairs
-from archetype.parts.attention.projections import Heads
+from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction
 from archetype.parts.pattern.tiles import Tiles, tiles
 from archetype.roles.pattern import MaskContext
@@ -20,7 +20,7 @@ class TiledPairs(MaskedPairs):
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
-    ) -> Heads:
+    ) -> ValueHeads:
         if keys.positions is not None or context.document_ids is not None:
             return super().attend(q, keys, score, bias, context)
         if is_symbolic(q.shape[2]) or not self.saves_pairs(q.shape[2]):
@@ -43,10 +43,10 @@ class PairsByLength(TiledPairs):
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
-    ) -> Heads:
+    ) -> ValueHeads:
         if keys.positions is not None or context.document_ids is not None or context.num_tokens is None:
             return super().attend(q, keys, score, bias, context)
-        y, lengths = torch.zeros_like(q), context.num_tokens.clamp(min=1)
+        y, lengths = q.new_zeros(*q.shape[:3], keys.v.shape[3]), context.num_tokens.clamp(min=1)
         for length in lengths.unique().tolist():
             batch = (lengths == length).nonzero().flatten()  # indices of the sequences of this length
             queries, k, v = (x.index_select(0, batch)[:, :, :length] for x in (q, keys.k, keys.v))

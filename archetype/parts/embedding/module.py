@@ -61,7 +61,7 @@ class Embedding(nn.Module):
         # order: scale, project first, norm first, positions, types, norm, dropout, project; `spec.Embedding` says who
         # needs which
         if self.num_positions is not None:
-            check_positions_fit(x.shape[1], self.num_positions)
+            check_positions_fit(x.shape[1] if context.is_clean is None else x.shape[1] // 2, self.num_positions)
         if self.scale != 1.0:  # Gemma rounds sqrt(D) to the vectors' type
             x = x * (x.new_tensor(self.scale) if self.round_scale else self.scale)
         if self.project is not None and self.project_first:

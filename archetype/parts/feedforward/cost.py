@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from archetype.cost.formula import Counts, Formula, multiple
+from archetype.cost.formula import Counts, Formula, constant, multiple
 from archetype.cost.registry import FeedForwardCost, cost_of, linear
 from archetype.cost.work import TrainingWork
 from archetype.parts.feedforward import spec
@@ -22,7 +22,9 @@ class MLPCost(FeedForwardCost):
 
     def parameters(self) -> Counts:
         up, down = (self.part.has_bias(name) for name in ("up", "down"))
-        return dict.fromkeys(self.inputs, linear(self.d, self.inner, up)) | {"down": linear(self.inner, self.d, down)}
+        counts = dict.fromkeys(self.inputs, linear(self.d, self.inner, up)) | {"down": linear(self.inner, self.d, down)}
+        trained = self.part.activation.num_parameters
+        return counts | ({"activation": constant(trained)} if trained else {})
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         return dict.fromkeys(self.inputs, (self.d, self.inner)) | {"down": (self.inner, self.d)}

@@ -42,6 +42,7 @@ def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) ->
                 kind="operation",
                 slim=True,
                 gives="" if prefix else "hidden",
+                rows=(f"{prefix}activation",),
             ),
             cell("down", column + 0.5, row + 2, (f"{prefix}act",)),
         ]
@@ -57,6 +58,7 @@ def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) ->
             slim=True,
             kind="operation",
             gives="" if prefix else "hidden",
+            rows=(f"{prefix}activation",),
         ),
         cell("down", column, row + 2, (f"{prefix}act",)),
     ]

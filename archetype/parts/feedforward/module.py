@@ -14,7 +14,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
-from archetype.parts.activation.module import activation, gelu_tanh
+from archetype.parts.activation.module import Function, activation, gelu_tanh
 from archetype.parts.feedforward import spec
 from archetype.weights.linear import Linear
 
@@ -31,6 +31,7 @@ class MLP(nn.Module):
         self.up = Linear(d_model, d_ff, bias=feedforward.has_bias("up"))
         self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
         self.activation = activation(feedforward.activation)
+        self.divides = feedforward.activation.is_fixed  # whether processes may each compute some hidden features
 
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
@@ -52,7 +53,10 @@ class GatedMLP(nn.Module):
         self.gate = Linear(d_model, d_ff, bias=feedforward.has_bias("gate"))
         self.up = Linear(d_model, d_ff, bias=feedforward.has_bias("up"))
         self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
-        self.product = gated_product(feedforward)
+        self.divides = feedforward.activation.is_fixed
+        function = activation(feedforward.activation)
+        self.activation = None if feedforward.activation.is_fixed else function  # a module with parameters
+        self.product = gated_product(feedforward, function)
 
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
@@ -62,12 +66,17 @@ class GatedMLP(nn.Module):
         return y
 
 
-def gated_product(feedforward: spec.GatedMLP) -> Callable[[Kernels, Tensor, Tensor], Tensor]:
-    """Return f(gate) * up. A limit clamps both first, and a unit offset changes it to f(gate) * (1 + up) (gpt-oss)."""
+def gated_product(
+    feedforward: spec.GatedMLP, function: Function | None = None
+) -> Callable[[Kernels, Tensor, Tensor], Tensor]:
+    """Return f(gate) * up, with `function` as f (absent: the function of the specification).
+
+    A limit clamps both first, and a unit offset changes it to f(gate) * (1 + up) (gpt-oss).
+    """
     choice, limit, unit_offset = feedforward.activation, feedforward.limit, feedforward.unit_offset
     if choice.gate_kernel and limit is None and not unit_offset:
         return partial(_gated_product, choice.gate_kernel)
-    return partial(_gated, activation(choice), limit, unit_offset)
+    return partial(_gated, function or activation(choice), limit, unit_offset)
 
 
 def _gated(

@@ -32,7 +32,7 @@ class _Projected(FeedForward):
 
     Attributes:
         d_ff: hidden width, F: an integer or {kind: eight_thirds}.
-        activation: name of the activation, or {kind: swish, beta: ...}.
+        activation: name of the activation, or {kind: swish, beta: ...}; xielu and poly_norm have trained parameters.
         bias: whether the projections have a bias.
         down_bias: whether the down projection has a bias (absent: same as `bias`).
     """

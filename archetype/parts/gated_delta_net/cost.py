@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from archetype.cost.chunks import Chunks, chunk_activations, without_zero
+from archetype.cost.chunks import Chunks, chunk_activations, halved_chunk_activations, without_zero
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
 from archetype.cost.work import FLOAT32, TrainingWork, Work
@@ -23,13 +23,26 @@ class GatedDeltaNetCost(MixerCost):
         self.v_dim = symbol("Q", part.v_head_dim, part)
         self.keys, self.values = symbol("K", part.key_heads, part) * self.head_dim, self.heads * self.v_dim
         self.channels = 2 * self.keys + self.values
-        widths = {"q": self.keys, "k": self.keys, "v": self.values, "gate": self.values, "a": self.heads}
-        self.projections = {**{name: (d, width) for name, width in widths.items()}, "b": (d, self.heads)}
+        decays = {"head": self.heads, "channel": self.heads * self.head_dim, "none": None}[part.decay]
+        self.decays = decays
+        narrow = {"gate": part.gate_rank, "a": part.decay_rank}
+        widths = {"q": self.keys, "k": self.keys, "v": self.values, "gate": self.values, "a": decays, "b": self.heads}
+        self.projections: dict[str, tuple[Formula, Formula]] = {}
+        for name, width in widths.items():
+            if width is None:
+                continue
+            if (size := narrow.get(name)) is None:
+                self.projections[name] = d, width
+            else:
+                rank = symbol("r", size, part)
+                self.projections |= {f"{name}_down": (d, rank), f"{name}_up": (rank, width)}
         self.projections |= {"conv": (symbol("c", part.conv_kernel, part), self.channels), "o": (self.values, d)}
 
     def parameters(self) -> Counts:
         counts = {name: linear(*sizes) for name, sizes in self.projections.items()}
-        return counts | {"dt_bias": self.heads, "A_log": self.heads, "norm": self.v_dim}
+        if self.decays is not None:
+            counts |= {"dt_bias": self.decays, "A_log": self.heads}
+        return counts | {"norm": self.v_dim}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
@@ -37,9 +50,11 @@ class GatedDeltaNetCost(MixerCost):
     def flops(self, work: Work) -> Counts:
         rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
         counts = {name: 2 * work.tokens * inputs * outputs for name, (inputs, outputs) in self.projections.items()}
+        # keys with keys, and keys with queries; with decays of channels only with those of earlier positions
+        pairs = symbol("A_e", chunks.earlier) if self.part.decay == "channel" else chunks.pairs
         return counts | without_zero(
             {
-                "scores": 2 * rows * chunks.pairs * self.heads * self.head_dim,
+                "scores": 2 * rows * pairs * self.heads * self.head_dim,
                 "mixture": rows * chunks.pairs * self.values,
                 "memory": rows * chunks.memory_products(3, 2) * self.head_dim * self.values,
             }
@@ -53,9 +68,14 @@ class GatedDeltaNetCost(MixerCost):
         # the input, every step between the projections, and the chunks; the rule runs in float32
         part, heads, channels, values = self.part, self.part.num_heads, self.channels.value, self.values.value
         keys = heads * part.head_dim
-        steps = (3 * channels + 3 * values) * work.itemsize
+        steps = (3 * channels + 3 * values + (part.gate_rank or 0) + (part.decay_rank or 0)) * work.itemsize
         copies = 2 * (part.key_heads < heads)  # queries and keys are repeated for the heads they serve
-        exact = (2 * self.keys.value + (1 + copies) * keys + 6 * values + 6 * heads) * FLOAT32
+        by_channel = part.decay == "channel"
+        own = copies if by_channel else 1 + copies
+        exact = (2 * self.keys.value + own * keys + 6 * values + 4 * heads + 2 * part.decays) * FLOAT32
         padding = (part.conv_kernel - 1) * channels * work.itemsize
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
-        return saved + chunk_activations(work, part.chunk_size, 2 * heads, values * part.head_dim)
+        memory = values * part.head_dim
+        if by_channel:
+            return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=2)
+        return saved + chunk_activations(work, part.chunk_size, 2 * heads, memory, pairs=3 if part.decays else 2)

@@ -1,26 +1,36 @@
 """Infer a gated delta network of an unregistered family from names and shapes of its tensors."""
 
+from math import prod
+from typing import Any
+
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
-from archetype.parts.mamba.infer import PARAMETERS, PREFIX, check_activation
+from archetype.parts.mamba.infer import PREFIX, check_activation
 from archetype.roles.checkpoint import CheckpointMixer, FusedOrder, Joint, MixerReader, NameTable
 from archetype.spec.registry import provides
 
+# Kimi delta attention has the names of attention; transformers keeps the decay's tensors in a module of their own.
+OWN = r"(?:\w+\.)*?(?:mamba|mixer|linear_attn|self_attn|attention)\.(?:forget_gate\.)?"
 NAMES: NameTable = (
     (rf"{PREFIX}in_proj_qkvz", "qkvz"),
     (rf"{PREFIX}in_proj_ba", "ba"),
     (rf"{PREFIX}in_proj_qkv", "qkv"),
     (rf"{PREFIX}in_proj", "qkvzba"),
-    *((rf"{PREFIX}{name}_proj", name) for name in "qkvab"),
-    (rf"{PREFIX}(?:in_proj_z|g_proj)", "gate"),
+    *((rf"{OWN}{name}_proj", name) for name in "qkvab"),
+    *((rf"{OWN}{theirs}_proj", ours) for theirs, ours in (("f_a", "a_down"), ("f_b", "a_up"), ("f", "a"))),
+    *((rf"{OWN}{theirs}_proj", ours) for theirs, ours in (("g_a", "gate_down"), ("g_b", "gate_up"))),
+    (rf"{OWN}(?:in_proj_z|g_proj)", "gate"),
     (rf"{PREFIX}in_proj_a", "a"),
     (rf"{PREFIX}in_proj_b", "b"),
-    (rf"{PREFIX}conv1d", "conv"),
-    *((rf"{PREFIX}{name}_conv1d", f"{name}_conv") for name in "qkv"),
-    (rf"{PREFIX}(?:o_|out_)?norm", "norm"),
-    (rf"{PREFIX}(?:out_proj|o_proj)", "o"),
+    (rf"{OWN}conv1d", "conv"),
+    *((rf"{OWN}{name}_conv1d", f"{name}_conv") for name in "qkv"),
+    (rf"{OWN}(?:o_|out_)?norm", "norm"),
+    (rf"{OWN}(?:out_proj|o_proj|dense)", "o"),
 )
+STEPS: NameTable = tuple((rf"{OWN}{name}", name) for name in ("A_log", "dt_bias"))
 JOINT = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
 JOINT["qkvzba"] = (*JOINT["qkvz"], *JOINT["ba"])  # of Lara
+BOUNDS = ("kda_lower_bound", "linear_lower_bound")  # of the logarithm of a decay
+SIZES = {"full_attn_layers", "kda_layers", "head_dim", "num_heads", "short_conv_kernel_size"}  # shown by tensors
 CONVOLUTIONS = ("q_conv", "k_conv", "v_conv")  # whose channels are in this order in one convolution
 PARTS = ("qkv_per_head", "qkv"), ("qkv", "qkv_per_head")  # orders with a gate, and without
 
@@ -28,23 +38,46 @@ PARTS = ("qkv_per_head", "qkv"), ("qkv", "qkv_per_head")  # orders with a gate, 
 def read(tensors: CheckpointMixer) -> GatedDeltaNet:
     """Read sizes from the rates, the norm and the convolution, and the number of key heads from config.json."""
     check_activation(tensors)
-    (num_heads,), (v_head_dim,) = tensors.shape("A_log"), tensors.shape("norm.weight")
+    num_heads, (v_head_dim,) = prod(tensors.shape("A_log")), tensors.shape("norm.weight")
     channels, kernel = _convolution(tensors)
     for path in JOINT.keys() & {name.removesuffix(".weight") for name in tensors.shapes}:
         _fused_order(tensors, path)
+    (decays,) = tensors.shape("dt_bias")
+    by_channel = decays != num_heads
     # of the convolution's 2 K P + H Q channels, K is the size that no shape gives
-    key_heads = _key_heads(tensors, num_heads)
-    if (channels - num_heads * v_head_dim) % (2 * key_heads):
+    key_heads = num_heads if by_channel else _key_heads(tensors, num_heads)
+    head_dim = (channels - num_heads * v_head_dim) // (2 * key_heads)
+    if (channels - num_heads * v_head_dim) % (2 * key_heads) or decays not in (num_heads, num_heads * head_dim):
         raise tensors.missing(f"a convolution over {channels} channels, which do not fit {key_heads} key heads")
+    fields = _of_channels(tensors) if by_channel else {}
     return GatedDeltaNet(
         num_heads=num_heads,
         num_key_heads=None if key_heads == num_heads else key_heads,
-        head_dim=(channels - num_heads * v_head_dim) // (2 * key_heads),
+        head_dim=head_dim,
         v_head_dim=v_head_dim,
         conv_kernel=kernel,
         negative_eigenvalues=tensors.config.flag("linear_allow_neg_eigval", False),
         eps=tensors.quirks.mixer_eps or tensors.eps,
+        **fields,
     )
+
+
+def _of_channels(tensors: CheckpointMixer) -> dict[str, Any]:
+    # Kimi Linear; Ling 3.0 and GLM 5.3 bound the decay
+    tensors.assume("gate", "sigmoid", "as all classes with a decay of each channel have it")
+    if (section := tensors.config.section("linear_attn_config")) is not None:
+        for other in section.values.keys() - SIZES:
+            raise tensors.missing(f"linear attention with the key {other}")
+    config, key = tensors.config, next((key for key in BOUNDS if tensors.config.get(key) is not None), None)
+    bound = None if key is None or not config.flag("kda_safe_gate", True) else config.get(key)
+    if bound is not None and not (isinstance(bound, int | float) and bound < 0):
+        raise config.error(str(key), f"{bound!r} is not a negative logarithm", "fix the file")
+    ranks = {
+        field: tensors.sides(f"{name}_down.weight")[0]
+        for field, name in (("decay_rank", "a"), ("gate_rank", "gate"))
+        if f"{name}_down.weight" in tensors.shapes
+    }
+    return {"decay": "channel", "gate": "sigmoid", "decay_bound": None if bound is None else float(bound), **ranks}
 
 
 def _key_heads(tensors: CheckpointMixer, num_heads: int) -> int:
@@ -87,5 +120,7 @@ def _fused_order(tensors: CheckpointMixer, path: str) -> FusedOrder:
 
 
 provides("infer", GatedDeltaNet)(
-    MixerReader(NAMES, read, sign=(r"linear_attn\.A_log", 1), parameters=PARAMETERS, joint=_joint)
+    MixerReader(
+        NAMES, read, sign=(r"linear_attn\.A_log|(self_attn|attention)\.dt_bias", 1), parameters=STEPS, joint=_joint
+    )
 )

@@ -1,5 +1,6 @@
 """Gated delta networks: linear attention whose memory decays and is corrected by each token."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -7,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.nn.cache import LayerState
-from archetype.nn.chunks import delta_rule_chunk, read_chunks
+from archetype.nn.chunks import linear_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
 from archetype.nn.place import Place
@@ -16,41 +17,50 @@ from archetype.parts.gated_delta_net import spec
 from archetype.parts.mamba.module import draw_steps
 from archetype.weights.linear import Linear
 
+GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": nn.functional.silu, "sigmoid": torch.sigmoid}
+
 
 class HeadNorm(nn.Module):
-    """norm(y) silu(z), with each head normalized separately (Yang 2024b, section 3.4)."""
+    """norm(y) gate(z), with each head normalized separately (Yang 2024b, section 3.4)."""
 
-    def __init__(self, features: int, eps: float) -> None:
+    def __init__(self, features: int, eps: float, gate: str) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.gate = eps, GATES[gate]
         self.weight = nn.Parameter(torch.empty(features))
 
     def forward(self, y: Float[Tensor, "B T H Q"], z: Float[Tensor, "B T H Q"]) -> Float[Tensor, "B T H Q"]:
         normed = self.weight * nn.functional.rms_norm(y, y.shape[-1:], None, self.eps).to(z.dtype)
-        return (normed * nn.functional.silu(z.to(y.dtype))).to(z.dtype)
+        return (normed * self.gate(z.to(y.dtype))).to(z.dtype)
 
 
 @module_for(spec.GatedDeltaNet)
 class GatedDeltaNet(nn.Module):
     """o(norm(delta_rule(q, k, v)) * silu(gate(x))), [q, k, v] = silu(conv([q(x), k(x), v(x)])) (Yang 2024b).
 
-    The decay is exp(-exp(A_log) softplus(a(x) + dt_bias)), the rate sigmoid(b(x)). Computed in at least float32.
+    The decay is exp(-exp(A_log) softplus(a(x) + dt_bias)), or exp(bound sigmoid(exp(A_log) (a(x) + dt_bias))), the rate
+    sigmoid(b(x)). Computed in at least float32. Projections of low rank are a_up(a_down(x)) and gate_up(gate_down(x)).
     """
 
     parameter_roles: ClassVar = {"A_log": "vector"}  # rates, which weight decay must not shrink
-    probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H", "rate": "B T H"}
+    probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H *dims", "rate": "B T H"}
 
     def __init__(self, mixer: spec.GatedDeltaNet, place: Place) -> None:
         super().__init__()
         self.spec, self.layer = mixer, place.layer
         keys, values = mixer.key_heads * mixer.head_dim, mixer.num_heads * mixer.v_head_dim
         self.widths = keys, keys, values
-        self.q, self.k, self.v, self.gate, self.a, self.b = (
-            Linear(place.d_model, width, bias=False) for width in (*self.widths, values, *2 * (mixer.num_heads,))
-        )
+        plain = dict(zip("qkv", self.widths, strict=True))
+        for name, width in {**plain, "gate": values, "a": mixer.decays, "b": mixer.num_heads}.items():
+            rank = {"gate": mixer.gate_rank, "a": mixer.decay_rank}.get(name)
+            if rank is not None:
+                self.add_module(f"{name}_down", Linear(place.d_model, rank, bias=False))
+                self.add_module(f"{name}_up", Linear(rank, width, bias=False))
+            elif width:
+                self.add_module(name, Linear(place.d_model, width, bias=False))
         self.conv = CausalConvolution(mixer.conv_channels, mixer.conv_kernel, bias=False)
-        self.dt_bias, self.A_log = (nn.Parameter(torch.empty(mixer.num_heads)) for _ in range(2))
-        self.norm = HeadNorm(mixer.v_head_dim, mixer.eps)
+        if mixer.decays:
+            self.dt_bias, self.A_log = (nn.Parameter(torch.empty(size)) for size in (mixer.decays, mixer.num_heads))
+        self.norm = HeadNorm(mixer.v_head_dim, mixer.eps, mixer.gate)
         self.o = Linear(values, place.d_model, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
@@ -74,24 +84,44 @@ class GatedDeltaNet(nn.Module):
         # (B, channels, W), (B, H, P, Q)
         conv, memory = before.conv, before.memory
         # one depthwise convolution over the channels of q, k and v
-        u, conv = self.conv.convolve(torch.cat((self.q(x), self.k(x), self.v(x)), dim=-1), context, conv)
+        u, conv = self.conv.convolve(torch.cat([self._projected(name, x) for name in "qkv"], dim=-1), context, conv)
         heads = mixer.key_heads, mixer.key_heads, mixer.num_heads
         parts = nn.functional.silu(u).to(exact).split(self.widths, dim=-1)
         # (B, T, K, P), (B, T, K, P), (B, T, H, Q)
         q, k, v = (part.unflatten(-1, (num_heads, -1)) for part, num_heads in zip(parts, heads, strict=True))
         # unit-length queries and keys
         q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (q, k))
-        # log of the decay a_t, and rate b_t: (B, T, H) each
-        a = -self.A_log.to(exact).exp() * nn.functional.softplus(self.a(x).to(exact) + self.dt_bias.to(exact))
+        # log of the decay a_t, (B, T, H) or (B, T, H, P), and rate b_t, (B, T, H)
+        a = self._log_decay(x, exact)
         # 1 - b_t |k_t|^2 is an eigenvalue of the update: rates up to 2 make it negative
-        b = self.b(x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
+        b = self._projected("b", x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
         if context.valid is not None:  # padding: no decay and no correction
-            a, b = (part.masked_fill(~context.valid[..., None], 0.0) for part in (a, b))
+            padding = ~context.valid[..., None]
+            a, b = a.masked_fill(padding.view(*padding.shape, *(1,) * (a.dim() - 3)), 0.0), b.masked_fill(padding, 0.0)
         q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
         a, b = context.probe(self, "log_decay", a), context.probe(self, "rate", b)
         inputs = q * mixer.head_dim**-0.5, k, v, a, b
-        y, memory = read_chunks(delta_rule_chunk, mixer.chunk_size, memory.to(exact), *inputs)  # y: (B, T, H, Q)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, memory.to(exact), *inputs)  # y: (B, T, H, Q)
         state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
         # gate as (B, T, H, Q); the heads are joined to (B, T, H Q)
-        z: Tensor = self.o(self.norm(y, self.gate(x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
+        z: Tensor = self.o(self.norm(y, self._projected("gate", x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
         return z
+
+    def _projected(self, name: str, x: Vectors) -> Float[Tensor, "B T F"]:
+        y: Tensor
+        if name in self._modules:
+            y = self.get_submodule(name)(x)
+        else:  # of low rank
+            y = self.get_submodule(f"{name}_up")(self.get_submodule(f"{name}_down")(x))
+        return y
+
+    def _log_decay(self, x: Vectors, exact: torch.dtype) -> Float[Tensor, "B T H *dims"]:
+        mixer = self.spec
+        if not mixer.decays:
+            return torch.zeros(*x.shape[:2], mixer.num_heads, dtype=exact, device=x.device)
+        steps, rates = self._projected("a", x).to(exact) + self.dt_bias.to(exact), self.A_log.to(exact).exp()
+        if mixer.decay == "channel":
+            steps, rates = steps.unflatten(-1, (mixer.num_heads, -1)), rates[:, None]  # (B, T, H, P), (H, 1)
+        if mixer.decay_bound is not None:
+            return mixer.decay_bound * torch.sigmoid(rates * steps)
+        return -rates * nn.functional.softplus(steps)

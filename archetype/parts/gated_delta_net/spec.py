@@ -1,17 +1,19 @@
 """Gated delta networks: linear attention whose memory decays and is corrected by each token."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from archetype.roles.mixer import Mixer
-from archetype.spec.base import Flag, Positive, Size
+from archetype.spec.base import MAX_FLOAT, Flag, Positive, Size
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 
 __all__ = ["GatedDeltaNet"]
+
+Negative = Annotated[float, Field(strict=True, ge=-MAX_FLOAT, lt=0, allow_inf_nan=False)]
 
 
 @part
@@ -21,7 +23,8 @@ class GatedDeltaNet(Mixer):
     Queries, keys and values pass through a convolution; queries and keys have unit length. A key head serves
     `num_heads` / `num_key_heads` value heads. The decay a_t and the rate b_t, between 0 and 1, depend on the token;
     with `negative_eigenvalues` the rate reaches 2 (Grazzi 2024). A gated norm with `eps` follows. Sequences are
-    processed in chunks of `chunk_size` tokens, which does not change the result.
+    processed in chunks of `chunk_size` tokens, which does not change the result. With a decay of each channel, each row
+    of the memory has its own a_t (Kimi delta attention, Kimi Team 2025); without a decay it is DeltaNet (Yang 2024).
 
     Attributes:
         num_heads: number of value heads, H.
@@ -31,6 +34,11 @@ class GatedDeltaNet(Mixer):
         conv_kernel: kernel size of the convolution in positions.
         chunk_size: tokens per chunk.
         negative_eigenvalues: whether the rate b_t ranges from 0 to 2 instead of 0 to 1.
+        decay: what has a decay of its own: each head, each channel of a head's key, or none (no decay).
+        decay_rank: rank of the projection to the decays of channels (absent: a full matrix).
+        decay_bound: lower bound of the logarithm of a_t, which is this times a sigmoid (absent: none, and a softplus).
+        gate: activation of the gate on the normed output.
+        gate_rank: rank of the projection to the gate (absent: a full matrix).
         eps: epsilon of the gated norm, added to the mean square.
     """
 
@@ -47,14 +55,28 @@ class GatedDeltaNet(Mixer):
     conv_kernel: Size = 4
     chunk_size: Size = 64
     negative_eigenvalues: Flag = False
+    decay: Literal["head", "channel", "none"] = "head"
+    decay_rank: HeadWidth | None = None
+    decay_bound: Negative | None = None
+    gate: Literal["silu", "sigmoid"] = "silu"
+    gate_rank: HeadWidth | None = None
     eps: Positive = 1e-6
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> "GatedDeltaNet":
+    def _fields_agree(self) -> "GatedDeltaNet":
         if self.num_heads % self.key_heads:
             cause = f"{self.key_heads} does not divide num_heads {self.num_heads}"
             invalid("num_key_heads", cause, "use a divisor of num_heads")
+        if self.decay_rank is not None and self.decay != "channel":
+            invalid("decay_rank", "is the rank of a decay for each channel", "use decay: channel, or remove it")
+        if self.decay_bound is not None and self.decay == "none":
+            invalid("decay_bound", "bounds a decay, and there is none", "remove it")
         return self
+
+    @property
+    def decays(self) -> int:
+        # of a token
+        return {"head": self.num_heads, "channel": self.num_heads * self.head_dim, "none": 0}[self.decay]
 
     @property
     def key_heads(self) -> int:

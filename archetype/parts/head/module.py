@@ -60,6 +60,10 @@ class MaskedLanguageModelHead(LanguageModelHead):
         self, head: spec.MaskedLanguageModelHead | spec.MaskedLogitsHead, vocab_size: int, d_model: int
     ) -> None:
         super().__init__(head.as_language_model_head, vocab_size, d_model)
+        self.shifted = head.is_shifted
+
+    def features(self, x: Vectors) -> Float[Tensor, "B T D_e"]:
+        return super().features(torch.cat((x[:, :1], x[:, :-1]), dim=1) if self.shifted else x)
 
 
 @module_for(spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)

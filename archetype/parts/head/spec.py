@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from archetype.parts.activation.spec import GELU
 from archetype.parts.norm.spec import NoNorm
-from archetype.roles.activation import AnyActivation
+from archetype.roles.activation import FixedActivation
 from archetype.roles.head import Head
 from archetype.roles.norm import AnyNorm
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec
@@ -33,7 +33,7 @@ class HeadTransform(Spec):
         bias: whether the layer has a bias.
     """
 
-    activation: AnyActivation = GELU()
+    activation: FixedActivation = GELU()
     norm: AnyNorm = NoNorm()
     width: Width | None = None
     bias: Flag = True
@@ -87,7 +87,7 @@ class MaskedLanguageModelHead(Head):
     predicts_masked: ClassVar[bool] = True
     is_product: ClassVar[bool] = True
     kind: Literal["masked_language_model"] = "masked_language_model"
-    activation: AnyActivation = GELU()
+    activation: FixedActivation = GELU()
     norm: AnyNorm = NoNorm()
     width: Width | None = None
     tied: Flag = True
@@ -115,6 +115,8 @@ class MaskedLogitsHead(Head):
     Attributes:
         tied: whether the logits use the embedding's table.
         bias: whether the logits have a bias.
+        shifted: whether the logits of a token come from the vector before it, as in a decoder (Dream; Ye 2025). The
+            first token's come from its own vector.
     """
 
     predicts_masked: ClassVar[bool] = True
@@ -122,10 +124,15 @@ class MaskedLogitsHead(Head):
     kind: Literal["masked_logits"] = "masked_logits"
     tied: Flag = False
     bias: Flag = False
+    shifted: Flag = False
 
     @property
     def shares_table(self) -> bool:
         return self.tied
+
+    @property
+    def is_shifted(self) -> bool:
+        return self.shifted
 
     @property
     def as_language_model_head(self) -> LanguageModelHead:

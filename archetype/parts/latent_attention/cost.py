@@ -35,6 +35,8 @@ class LatentAttentionCost(MixerCost):
             "kv_up": Linear(self.latent, self.heads * (self.nope + self.value)),
             "o": Linear(self.heads * self.value, d, bias),
         }
+        if part.gate is not None:
+            self.projections["gate"] = Linear(d, self.heads * self.value if part.gate.per == "feature" else self.heads)
         self.index = None if part.index is None else SelectionCost.of(part.index, d, self.rank or d)
 
     @property
@@ -48,6 +50,7 @@ class LatentAttentionCost(MixerCost):
             if name in ("q_down", "kv_down"):
                 rank = self.latent if name == "kv_down" else projection.outputs
                 counts[name.replace("down", "norm")] = NormCost.of(self.part.norm, rank).parameters()
+        counts |= {"sinks": self.heads} if self.part.sinks else {}
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
@@ -90,6 +93,13 @@ class LatentAttentionCost(MixerCost):
             saved += self.index.saved_activations(work) + self.index.saved_mask(work)
         for rank in filter(None, (self.latent, self.rank)):
             saved += NormCost.of(part.norm, rank).saved_activations(tokens) + work.input_bytes(rank.value)
+        if gate := self.projections.get("gate"):  # the gate, and the heads that it multiplies
+            saved += tokens * (gate.outputs.value + part.num_heads * part.v_head_dim) * work.itemsize
+        if part.sinks:  # scores as explicit products: their inputs, the weights twice, and those of the sinks
+            features = 2 * (part.head_dim + part.v_head_dim) * work.itemsize
+            pairs = work.length * (2 * FLOAT32 + (work.itemsize if work.itemsize == 2 or part.dropout else 0))
+            mask = work.length**2 if work.causal else 0
+            return saved + tokens * part.num_heads * (features + pairs + FLOAT32) + mask
         # the kernel needs queries, keys, values and result of one width
         width = max(part.head_dim, part.v_head_dim)
         if part.dropout:  # not supported by the kernel: explicit products in float32

@@ -11,8 +11,10 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
         Cell("kv_down", 1, 0, (X,), 2),
         Cell("kv_norm", 2, 1, ("kv_down",), kind="norm", slim=True, label="norm"),
         Cell("kv_up", 2, 2, ("kv_norm",)),
-        Cell("rope_k", 1, 3, ("kv_down",), label="rotate k", kind="position", slim=True, gives="k_rope"),
     ]
+    rotates = not part.position.is_absent
+    if rotates:
+        cells.append(Cell("rope_k", 1, 3, ("kv_down",), label="rotate k", kind="position", slim=True, gives="k_rope"))
     if isinstance(part.query, LowRankQuery):
         cells += [
             Cell("q_down", 0, 0, (X,)),
@@ -28,19 +30,27 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
         index = selection_inside(part.index, modules, queries, 3.5, above)
         row = max(row, 1 + max(cell.row for cell in index.cells))
     chosen = (index.output,) if index.output else ()
+    inputs = ("rope_q", "rope_k", "kv_up", *chosen) if rotates else (query, "kv_down", "kv_up", *chosen)
+    if rotates:
+        cells.append(Cell("rope_q", 0, 3, (query,), label="rotate q", kind="position", slim=True, gives="q_rope"))
     cells += [
-        Cell("rope_q", 0, 3, (query,), label="rotate q", kind="position", slim=True, gives="q_rope"),
         Cell(
             "scores",
             0,
             row,
-            ("rope_q", "rope_k", "kv_up", *chosen),
+            inputs,
             3,
             "softmax(q kᵀ) v",
-            ("scores", "mixture"),
+            ("scores", "mixture", "sinks"),
             shape="(B, H, T, S)",
             gives="weights",
         ),
-        Cell("o", 1, row + 1, ("scores",)),
     ]
+    last = "scores"
+    if part.gate is not None:
+        cells.append(Cell("gate", 3, 0, (X,)))
+        label = f"× {part.gate.activation}(gate)"
+        cells.append(Cell("gated", 0, row + 1, (last, "gate"), 4, label, slim=True, kind="operation", gives="o.in"))
+        last, row = "gated", row + 1
+    cells.append(Cell("o", 1, row + 1, (last,)))
     return Inside((*cells, *index.cells), "o", index.groups)

@@ -1,12 +1,14 @@
 """Infer latent attention of an unregistered family from names and shapes of its tensors."""
 
-from archetype.parts.attention.infer import HEAD_DIM, PREFIX, num_heads
+from archetype.parts.attention.infer import GATE_ACTIVATION, HEAD_DIM, PREFIX, num_heads, query_scale
 from archetype.parts.attention.infer import NAMES as ATTENTION_NAMES
+from archetype.parts.attention.spec import OutputGate
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery, Query
 from archetype.parts.lightning_index.spec import LightningIndex
 from archetype.parts.position.frequencies import yarn_score_scale
-from archetype.parts.position.spec import Rotary
+from archetype.parts.position.spec import NoPosition, Rotary
 from archetype.roles.checkpoint import CheckpointMixer, MixerReader, NameTable
+from archetype.roles.position import MixerPosition
 from archetype.spec.registry import provides
 
 NAMES: NameTable = (
@@ -33,18 +35,21 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     heads = num_heads(tensors)
     latent_rank = tensors.sides("kv_up.weight")[1]
     rope_dim = tensors.sides("kv_down.weight")[0] - latent_rank
-    if (stated := tensors.size(HEAD_DIM)) not in (None, rope_dim) and not tensors.quirks.head_dim_replaced:
-        raise tensors.missing(f"latent attention that rotates {rope_dim} features, where a key says {stated}")
     v_dim = tensors.sides("o.weight")[1] // heads
     nope_dim = tensors.sides("kv_up.weight")[0] // heads - v_dim
     if min(rope_dim, v_dim, nope_dim) < 1:
         raise tensors.missing(f"latent attention with {heads} heads and the shapes of its tensors")
+    whole = nope_dim + rope_dim if tensors.quirks.share_is_of_head else rope_dim
+    ignores = tensors.quirks.head_dim_replaced or tensors.quirks.unrotated
+    if (stated := tensors.size(HEAD_DIM)) not in (None, whole) and not ignores:
+        raise tensors.missing(f"latent attention that rotates {rope_dim} features, where a key says {stated}")
     tensors.settle("latent_order", ("nope_rope",), "no file says which features of a head rotate")
     query: Query = DirectQuery()
     if "q_down.weight" in tensors.shapes:
         query = LowRankQuery(rank=tensors.sides("q_down.weight")[0])
-    position = tensors.rotary(rope_dim)
-    assert isinstance(position, Rotary)
+    position: MixerPosition = NoPosition()
+    if not tensors.quirks.unrotated:
+        position = tensors.rotary(rope_dim, nope_dim + rope_dim)
     return LatentAttention(
         num_heads=heads,
         query=query,
@@ -54,12 +59,25 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         v_head_dim=v_dim,
         position=position,
         bias="o.bias" in tensors.shapes,
-        scale=yarn_score_scale(nope_dim + rope_dim, position.scaling),
+        scale=yarn_score_scale(nope_dim + rope_dim, position.scaling) if isinstance(position, Rotary) else None,
+        sinks="sinks" in tensors.shapes,
+        gate=_gate(tensors, heads, v_dim),
+        query_scale=query_scale(tensors, rotates=True),
         index=_index(tensors, position, rope_dim),
     )
 
 
-def _index(tensors: CheckpointMixer, position: Rotary, rope_dim: int) -> LightningIndex | None:
+def _gate(tensors: CheckpointMixer, heads: int, v_dim: int) -> OutputGate | None:
+    if "gate.weight" not in tensors.shapes:
+        return None
+    rows = tensors.sides("gate.weight")[0]
+    if rows not in (heads, heads * v_dim):
+        raise tensors.missing(f"a gate with {rows} rows for {heads} heads of {v_dim} features")
+    activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), GATE_ACTIVATION)
+    return OutputGate(per="head" if rows == heads else "feature", activation=activation)
+
+
+def _index(tensors: CheckpointMixer, position: MixerPosition, rope_dim: int) -> LightningIndex | None:
     # DeepSeek-V3.2; its first `rope_dim` features rotate by the angles of the attention, possibly in other pairs
     distance, kind = _distance(tensors), tensors.entry("layer_types")
     has_tensors = any(param.startswith("index.") for param in tensors.shapes)
@@ -69,6 +87,8 @@ def _index(tensors: CheckpointMixer, position: Rotary, rope_dim: int) -> Lightni
         raise tensors.missing(f"an index in a layer of the kind {kind!r}")
     if distance and has_tensors:
         raise tensors.missing("an index in a layer that shares the index of another")
+    if not isinstance(position, Rotary):
+        raise tensors.missing("an index of latent attention without rotary positions")
     top_k, num_heads, head_dim = (tensors.size((key,)) for key in ("index_topk", "index_n_heads", "index_head_dim"))
     if has_tensors:
         shape = tensors.sides("index.weights.weight")[0], tensors.sides("index.k.weight")[0]

@@ -5,7 +5,7 @@ import torch
 from archetype.nn.inspect import AttentionSteps, PartTrace, Shown
 from archetype.parts.attention.inspect import attention_steps, padding_mask
 from archetype.parts.latent_attention.spec import LatentAttention
-from archetype.parts.pattern.scores import ScoreFunction, causal_pairs
+from archetype.parts.pattern.scores import causal_pairs
 from archetype.spec.registry import provides
 
 
@@ -16,7 +16,7 @@ def attention(part: PartTrace) -> AttentionSteps:
     k, v = module.keys_and_values((activations["latent"], activations["k_rope"]))
     positions = context.shared_positions
     mask = causal_pairs(positions, positions) if module.causal else padding_mask(context.num_tokens, k)
-    return attention_steps(ScoreFunction(module.scale), q, k, v, activations.get("index.chosen", mask))
+    return attention_steps(module.score_function, q, k, v, activations.get("index.chosen", mask))
 
 
 provides("inspect", LatentAttention)(Shown(attention=attention))

@@ -17,11 +17,13 @@ from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import EVERY_KEY, build_selection, gather_chosen, indexed, learn, without_index
 from archetype.nn.shared_rows import SharedRows
 from archetype.parts.attention.core import attend, attention_weights
+from archetype.parts.attention.projections import gated, scaled_by_position
 from archetype.parts.latent_attention import spec
 from archetype.parts.pattern.scores import MASKED, ScoreFunction, causal_pairs, present_keys
 from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.module import Rotary
+from archetype.parts.position.spec import Rotary as RotarySpec
 from archetype.roles.pattern import MaskContext, pattern_rule
 from archetype.weights.linear import Linear, matrix_of
 
@@ -67,8 +69,17 @@ class LatentAttention(KeepsKeys, nn.Module):
         self.kv_norm = build_norm(mixer.norm, latent)
         self.kv_up = nn.Linear(latent, heads * (mixer.qk_nope_head_dim + mixer.v_head_dim), bias=False)
         self.o = Linear(heads * mixer.v_head_dim, d_model, bias=mixer.bias)
-        self.rotary = Rotary(mixer.position, mixer.sizes)
+        self.rotary = Rotary(mixer.position, mixer.sizes) if isinstance(mixer.position, RotarySpec) else None
+        self.sinks = nn.Parameter(torch.empty(heads)) if mixer.sinks else None
+        self.gate: nn.Linear | None = None
+        if mixer.gate is not None:
+            self.gate = Linear(d_model, heads * (mixer.v_head_dim if mixer.gate.per == "feature" else 1), bias=False)
         self.index = build_selection(mixer.index, place, mixer.query_features(d_model))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        if name == "sinks":
+            tensor.zero_()
+        return name == "sinks"
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         """Return empty latents and rotated keys for `capacity` positions: C + R values each."""
@@ -87,6 +98,7 @@ class LatentAttention(KeepsKeys, nn.Module):
             y = self.attend_to_cache(queries, latents, x, inputs, context, cache)
         else:
             y = self.attend_within(queries, latents, x, inputs, context)
+        y = y if self.gate is None else gated(y, self.gate(x), self.spec.gate)
         z: Tensor = self.o(context.probe(self, "heads", y).transpose(1, 2).flatten(2))
         return z
 
@@ -117,7 +129,7 @@ class LatentAttention(KeepsKeys, nn.Module):
         allowed = allowed if choice.keys is None else choice.keys
 
         def weights() -> Tensor:
-            keys, score = self.keys_and_values(latents)[0], ScoreFunction(self.scale)
+            keys, score = self.keys_and_values(latents)[0], self.score_function.without_dropout
             causal = self.causal and allowed is None
             return attention_weights(torch.cat(queries, dim=-1), keys, score, allowed, causal)
 
@@ -167,13 +179,14 @@ class LatentAttention(KeepsKeys, nn.Module):
         q = self.q(inputs) if self._is_direct else self.q_up(inputs)
         heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)  # (B, H, T, P + R)
         plain, turned = heads.split((self.spec.qk_nope_head_dim, self.spec.qk_rope_head_dim), dim=-1)
-        turned = self.rotary(turned, context.positions, context)
+        turned = turned if self.rotary is None else self.rotary(turned, context.positions, context)
+        plain, turned = (scaled_by_position(part, context.positions, self.spec.query_scale) for part in (plain, turned))
         return context.probe(self, "q_nope", plain), context.probe(self, "q_rope", turned)  # (B, H, T, P), (B, H, T, R)
 
     def _latents(self, x: Vectors, context: ForwardContext) -> Latents:
         # one projection, then two vectors as a single head: (B, 1, T, C) and (B, 1, T, R)
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
-        key = self.rotary(key, context.positions, context)
+        key = key if self.rotary is None else self.rotary(key, context.positions, context)
         return context.probe(self, "latent", self.kv_norm(latent)), context.probe(self, "k_rope", key)
 
     def _allowed(self, context: ForwardContext, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
@@ -188,11 +201,8 @@ class LatentAttention(KeepsKeys, nn.Module):
         self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels
     ) -> Float[Tensor, "B H T Q"]:
         key, value = self.keys_and_values(latents)  # (B, H, S, P + R), (B, H, S, Q)
-        # torch's CPU kernel needs keys as wide as values; without the kernel all weights would be stored
-        wide = max(self.spec.head_dim, self.spec.v_head_dim)
-        q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
-        score, causal = ScoreFunction(self.scale, dropout=self._dropout), self.causal and allowed is None
-        return attend(q, k, v, score, allowed, causal, kernels)[..., : self.spec.v_head_dim]
+        causal = self.causal and allowed is None
+        return attend(torch.cat(queries, dim=-1), key, value, self.score_function, allowed, causal, kernels)
 
     def _absorbed(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
         # q (c Wuk)^T = (q Wuk^T) c^T: the latents serve as keys and values of one head shared by all query heads
@@ -208,7 +218,8 @@ class LatentAttention(KeepsKeys, nn.Module):
             allowed = scores.new_ones(scores.shape[2:], dtype=torch.bool).tril()
         if allowed is not None:
             scores = scores.masked_fill(~allowed, MASKED)
-        weights = dropout(scores.softmax(-1), self._dropout).to(plain.dtype)
+        score = self.score_function
+        weights = dropout(score.softmax(scores), score.dropout).to(plain.dtype)
         mixed = (weights.flatten(1, 2) @ latent).view(batch, heads, length, -1)  # (B, H, T, C)
         return torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
 
@@ -232,8 +243,9 @@ class LatentAttention(KeepsKeys, nn.Module):
         return self.spec.scale or 1 / math.sqrt(self.spec.head_dim)
 
     @property
-    def _dropout(self) -> float:
-        return self.spec.dropout if self.training else 0.0
+    def score_function(self) -> ScoreFunction:
+        # dropout applies only in training
+        return ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0, sinks=self.sinks)
 
 
 def attend_to_latents(
@@ -255,12 +267,7 @@ def attend_to_latents(
         attention.scale,
         context.positions,
         second=rotated,
+        sinks=attention.sinks,
         scales=scales,
     )
     return None if mixed is None else torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
-
-
-def _widened(x: Float[Tensor, "*dims P"], features: int) -> Float[Tensor, "*dims Q"]:
-    # zeros change no product of queries and keys; those added to values are cut off again
-    missing = features - x.shape[-1]
-    return nn.functional.pad(x, (0, missing)) if missing else x

@@ -5,12 +5,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from archetype.parts.attention.spec import OutputGate, QueryScale
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Rotary
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
-from archetype.roles.position import AttentionSizes
+from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
 from archetype.spec.base import Flag, Probability, Spec
 from archetype.spec.errors import inside, invalid
@@ -46,7 +47,8 @@ class LatentAttention(Mixer):
 
     The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)] and its value c Wuv.
     The rotated part of `qk_rope_head_dim` features is shared by all heads. The cache holds only c and the rotated part.
-    By default `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim).
+    By default `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim). With `position: none` nothing is rotated
+    (Kimi Linear). `gate`, `sinks` and `query_scale` are as in attention (Ling 3, Hy4, Mistral Small 4).
 
     Attributes:
         num_heads: number of heads, H.
@@ -55,10 +57,13 @@ class LatentAttention(Mixer):
         qk_nope_head_dim: unrotated features of a head's query and key.
         qk_rope_head_dim: rotated features of a head's query and key, R.
         v_head_dim: width of a head's value, Q.
-        position: rotary embedding of the rotated features.
+        position: rotary embedding of the rotated features, or none.
         norm: norm of the latent and of the low-rank query vector.
         bias: whether the down projections and the output projection have a bias.
         scale: factor on scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
+        sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
+        gate: gate on the output before the output projection, computed from the layer's input (absent: none).
+        query_scale: scaling of queries with their position (absent: none).
         index: selection of the keys that each query attends to (absent: all).
         dropout: dropout probability of the attention weights in training.
     """
@@ -76,10 +81,13 @@ class LatentAttention(Mixer):
     qk_nope_head_dim: HeadWidth
     qk_rope_head_dim: HeadWidth
     v_head_dim: HeadWidth
-    position: Rotary = Rotary(interleaved=True)
+    position: AnyMixerPosition = Rotary(interleaved=True)
     norm: VectorNorm = RMSNorm(eps=1e-6)
     bias: Flag = False
     scale: ScoreScale | None = None
+    sinks: Flag = False
+    gate: OutputGate | None = None
+    query_scale: QueryScale | None = None
     index: AnyKeySelection | None = None
     dropout: Probability = 0.0
 
@@ -87,6 +95,10 @@ class LatentAttention(Mixer):
     def _rotation_fits(self) -> "LatentAttention":
         if self.qk_rope_head_dim % 2:
             invalid("qk_rope_head_dim", f"{self.qk_rope_head_dim} features cannot be paired", "use an even number")
+        if self.position.is_absent:
+            return self
+        if not isinstance(self.position, Rotary):
+            invalid("position", "latents have no score bias", "use rotary or none")
         if self.position.dim is not None:
             invalid("position.dim", "all of these features are rotated", "use qk_rope_head_dim")
         self.position.scaling.check(self.qk_rope_head_dim)
@@ -133,7 +145,8 @@ class LatentAttention(Mixer):
 
     @property
     def sizes(self) -> AttentionSizes:
-        return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, self.qk_rope_head_dim)
+        rotated = 0 if self.position.is_absent else self.qk_rope_head_dim
+        return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, rotated)
 
     def query_features(self, d_model: int) -> int:
         """Return the width of the vectors from which queries are projected."""

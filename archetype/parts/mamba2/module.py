@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.nn.cache import LayerState
-from archetype.nn.chunks import read_chunks, state_space_chunk
+from archetype.nn.chunks import linear_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
 from archetype.nn.place import Place
@@ -111,5 +111,5 @@ class Mamba2(nn.Module):
         # as linear attention: queries c, keys b, values delta v, log decays delta A
         inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
         # y: (B, T, H, P)
-        y, memory = read_chunks(state_space_chunk, mixer.chunk_size, memory.to(exact), *inputs)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, memory.to(exact), *inputs)
         return (y + self.D.to(exact)[:, None] * v).flatten(-2), memory

@@ -34,6 +34,19 @@ class RMSNormCost(NormCost):
         return (vectors * (d + (not part.weight)) + d * part.unit_offset) * FLOAT32
 
 
+@cost_of(spec.L2Norm)
+class L2NormCost(NormCost):
+    """Cost of division by the length, which saves each vector and its length."""
+
+    part: spec.L2Norm
+
+    def parameters(self) -> Formula:
+        return ZERO
+
+    def saved_activations(self, vectors: int) -> int:
+        return vectors * (self.d.value + 1) * FLOAT32
+
+
 @cost_of(spec.BatchNorm)
 class BatchNormCost(NormCost):
     """Cost of batch normalization, whose running statistics are stored but not trained."""

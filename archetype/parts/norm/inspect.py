@@ -17,6 +17,11 @@ def _rms(norm: module.RMSNorm, x: Tensor) -> FrozenNorm:
     return FrozenNorm(lambda y: y * scale, _zero(x))
 
 
+def _length(norm: module.L2Norm, x: Tensor) -> FrozenNorm:
+    scale = torch.rsqrt(x.double().square().sum() + norm.eps)
+    return FrozenNorm(lambda y: y * scale, _zero(x))
+
+
 def _layer(norm: module.LayerNorm, x: Tensor) -> FrozenNorm:
     scale = torch.rsqrt(x.double().var(correction=0) + norm.eps) * _weight(norm)
     return FrozenNorm(lambda y: (y - y.mean()) * scale, _zero(x) if norm.bias is None else norm.bias.double())
@@ -40,5 +45,6 @@ def _zero(x: Tensor) -> Tensor:
 
 provides("inspect", spec.NoNorm)(Shown(frozen=_none))
 provides("inspect", spec.RMSNorm)(Shown(frozen=_rms))
+provides("inspect", spec.L2Norm)(Shown(frozen=_length))
 provides("inspect", spec.LayerNorm)(Shown(frozen=_layer))
 provides("inspect", spec.BatchNorm)(Shown(frozen=_batch))

@@ -61,6 +61,19 @@ class RMSNorm(nn.Module):
         return True
 
 
+@module_for(spec.L2Norm)
+class L2Norm(nn.Module):
+    """x / sqrt(sum(x^2) + eps), as an RMS norm divided by sqrt(D)."""
+
+    def __init__(self, norm: spec.L2Norm, d_model: int) -> None:
+        super().__init__()
+        self.eps = norm.eps
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
+        features = x.shape[-1]
+        return cast_for_products(nn.functional.rms_norm(x, (features,), None, self.eps / features) * features**-0.5)
+
+
 def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None = None) -> Vectors:
     """Apply a norm whose output is the residual stream, without autocast, so that the stream keeps its type."""
     autocast = nullcontext() if dtype_of_products(x) == x.dtype else torch.autocast(x.device.type, enabled=False)

@@ -9,7 +9,7 @@ from archetype.spec.base import Flag, Positive, Probability
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
-__all__ = ["BatchNorm", "LayerNorm", "NoNorm", "RMSNorm"]
+__all__ = ["BatchNorm", "L2Norm", "LayerNorm", "NoNorm", "RMSNorm"]
 
 Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 
@@ -60,6 +60,19 @@ class RMSNorm(Norm):
     @model_validator(mode="after")
     def _offset_has_a_weight(self) -> "RMSNorm":
         return _offset_of_a_weight(self)
+
+
+@part
+class L2Norm(Norm):
+    """x / sqrt(sum(x^2) + eps): vectors of length 1 (nGPT, Loshchilov 2024).
+
+    Attributes:
+        eps: epsilon added to the squared length.
+    """
+
+    title: ClassVar[str] = "L2 norm"
+    kind: Literal["l2"] = "l2"
+    eps: Positive = 1e-6
 
 
 @part

@@ -35,6 +35,21 @@ class ChunkedRule(PatternRule[spec.Chunked]):
         return min(length, self.spec.size)
 
 
+@rule_for(spec.BlockCausal)
+class BlockCausalRule(PatternRule[spec.BlockCausal]):
+    """Rule of block-causal attention: the query's own block and all earlier ones."""
+
+    def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
+        return j // self.spec.size <= i // self.spec.size
+
+    def pairs(self, context: MaskContext) -> int:
+        n, (whole, rest) = context.length, divmod(context.length, self.spec.size)
+        if context.causal:
+            return n * (n + 1) // 2
+        # the b-th block's queries see b blocks, those of a shorter last block see all positions
+        return self.spec.size**2 * whole * (whole + 1) // 2 + rest * n
+
+
 @rule_for(spec.Strided)
 class StridedRule(PatternRule[spec.Strided]):
     """Rule of strided attention: recent positions, and every `stride`-th position."""

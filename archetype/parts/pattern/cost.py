@@ -11,6 +11,7 @@ COMPLEXITIES: dict[type[Spec], Complexity] = {
     spec.Full: Complexity("O(T^2 D)", "O(T D)", "O(T D)"),
     spec.Window: Complexity("O(T W D)", "O(W D)", "O(W D)"),
     spec.Chunked: Complexity("O(T W D)", "O(W D)", "O(W D)"),
+    spec.BlockCausal: Complexity("O(T^2 D)", "O(T D)", "O(T D)"),
     spec.Strided: Complexity("O(T (s + T / s) D)", "O(T D)", "O(T D)"),
     spec.Fixed: Complexity("O(T (s + g T / s) D)", "O(T D)", "O(T D)"),
     spec.GlobalWindow: Complexity("O(T (W + g) D)", "O(T D)", "O(T D)"),

@@ -1,6 +1,6 @@
 """Attention scores, their softmax, and masks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,10 @@ class ScoreFunction:
     def is_scaled_product(self) -> bool:
         """Whether scores are plain scaled products, for which torch has a fused kernel."""
         return self.softcap is None and self.additive is None and self.sinks is None
+
+    @property
+    def without_dropout(self) -> "ScoreFunction":
+        return replace(self, dropout=0.0)
 
     def scores(self, q: Float[Tensor, "B H T P"], k: Float[Tensor, "B K S P"]) -> Float[Tensor, "B H T S"]:
         """Return all scores, in at least float32. The G query heads per key head form one product: no key is copied."""

@@ -10,7 +10,7 @@ from archetype.spec.base import MAX_SIZE, Flag, Size
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
-__all__ = ["BigBird", "Chunked", "Fixed", "Full", "GlobalWindow", "Strided", "Window"]
+__all__ = ["BigBird", "BlockCausal", "Chunked", "Fixed", "Full", "GlobalWindow", "Strided", "Window"]
 
 
 @part
@@ -45,6 +45,25 @@ class Chunked(Pattern):
     letters: ClassVar[Mapping[str, str]] = {"W": "positions of a chunk"}
     kind: Literal["chunked"] = "chunked"
     size: Size
+
+
+@part
+class BlockCausal(Pattern):
+    """Block-causal attention: the query's own block of `size` positions, and all blocks before it (Arriola 2025).
+
+    An encoder with this pattern in each layer generates block after block, and keeps the keys of finished blocks. In a
+    decoder it equals full attention.
+
+    Attributes:
+        size: block size in positions.
+    """
+
+    kind: Literal["block_causal"] = "block_causal"
+    size: Size
+
+    @property
+    def block_length(self) -> int:
+        return self.size
 
 
 @part

@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from archetype.parts.activation.spec import GELUTanh
-from archetype.roles.activation import AnyActivation
+from archetype.roles.activation import FixedActivation
 from archetype.roles.feedforward import FeedForward
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
@@ -25,7 +25,7 @@ class PerLayerInput(FeedForward):
     title: ClassVar[str] = "Per-layer input"
     kind: Literal["per_layer_input"] = "per_layer_input"
     features: Width
-    activation: AnyActivation = GELUTanh()
+    activation: FixedActivation = GELUTanh()
 
     @property
     def layer_features(self) -> int:

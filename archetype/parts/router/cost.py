@@ -11,6 +11,7 @@ class LinearRouterCost(RouterCost):
     """Cost of a projection to logits, and of the affinities of all experts."""
 
     part: spec.LinearRouter
+    saved_affinities = 2
 
     @property
     def projection(self) -> Linear:
@@ -23,8 +24,19 @@ class LinearRouterCost(RouterCost):
         return self.projection.flops(tokens)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        # the vectors, and the affinities twice: all of them, and again for selecting
-        return work.input_bytes(self.d.value) + 2 * work.tokens * self.num_experts.value * FLOAT32
+        # the vectors, and the affinities: all of them, again for selecting, and what their function saves besides
+        numbers = self.saved_affinities * work.tokens * self.num_experts.value
+        return work.input_bytes(self.d.value) + numbers * FLOAT32
+
+
+@cost_of(spec.SqrtSoftplusRouter)
+class SqrtSoftplusRouterCost(LinearRouterCost):
+    saved_affinities = 3  # a square root also saves its output
+
+
+@cost_of(spec.SparseMixerRouter)
+class SparseMixerRouterCost(LinearRouterCost):
+    saved_affinities = 3  # those that the balance loss may read, and the shares in two choices; masks take a byte
 
 
 @cost_of(spec.HashRouter)

@@ -1,5 +1,6 @@
 """Routers: logits and affinities of all experts. A hash router also selects the experts."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -13,6 +14,8 @@ from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.parts.router import spec
 from archetype.weights.linear import WithMatrix
+
+KEPT_WHOLE = 0.75  # share of the weights of drawn experts, if these are not the best, that are divided
 
 
 class Projection(WithMatrix):
@@ -53,6 +56,45 @@ class SigmoidRouter(LinearRouter):
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
         return logits.sigmoid()
+
+
+@module_for(spec.SqrtSoftplusRouter)
+class SqrtSoftplusRouter(LinearRouter):
+    """Router whose affinities grow with the root of large logits (DeepSeek-V4)."""
+
+    def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+        return sqrt_softplus(logits)
+
+
+@module_for(spec.SparseMixerRouter)
+class SparseMixerRouter(SoftmaxRouter):
+    """Router that draws experts in training, with an estimate of the choice's gradient (Liu 2024)."""
+
+    def __init__(self, router: spec.SparseMixerRouter, num_experts: int, place: Place) -> None:
+        super().__init__(router, num_experts, place)
+        self.jitter = router.jitter
+
+    def choose(self, logits: Float[Tensor, "N E"], count: int) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
+        """Return the weights and indices of `count` experts of each token."""
+        left, values, weights, chosen = logits, logits.detach(), [], []
+        for _ in range(count):
+            best = left.detach().max(-1, keepdim=True).values  # (N, 1)
+            # logits far below the best one do not compete
+            far = (best - values) / values.abs().clamp(min=best) > 2 * self.jitter
+            shares = left.masked_fill(far, -math.inf).softmax(-1)  # (N, E)
+            index = shares.argmax(-1, keepdim=True)
+            if self.training:
+                drawn = shares.detach().multinomial(1)
+                whole = (drawn == index) | (torch.rand_like(best) > KEPT_WHOLE)
+                weight = shares.gather(-1, drawn)
+                # the estimate scales the value, not the gradient
+                weights.append(weight + (weight * torch.where(whole, 0.0, -2 / 3)).detach())
+                index = drawn
+            else:
+                weights.append(shares.gather(-1, index))
+            chosen.append(index)
+            left = left.scatter(-1, index, -math.inf)
+        return torch.cat(weights, -1), torch.cat(chosen, -1)
 
 
 def softmax(logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:

@@ -5,11 +5,11 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from archetype.roles.router import Router
-from archetype.spec.base import Flag
+from archetype.spec.base import Flag, Positive
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
-__all__ = ["HashRouter", "LinearRouter", "SigmoidRouter", "SoftmaxRouter"]
+__all__ = ["HashRouter", "LinearRouter", "SigmoidRouter", "SoftmaxRouter", "SparseMixerRouter", "SqrtSoftplusRouter"]
 
 
 class LinearRouter(Router):
@@ -36,6 +36,38 @@ class SigmoidRouter(LinearRouter):
     """The affinity to each expert is the sigmoid of its logit (DeepSeek-AI 2024b, equation 15)."""
 
     kind: Literal["sigmoid"] = "sigmoid"
+
+
+@part
+class SqrtSoftplusRouter(LinearRouter):
+    """The affinity to each expert is sqrt(softplus(logit)) (DeepSeek-V4)."""
+
+    kind: Literal["sqrt_softplus"] = "sqrt_softplus"
+
+
+@part
+class SparseMixerRouter(LinearRouter):
+    """Experts one after the other, each weighed among the nearly best of those that are left (Liu 2024; Phi-MoE).
+
+    The weight of the best expert is its share in the softmax of all logits within 2 `jitter` of the best one,
+    relative to the larger of |logit| and the best logit. The next expert is chosen and weighed in the same way
+    without the first. In training the experts are drawn by these shares instead, and the weights of those that are
+    not the best are sometimes divided by three, which makes the gradient of the choice a third-order estimate.
+
+    Attributes:
+        jitter: half of the relative distance within which logits compete (0.01 in Phi-3.5-MoE).
+    """
+
+    weighs_choices: ClassVar[bool] = True
+    kind: Literal["sparse_mixer"] = "sparse_mixer"
+    jitter: Positive = 0.1
+
+    @model_validator(mode="after")
+    def _weights_are_shares(self) -> "SparseMixerRouter":
+        for name in ("renormalize", "expert_bias"):
+            if getattr(self, name):
+                invalid(name, "has no effect, since each expert is weighed when it is chosen", "remove it")
+        return self
 
 
 @part

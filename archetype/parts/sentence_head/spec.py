@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from archetype.parts.activation.spec import Tanh
-from archetype.roles.activation import AnyActivation
+from archetype.roles.activation import FixedActivation
 from archetype.roles.head import Head
 from archetype.spec.base import Flag, Spec
 from archetype.spec.kinds import part
@@ -30,7 +30,7 @@ class DenseLayer(Spec):
     """
 
     width: Width
-    activation: AnyActivation = Tanh()
+    activation: FixedActivation = Tanh()
     bias: Flag = True
 
 

@@ -14,3 +14,4 @@ from archetype.training.objectives.text_class import Regression as Regression
 from archetype.training.objectives.text_class import TextClass as TextClass
 from archetype.training.objectives.text_similarity import TextSimilarity as TextSimilarity
 from archetype.training.objectives.token_class import TokenClass as TokenClass
+from archetype.training.objectives.token_diffusion import MaskedDiffusion as MaskedDiffusion

@@ -48,6 +48,7 @@ def cross_entropy_loss(
     label_smoothing: float = 0.0,
     aux_loss: Tensor | None = None,
     num_targets: int | None = None,
+    weights: Tensor | None = None,
 ) -> LossOutput:
     """Compute the mean cross-entropy, in float32 and nats, over targets that are not `IGNORED`.
 
@@ -57,12 +58,18 @@ def cross_entropy_loss(
         label_smoothing: probability mass spread evenly over all V ids (Szegedy 2015, section 7).
         aux_loss: auxiliary loss of the model, such as load balancing of experts; a scalar.
         num_targets: number of targets that are not IGNORED, if counted on the host (None: counted on the device).
+        weights: (...), factor of each target's loss (None: 1). The sum is divided by the number of targets.
     """
     logits, targets = logits.flatten(0, -2).float(), targets.flatten()  # (N, V), (N,)
-    loss = cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing)
+    is_target = targets != IGNORED
+    if weights is None:
+        loss = cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing)
+    else:
+        # the loss of an ignored target is 0
+        of_tokens = cross_entropy(logits, targets, None, None, IGNORED, None, "none", label_smoothing)
+        loss = of_tokens @ weights.flatten().float() / (is_target.sum() if num_targets is None else num_targets)
     if aux_loss is not None:
         loss = loss + aux_loss
-    is_target = targets != IGNORED
     # read from the device, so in evaluation only
     num_correct = None if logits.requires_grad else int(((logits.argmax(-1) == targets) & is_target).sum())
     return LossOutput(loss, is_target.sum() if num_targets is None else num_targets, num_correct)
@@ -156,7 +163,14 @@ class Objective(ABC):
         """
         return self.loss_of(model, *self.inputs_and_targets(batch), counts)
 
-    def loss_of(self, model: nn.Module, inputs: Mapping[str, Any], targets: Tensor, counts: Counts = ()) -> LossOutput:
+    def loss_of(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, Any],
+        targets: Tensor,
+        counts: Counts = (),
+        weights: Tensor | None = None,
+    ) -> LossOutput:
         """Compute the loss from model inputs and targets, in chunks if the logits are large.
 
         During training, a model with multi-token prediction adds the losses of further tokens.
@@ -167,10 +181,10 @@ class Objective(ABC):
         head = head_to_chunk(plain, targets.numel()) if self.chunks_logits else None
         if head is None:
             output = model(**inputs)
-            loss = cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss, num_targets)
+            loss = cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss, num_targets, weights)
         else:
             output = model(**inputs, with_logits=False)
-            loss = _chunked_loss(output.hidden, plain, targets, smoothing, output.aux_loss, num_targets)
+            loss = _chunked_loss(output.hidden, plain, targets, smoothing, output.aux_loss, num_targets, weights)
         # empty in evaluation
         if not output.further:
             return loss
@@ -191,10 +205,11 @@ def _chunked_loss(
     label_smoothing: float,
     aux_loss: Tensor | None,
     num_targets: int | None,
+    weights: Tensor | None = None,
 ) -> LossOutput:
     # equals `cross_entropy_loss` of the head's logits for these hidden states
     features, head = model.lm_head.features(hidden), Head.of(model.lm_head, model.token_table)
-    loss, count, num_correct = chunked_cross_entropy(features, head, targets, label_smoothing, num_targets)
+    loss, count, num_correct = chunked_cross_entropy(features, head, targets, label_smoothing, num_targets, weights)
     return LossOutput(loss if aux_loss is None else loss + aux_loss, count, num_correct)
 
 

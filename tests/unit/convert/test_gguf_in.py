@@ -41,6 +41,7 @@ from archetype.models.build import Model, build
 from tests.helpers.cases import case
 from tests.helpers.examples import every
 from tests.helpers.weights import randomize
+from tests.unit.convert.test_gguf import APART
 
 COMMON: dict[str, Any] = dict(num_layers=2, d_model=64, vocab_size=300, context_length=64)
 GROUPED: dict[str, Any] = COMMON | dict(num_heads=4, num_kv_heads=2, d_ff=96)
@@ -123,7 +124,7 @@ def test_what_is_written_is_read_to_the_bit(tmp_path: Path, name: str) -> None:
 
 
 def test_every_architecture_is_tried() -> None:
-    assert {name.split()[0] for name in MODELS} == set(GGUF)
+    assert {name.split()[0] for name in MODELS} == GGUF.keys() - APART
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -289,7 +290,7 @@ REFUSED: dict[str, tuple[str, Callable[[str, Any], Any], str]] = {
     "sizes": ("llama", changed("llama.feed_forward_length", 95), "has shape [96, 64] where the model needs [95, 64]"),
     "heads that divide nothing": ("llama", changed("llama.attention.head_count", 3), "heads"),
     "a pooling": ("bert", changed("bert.pooling_type", 2), "bert.pooling_type: 2 is not supported (only mean pooling"),
-    "groups": ("deepseek_v2", changed("deepseek2.expert_gating_func", 2), "deepseek2.expert_gating_func: 2 is not"),
+    "groups": ("deepseek_v2", changed("deepseek2.expert_gating_func", 3), "deepseek2.expert_gating_func: 3 is not"),
 }  # fmt: skip
 
 

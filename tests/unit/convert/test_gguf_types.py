@@ -125,7 +125,7 @@ def test_the_choices_are_the_types_that_are_known() -> None:
 
 def test_a_model_that_llama_cpp_does_not_know_has_no_such_types() -> None:
     for source, cause in (
-        ("deepseek-v3", "q4_k_m is a type of GGUF files, but --format: gguf does not support deepseek_v3"),
+        ("opt-125m", "q4_k_m is a type of GGUF files, but opt-125m: no family can express it"),
         (llama(**COMMON, d_model=32, num_heads=2, d_ff=48, activation="relu"), "q4_k_m is a type of GGUF files, but"),
     ):
         with pytest.raises(SpecError) as caught:

@@ -62,7 +62,8 @@ def test_gpt2_and_llama_save_exactly_what_is_counted(name: str) -> None:
 EXACT = (
     "attention", "rotary", "alibi", "relative bias", "mlp", "post norm", "sandwich", "parallel",
     "parallel, shared norm", "learned", "tied", "shared layers", "norms by content", "no mixer", "value table",
-    "value table, gated", "per-layer inputs",
+    "value table, gated", "per-layer inputs", "streams", "depth attention",
+    "interpolated",
 )  # fmt: skip
 
 

@@ -62,8 +62,8 @@ def test_a_published_configuration_keeps_its_dropout() -> None:
 def test_what_is_written_reads_back_the_same(name: str) -> None:
     preset = families.preset(name)
     family = families.presets()[name][0]
-    # what Phi-3 computes is what Mistral does; only the file is another
-    assert families.family_for(preset) is family or family.name == "phi3"
+    # what Phi-3 computes is what Mistral does, and LLaDA what EuroBERT does; only the file is another
+    assert families.family_for(preset) is family or family.name in ("phi3", "llada")
     config = family.format.config_for(preset)
     assert config["model_type"] == family.name
     # how training begins is no more than a hint, for which some formats have no word
@@ -71,7 +71,7 @@ def test_what_is_written_reads_back_the_same(name: str) -> None:
 
 
 def test_a_key_that_no_class_reads_is_named_and_passed() -> None:
-    for name in PUBLISHED:
+    for name in PUBLISHED.keys() - {"llada-8b", "dream-7b"}:  # whose classes are not in transformers
         with case(name), pytest.warns(UnreadKeys) as told:
             changed = read(PUBLISHED[name] | {"num_towers": 4})
             assert str(told[0].message) == f"config.json: no {PUBLISHED[name]['model_type']} class reads num_towers"

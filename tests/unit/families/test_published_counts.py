@@ -86,6 +86,8 @@ COUNTS = [
     # Unlike BERT's, this class keeps the pooler, which it does not use.
     ("bigbird-base", ["pooler=true"], 128_111_286, "google/bigbird-roberta-base as BigBirdForMaskedLM"),
     ("bigbird-large", ["pooler=true"], 360_225_974, "google/bigbird-roberta-large as BigBirdForMaskedLM"),
+    ("llada-8b", [], 8_015_581_184, "GSAI-ML/LLaDA-8B-Base; Nie 2025, table 7: 8.02 B"),
+    ("dream-7b", [], 7_615_616_512, "Dream-org/Dream-v0-Base-7B; as qwen2-7b"),
     ("bloom-560m", [], 559_214_592, "bigscience/bloom-560m"),
     # 74,410,496 with 2 x 262,144 computed positions, which are no parameters, and without 58,101 biases of the logits
     ("opus-mt", [], 74_410_496 - 2 * 262_144 + 58_101, "Helsinki-NLP/opus-mt-en-de"),

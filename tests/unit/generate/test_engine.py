@@ -11,7 +11,10 @@ from archetype.errors import SpecError
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
 from archetype.generate import Engine, Sampler, Sampling, prefill, sample, step
+from archetype.generate.request import Request
+from archetype.generate.slots import Slots
 from archetype.models.build import Model, build
+from archetype.nn.cache import State
 from tests.helpers.causal import decoded
 from tests.helpers.weights import randomize
 
@@ -141,6 +144,25 @@ def test_a_cancelled_row_leaves_and_the_others_go_on(model: Model) -> None:
             engine.cancel(1)
     whole = [without_state(model, prompt, GREEDY) for prompt in PROMPTS]
     assert list(tokens_by_row.values()) == [whole[0], whole[1][:3], *whole[2:]]
+
+
+def test_a_prompt_is_read_where_it_is_decoded_if_nothing_else_is(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the prompts that follow another are copied into their rows; a prefix is, and a row is clean again."""
+    put, copied = Slots.put, list[int]()
+
+    def counted(self: Slots[Request], slots: list[int], sequences: list[Request], state: State) -> None:
+        copied.extend(slots)
+        put(self, slots, sequences, state)
+
+    monkeypatch.setattr(Slots, "put", counted)
+    engine = Engine(LanguageModel(model.spec, model), prefix_bytes=2**20)
+    for wave in (PROMPTS[:1], PROMPTS[:3], [[*PROMPTS[1], 8]], PROMPTS[3:]):
+        for prompt in wave:
+            engine.submit(prompt, id=str(prompt), **dict(GREEDY))
+        whole = {event.request.id: event.request.tokens for event in engine.events()}
+        assert whole == {str(prompt): without_state(model, prompt, GREEDY) for prompt in wave}
+        assert copied == [*range(1, len(wave))]
+        copied.clear()
 
 
 def test_tokens_come_row_by_row_as_they_are_chosen(model: Model) -> None:

@@ -199,7 +199,7 @@ TINY = {
     "generate, score or embed texts": ("llama-tiny", "mamba-tiny"),
     "generate or score texts": ("bigram-tiny", "megabyte-tiny"),
     "translate or generate texts": ("transformer-tiny",),
-    "fill or embed texts": ("bert-tiny",),
+    "fill, unmask or embed texts": ("bert-tiny",),
     "classify images": ("vit-tiny",),
 }
 CALLS = {

@@ -268,6 +268,23 @@ def test_queries_of_a_chunk_are_those_of_the_whole_text(monkeypatch: pytest.Monk
             assert chunk is not None and torch.equal(chunk, whole[:, :, start:end])
 
 
+@pytest.mark.parametrize(("heads", "kv_heads", "queries", "keys"), [(4, 2, 50, 333), (2, 2, 7, 8), (6, 1, 300, 301)])
+def test_the_last_queries_need_no_mask_in_float32(heads: int, kv_heads: int, queries: int, keys: int) -> None:
+    """Keys before the queries and keys of the queries, each in a part of its own, are what a mask gives."""
+    own = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, *shape, 32, generator=own) for shape in ((heads, queries), *2 * ((kv_heads, keys),)))
+    mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    options: dict[str, Any] = {"attn_mask": mask, "scale": 0.25, "enable_gqa": True}
+    expected = scaled_dot_product_attention(q.double(), k.double(), v.double(), **options)
+    with torch.inference_mode():
+        y = fused.attention(q, k, v, 0.25, causal=True)
+    masked = scaled_dot_product_attention(q, k, v, **options)
+    assert y is not None
+    errors = [float((each.double() - expected).norm() / expected.norm()) for each in (y, masked)]
+    assert errors[0] < 1.1 * errors[1] and errors[0] < 1e-6
+    assert fused.attention(q, k, v, 0.25, causal=True) is None  # with gradients
+
+
 @pytest.mark.parametrize("shape", [(3, 50, 24, 40), (1, 200, 70, 33), (130, 16, 8)])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_products_of_many_vectors_by_onednn(

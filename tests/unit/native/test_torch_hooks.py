@@ -12,12 +12,20 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 import archetype
-from archetype.native.torch_hooks import COMPOSITE, constant_when_compiled, is_watched, without_onednn
+from archetype.native.torch_hooks import (
+    COMPOSITE,
+    attention_with_log_sums,
+    constant_when_compiled,
+    is_watched,
+    without_onednn,
+)
 
 PACKAGE = Path(archetype.__file__).parent
 # of the package, that may compute in a forward pass
 COMPUTING = ("native", "nn", "parts", "weights", "models")
-PRIVATE = {"_C", "_current_level", "_functorch", "_dynamo_marked_constant"}
+PRIVATE = {
+    "_C", "_current_level", "_functorch", "_dynamo_marked_constant", "_scaled_dot_product_flash_attention_for_cpu",
+}  # fmt: skip
 X = torch.ones(2)
 
 
@@ -55,6 +63,17 @@ def test_transformations_are_seen_and_end(transform: Callable[..., Callable[...,
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
 def test_the_tracer_is_seen() -> None:
     assert transformed(lambda function: lambda x: torch.jit.trace(function, x, check_trace=False))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_tells_the_log_sums_of_its_scores(causal: bool) -> None:
+    q, k, v = (torch.randn(2, heads, 5, 8, dtype=torch.float64) for heads in (4, 2, 2))
+    y, log_sums = attention_with_log_sums(q, k, v, 0.5, causal)
+    k, v = (x.repeat_interleave(2, dim=1) for x in (k, v))
+    scores = 0.5 * q @ k.transpose(-2, -1)
+    scores = scores.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), -torch.inf) if causal else scores
+    torch.testing.assert_close(y, scores.softmax(-1) @ v)
+    torch.testing.assert_close(log_sums.double(), scores.logsumexp(-1), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow  # which imports torch's compiler

@@ -109,7 +109,8 @@ IMPOSSIBLE = [
      "layers[3].mixer.position.scaling: 'ntk' is not a kind of scaling (none, linear, dynamic, yarn, llama3, longrope, "
      "proportional); write dynamic"),
     ((*MIXER, "kind"), "atention", "layers[3].mixer: 'atention' is not a kind of mixer (none, attention, "
-     "disentangled_attention, gated_delta_net, latent, mamba, mamba2, rnn, lstm, gru, short_convolution, together); "
+     "disentangled_attention, gated_delta_net, latent, linear_attention, mamba, mamba2, rnn, lstm, gru, "
+     "short_convolution, together); "
      "did you mean attention?"),
     ((*MIXER, "qk_norm"), {"kind": "batch"},
      "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, none"),
@@ -218,8 +219,8 @@ DISAGREEING = [
     (MIXER, attention(pattern={"kind": "bigbird", "seed": -1}),
      "layers[3].mixer.pattern.seed: -1 is too small; use at least 0"),
     (MIXER, attention(pattern={"kind": "windows", "size": 4}),
-     "layers[3].mixer.pattern: 'windows' is not a kind of pattern (full, window, chunked, strided, fixed, "
-     "global_window, bigbird); did you mean window?"),
+     "layers[3].mixer.pattern: 'windows' is not a kind of pattern (full, window, chunked, block_causal, strided, "
+      "fixed, global_window, bigbird); did you mean window?"),
     # positions
     (MIXER, attention(position=RELATIVE | {"num_buckets": 6}),
      "layers[3].mixer.position.num_buckets: 6 cannot be halved twice; use a multiple of 4"),

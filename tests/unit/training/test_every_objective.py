@@ -18,6 +18,7 @@ from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.setup import resume, start
 from archetype.training.state import TrainState
 from archetype.training.stop_signal import StopSignal
+from tests.helpers.examples import every
 from tests.helpers.recipes import NAMES, recipes
 from tests.unit.training.test_resume import assert_equal_states, measured, steps
 
@@ -37,7 +38,7 @@ class Whole(NamedTuple):
     events: list[Event]
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=every(2, NAMES))
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
     recipe = recipes(folder)[request.param]

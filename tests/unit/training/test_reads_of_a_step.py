@@ -15,6 +15,7 @@ from archetype.nn.buffers import copy_buffers
 from archetype.training.optimizers import AdamW
 from archetype.training.recipe import Recipe
 from archetype.training.setup import start
+from tests.helpers.examples import every
 from tests.helpers.objectives import objective_recipes
 from tests.helpers.reads import CPU, Case, reads_in, reads_of_a_step
 from tests.helpers.recipes import BATCH, EXPERTS, decoder
@@ -29,7 +30,10 @@ PLAIN = (
 CHUNKED = ("mamba", "masked tokens", "further tokens", "chat", "packed chat", "spans", "pairs")
 
 
-@pytest.mark.parametrize(("kind", "in_chunks"), [(kind, False) for kind in PLAIN] + [(kind, True) for kind in CHUNKED])
+CASES = [pytest.param(kind, in_chunks) for in_chunks, kinds in ((False, PLAIN), (True, CHUNKED)) for kind in kinds]
+
+
+@pytest.mark.parametrize(("kind", "in_chunks"), every(2, CASES))
 def test_a_step_is_read_once_after_all_of_its_micro_batches(tmp_path: Path, kind: str, in_chunks: bool) -> None:
     recipe = objective_recipes(tmp_path)[kind]
     for rows in (None, max(2, recipe.batch_size // 4)):

@@ -43,7 +43,8 @@ def test_every_part_of_a_block_has_an_example_whose_sizes_are_those_of_its_tenso
                     inputs, outputs = (size.value for size in module.sizes)
                     assert (outputs, inputs) in [tuple(shape[-2:]) for shape in shapes]
                 examples.add(kind)
-    assert parts - examples == {"none", "per_layer_input", "plain", "together"}  # without tensors, or in no preset
+    # without tensors, or in no preset
+    assert parts - examples == {"block_causal", "none", "per_layer_input", "plain", "together"}
 
 
 def test_a_kind_is_shown_as_it_is_written_with_formulas_and_state() -> None:
@@ -59,7 +60,7 @@ def test_a_kind_is_shown_as_it_is_written_with_formulas_and_state() -> None:
 
 def test_a_part_or_a_field_lists_its_kinds() -> None:
     assert [line.split()[0] for line in shown("pattern").splitlines()[1:8]] == [
-        "full", "window", "chunked", "strided", "fixed", "global_window", "bigbird",
+        "full", "window", "chunked", "block_causal", "strided", "fixed", "global_window", "bigbird",
     ]  # fmt: skip
     assert shown("feedforward").startswith("kinds of feed forward:\n  experts ")
     headings = [line for line in shown("position").splitlines() if line.startswith("kinds of")]

@@ -1,0 +1,691 @@
+"""Models as llama.cpp computes them: facts about each architecture, and the code that reads and writes its keys.
+
+The tensors of a file show its biases, gates, experts and mixers, and its keys the sizes. A `Graph` states the rest,
+which is part of llama.cpp's source: the kind of norm, the wiring, the activation, which layers rotate. A written file
+is read back and compared, so a model with any other setting is refused by the name of the field.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
+from archetype.convert.gguf.rope import read_scaling, written_scaling
+from archetype.errors import CheckpointError
+from archetype.families.keys import expect_kind, wrong_kind
+from archetype.models.block.spec import (
+    Block,
+    NoMixer,
+    NormedWiring,
+    OutputNorm,
+    ParallelResidual,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+)
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.activation.spec import SiLU
+from archetype.parts.attention.spec import Attention, OutputGate, ProjectionBiases
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
+from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
+from archetype.parts.head.spec import LanguageModelHead, NoHead
+from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
+from archetype.parts.pattern.spec import Full, Window
+from archetype.parts.position.spec import Learned, NoPosition, Rotary
+from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter
+from archetype.roles.activation import Activation
+from archetype.roles.feedforward import FeedForward
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import Norm
+from archetype.roles.pattern import Pattern
+from archetype.roles.position import MixerPosition
+from archetype.roles.wiring import Wiring
+from archetype.spec.base import MAX_LENGTH, MAX_WIDE
+from archetype.spec.repeats import MAX_LAYERS
+
+RMS_NORM, SILU, TABLE = RMSNorm(), SiLU(), Embedding()
+MEAN = 1  # llama.cpp's number for mean pooling
+SOFTMAX, SIGMOID = 1, 2  # llama.cpp's numbers for the affinities of experts
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a file: its tensors, and the keys, which may be lists with a value for each layer."""
+
+    keys: FileKeys
+    index: int
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a tensor of this layer; None if the file does not have it."""
+        return self.keys.shapes.get(f"blk.{self.index}.{name}")
+
+    def has(self, name: str) -> bool:
+        return self.shape(name) is not None
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """Return a whole number, 0 or more, of this layer."""
+        value = self.keys.get(key, default)
+        value = value[self.index] if isinstance(value, list) and len(value) > self.index else value
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_WIDE:
+            raise self.keys.error(key, f"{value!r:.80} is not a number of layer {self.index}", "fix the file")
+        return value
+
+
+Has = Literal["no", "any", "all"]  # whether no layer has something, the tensors show it, or every layer has it
+
+
+def _has(has: Has, shown: bool) -> bool:
+    return shown if has == "any" else has == "all"
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Sliding windows of an architecture.
+
+    Attributes:
+        period: every `period`-th layer has full attention where a file has no pattern (0: every file has a pattern).
+        full_first: whether full attention begins each period instead of ending it.
+        required: whether llama.cpp reads no file without a window.
+        layers: number of layers with which llama.cpp reads windows (0: any).
+    """
+
+    period: int = 0
+    full_first: bool = False
+    required: bool = False
+    layers: int = 0
+
+    def usual(self, num_layers: int) -> list[bool]:
+        """Return which layers have windows where a file has no pattern."""
+        end = 0 if self.full_first else self.period - 1
+        return [not self.period or layer % self.period != end for layer in range(num_layers)]
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Experts of an architecture.
+
+    Attributes:
+        affinity: `softmax`, `sigmoid`, or `key` if the file says it.
+        usual: affinity of a file without the key.
+        renormalize: whether the weights of a token's experts sum to 1 (None: the file says it).
+        scaled: whether the file has a factor on the weights.
+        shared: key with the width of the shared expert: its multiple of an expert's, or the width itself ("": none).
+        has_shared: whether there is a shared expert, if there may be one.
+        shared_gate: whether the shared expert has a gate.
+        correction: whether a bias is added when experts are selected.
+        biases: whether logits and experts have biases.
+        latent: whether experts may work in a smaller space.
+        dense: layers without experts: none, the first ones, those that the key `interleave_moe_layer_step` leaves out
+            after the first ones, or any.
+        expert: fields of every expert besides width, activation and bias.
+    """
+
+    affinity: Literal["softmax", "sigmoid", "key"] = "softmax"
+    usual: Literal["softmax", "sigmoid"] = "softmax"
+    renormalize: bool | None = True
+    scaled: bool = False
+    shared: Literal["", "expert_shared_count", "expert_shared_feed_forward_length"] = ""
+    has_shared: Has = "all"
+    shared_gate: bool = False
+    correction: Has = "no"
+    biases: bool = False
+    latent: bool = False
+    dense: Literal["", "first", "every", "any"] = ""
+    expert: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OtherMixer:
+    """Mixer other than attention.
+
+    Attributes:
+        kind: class of its specification.
+        tensor: tensor of a layer that has it.
+        read: (layer, epsilon of the norms) -> specification.
+        write: (specification, decoder) -> keys.
+    """
+
+    kind: type[Mixer]
+    tensor: str
+    read: Callable[[Layer, float], Mixer]
+    write: Callable[[Any, Any], Keys]
+
+
+def _always(layer: int, local: bool, windows: bool) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What llama.cpp computes for one architecture, where neither keys nor tensors say it.
+
+    Attributes:
+        norm: all norms, apart from their epsilon.
+        encodes: whether the model is an encoder, which llama.cpp runs without a head, for vectors of texts.
+        wiring: wiring of the layers; `parallel key` and `parallel tensor` are pre-norm unless the key
+            `use_parallel_residual` is true, or the second norm is missing.
+        second_norm: tensor of the parallel wiring's second norm.
+        activation: activation of feed-forward parts and experts.
+        gated: whether they have a gate.
+        interleaved: whether rotary positions turn the pairs (2p, 2p + 1) of the model's features.
+        whole: whether heads must be rotated as a whole, since the file has their rows in the order of pairs.
+        rotates: (layer, whether it has a window, whether any layer has one) -> whether it has rotary positions.
+        unrotated: whether `rope.scaling.finetuned: false` says that no layer has positions (Granite 4).
+        truncate: whether the ramp of YaRN is rounded to whole pairs.
+        qk_norm: norms of queries and keys: of each head, of all heads together, of each head after the rotation.
+        has_qk_norm: whether there are these norms.
+        gate: gate on the output of attention.
+        sinks: whether attention has sinks.
+        windows: sliding windows (None: full attention only).
+        grouped: whether there may be fewer key heads than query heads.
+        sections: whether rotary positions have three parts, which are equal for text.
+        clip: whether `attention.clamp_kqv` bounds queries, keys and values.
+        qkv_bias: whether queries, keys and values have biases.
+        output_bias: whether the output projection of attention has a bias.
+        mlp_bias: whether feed-forward parts have biases.
+        embedding: embedding, apart from its scale.
+        root: whether token vectors are multiplied by the square root of their width.
+        head: whether the head may be tied, must be, or must not be.
+        head_bias: whether logits have a bias.
+        scales: keys of factors: `embedding`, `residual` and `attention`.
+        logits: whether `logit_scale` multiplies the logits, or divides them.
+        routing: experts (None: no experts).
+        both_eps: whether files have the epsilon of RMSNorm and of LayerNorm.
+        mixers: mixers other than attention.
+        marked: whether 0 key heads mark the layers that have another mixer.
+        apart: whether a layer has either a mixer or a feed-forward part (Nemotron-H).
+    """
+
+    norm: Norm = RMS_NORM
+    encodes: bool = False
+    wiring: Literal["pre", "post", "output", "sandwich", "parallel", "parallel key", "parallel tensor"] = "pre"
+    second_norm: str = "ffn_norm"
+    activation: Activation = SILU
+    gated: bool = True
+    interleaved: bool = False
+    whole: bool = False
+    rotates: Callable[[int, bool, bool], bool] = _always
+    unrotated: bool = False
+    truncate: bool = True
+    qk_norm: Literal["", "head", "all", "late"] = ""
+    has_qk_norm: Has = "all"
+    gate: OutputGate | None = None
+    sinks: bool = False
+    windows: Windows | None = None
+    grouped: bool = True
+    sections: bool = False
+    clip: bool = False
+    qkv_bias: Has = "any"
+    output_bias: Has = "no"
+    mlp_bias: Has = "no"
+    embedding: Embedding = TABLE
+    root: bool = False
+    head: Literal["any", "tied", "own"] = "any"
+    head_bias: bool = False
+    scales: tuple[str, ...] = ()
+    logits: Literal["", "multiply", "divide"] = ""
+    routing: Routing | None = None
+    mixers: tuple[OtherMixer, ...] = ()
+    both_eps: bool = False
+    marked: bool = True
+    apart: bool = False
+
+    @property
+    def eps_key(self) -> str:
+        """Key of the norms' epsilon."""
+        return f"attention.layer_norm_{'rms_' if isinstance(self.norm, RMSNorm) else ''}epsilon"
+
+    def misfits(self, model: ModelSpec) -> list[CheckpointError]:
+        kind = Encoder if self.encodes else Decoder
+        return [] if isinstance(model, kind) else [wrong_kind(kind, model, "kind")]
+
+    def read(self, config: Any) -> Decoder | Encoder:
+        """Return the model that a file describes."""
+        keys: FileKeys = config
+        num_layers, d_model = keys.size("block_count", most=MAX_LAYERS), keys.size("embedding_length")
+        keys.used |= {"attention.head_count", "attention.head_count_kv"}  # of no layer, where none has attention
+        norm = self.norm.replace(eps=keys.positive(self.eps_key))
+        if self.both_eps:
+            keys.used.add("attention.layer_norm_epsilon")
+        windows = self._windows(keys, num_layers)
+        factors = {name: self._factor(keys, name) for name in ("embedding", "residual")}
+        blocks = tuple(
+            self._block(Layer(keys, layer), d_model, norm, windows, factors["residual"]) for layer in range(num_layers)
+        )
+        body: dict[str, Any] = {
+            "vocab_size": keys.size("vocab_size", most=MAX_WIDE),
+            "context_length": keys.size("context_length", most=MAX_LENGTH),
+            "d_model": d_model,
+            "layers": blocks,
+        }
+        if self.encodes:
+            return self._encoder(keys, norm, body)
+        return Decoder(
+            **body,
+            embedding=self.embedding.replace(scale=d_model**0.5 if self.root else factors["embedding"]),
+            final_norm=norm,
+            head=LanguageModelHead(
+                tied="output.weight" not in keys.shapes, bias=self.head_bias, scale=self._logit_scale(keys)
+            ),
+        )
+
+    def _encoder(self, keys: FileKeys, norm: Norm, body: dict[str, Any]) -> Encoder:
+        # which tables and norms there are is shown by the tensors
+        keys.expect("attention.causal", False, "a causal mask")
+        keys.expect("pooling_type", MEAN, "only mean pooling")
+        num_types = keys.count("tokenizer.ggml.token_type_count", 0)
+        embedding = Embedding(
+            position=Learned() if "position_embd.weight" in keys.shapes else NoPosition(),
+            num_token_types=num_types if "token_types.weight" in keys.shapes else 0,
+            norm=norm if "token_embd_norm.weight" in keys.shapes else NoNorm(),
+        )
+        final = norm if "output_norm.weight" in keys.shapes else NoNorm()
+        return Encoder(**body, embedding=embedding, final_norm=final, head=NoHead())
+
+    def write(self, model: ModelSpec) -> Keys:
+        """Return the keys of a model.
+
+        Raises:
+            CheckpointError: llama.cpp does not support a field.
+        """
+        if self.encodes:
+            encoder = expect_kind(Encoder, model, "kind")
+            if not encoder.head.is_absent:
+                raise unsupported("head", f"a head of kind {encoder.head.kind} here, only embeddings")
+            types = getattr(encoder.embedding, "num_token_types", 0)
+            # llama.cpp needs a number of types
+            own: Keys = {"attention.causal": False, "pooling_type": MEAN, "tokenizer.ggml.token_type_count": types or 1}
+            return self._write_body(encoder) | own
+        decoder = expect_kind(Decoder, model, "kind")
+        head = expect_kind(LanguageModelHead, decoder.head, "head")
+        if self.head != "any" and head.tied != (self.head == "tied"):
+            raise unsupported("head.tied", f"{'a tied' if head.tied else 'an untied'} head in this architecture")
+        keys = self._write_body(decoder)
+        if "embedding" in self.scales:
+            keys["embedding_scale"] = float(getattr(decoder.embedding, "scale", 1.0))
+        if "residual" in self.scales:
+            keys["residual_scale"] = decoder.layers[0].residual_scale
+        if self.logits:
+            keys["logit_scale"] = head.scale if self.logits == "multiply" else 1.0 / head.scale
+        if self.wiring == "parallel key":
+            keys["use_parallel_residual"] = isinstance(decoder.layers[0].wiring, ParallelResidual)
+        return keys
+
+    def _write_body(self, model: Decoder | Encoder) -> Keys:
+        keys: Keys = {
+            "context_length": model.context_length,
+            "embedding_length": model.d_model,
+            "block_count": model.num_layers,
+            "vocab_size": model.vocab_size,
+            self.eps_key: float(getattr(model.final_norm, "eps", 0.0)) or _eps(model),
+        }
+        if self.both_eps:
+            keys["attention.layer_norm_epsilon"] = keys[self.eps_key]
+        return keys | self._write_layers(model) | self._write_networks(model)
+
+    def _factor(self, keys: FileKeys, name: str) -> float:
+        # llama.cpp takes 0 for no factor
+        return (keys.number(f"{name}_scale", 0.0) or 1.0) if name in self.scales else 1.0
+
+    def _logit_scale(self, keys: FileKeys) -> float:
+        if not self.logits:
+            return 1.0
+        scale = keys.number("logit_scale", 0.0) or 1.0
+        return scale if self.logits == "multiply" else 1.0 / scale
+
+    def _windows(self, keys: FileKeys, num_layers: int) -> list[int]:
+        # size of the window of each layer; 0: full attention
+        if self.windows is None:
+            return [0] * num_layers
+        size = keys.count("attention.sliding_window", 0)
+        pattern = keys.get("attention.sliding_window_pattern")
+        if isinstance(pattern, int) and not isinstance(pattern, bool):
+            pattern = Windows(pattern, self.windows.full_first).usual(num_layers)
+        local = self.windows.usual(num_layers) if pattern is None else pattern
+        if not isinstance(local, list) or len(local) < num_layers:
+            raise keys.error("attention.sliding_window_pattern", f"{local!r:.80} lacks layers", "fix the file")
+        if self.windows.layers not in (0, num_layers):
+            return [0] * num_layers
+        return [size if local[layer] else 0 for layer in range(num_layers)]
+
+    def _block(self, layer: Layer, d_model: int, norm: Norm, windows: list[int], scale: float) -> Block:
+        eps = layer.keys.positive(self.eps_key)
+        mixer: Mixer = NoMixer()
+        for part in self.mixers:
+            if layer.has(part.tensor):
+                mixer = part.read(layer, eps)
+        if mixer.is_absent and (layer.has("attn_output.weight") or not self.apart):
+            mixer = self._attention(layer, d_model, windows)
+        return Block(
+            wiring=self._wiring(layer, norm), mixer=mixer, feedforward=self._network(layer), residual_scale=scale
+        )
+
+    def _wiring(self, layer: Layer, norm: Norm) -> Wiring:
+        separate = layer.has(f"{self.second_norm}.weight")
+        if self.encodes and self.wiring == "pre" and not layer.has("attn_norm.weight"):
+            return PreNorm(norm=norm, mixer_norm=NoNorm())  # behind the norm of the embedding
+        match self.wiring:
+            case "post":
+                return PostNorm(norm=norm)
+            case "output":
+                return OutputNorm(norm=norm)
+            case "sandwich":
+                return SandwichNorm(norm=norm)
+            case "parallel":
+                return ParallelResidual(norm=norm, shared_norm=not separate)
+            case "parallel key" if layer.keys.flag("use_parallel_residual", True):
+                return ParallelResidual(norm=norm, shared_norm=not separate)
+            case "parallel tensor" if not separate:
+                return ParallelResidual(norm=norm, shared_norm=True)
+        return PreNorm(norm=norm)
+
+    def _attention(self, layer: Layer, d_model: int, windows: list[int]) -> Attention:
+        keys = layer.keys
+        num_heads = layer.count("attention.head_count")
+        if not num_heads:
+            raise keys.error("attention.head_count", f"is 0 for layer {layer.index}", "fix the file")
+        num_kv_heads = layer.count("attention.head_count_kv", num_heads) if self.grouped else num_heads
+        head_dim = keys.size("attention.key_length", max(1, d_model // num_heads))
+        keys.expect("attention.value_length", head_dim, "values of another width")
+        norm: Norm = NoNorm()
+        if self.qk_norm and _has(self.has_qk_norm, layer.has("attn_q_norm.weight")):
+            norm = _without_bias(self.norm).replace(eps=keys.positive(self.eps_key))
+        local = windows[layer.index]
+        scale = keys.number("attention.scale", 0.0) if "attention" in self.scales else 0.0
+        rotates = self.rotates(layer.index, bool(local), any(windows))
+        fused = layer.has("attn_qkv.bias")
+        biases = {name: _has(self.qkv_bias, fused or layer.has(f"attn_{name}.bias")) for name in "qkv"}
+        return Attention(
+            num_heads=num_heads,
+            num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
+            head_dim=None if head_dim * num_heads == d_model else head_dim,
+            bias=ProjectionBiases(**biases, o=_has(self.output_bias, layer.has("attn_output.bias"))),
+            scale=scale or None,
+            clip_qkv=(keys.number("attention.clamp_kqv", 0.0) or None) if self.clip else None,
+            qk_norm=norm,
+            qk_norm_over="all" if self.qk_norm == "all" else "head",
+            qk_norm_after_rope=self.qk_norm == "late" and rotates and not norm.is_absent,
+            sinks=self.sinks,
+            gate=self.gate,
+            position=self._position(layer, head_dim, bool(local)) if rotates else NoPosition(),
+            pattern=Window(size=local) if local else Full(),
+        )
+
+    def _position(self, layer: Layer, head_dim: int, local: bool) -> MixerPosition:
+        keys = layer.keys
+        finetuned = keys.flag("rope.scaling.finetuned", True) if self.unrotated else True
+        dim = keys.size("rope.dimension_count", head_dim)
+        if self.whole:
+            keys.expect("rope.dimension_count", head_dim, "partially rotated heads")
+        theta = keys.positive("rope.freq_base", 10_000.0)
+        scaling = read_scaling(keys, theta, dim, self.truncate)
+        if self.sections and keys.get("rope.dimension_sections", [0] * 4)[3:] != [0]:
+            raise keys.error("rope.dimension_sections", "has a fourth part", "fix the file")
+        if not finetuned:
+            return NoPosition()
+        local_theta = keys.positive("rope.freq_base_swa", theta) if self.windows else theta
+        return Rotary(
+            theta=local_theta if local else theta,
+            dim=None if dim == head_dim else dim,
+            interleaved=self.interleaved,
+            scaling=scaling,
+        )
+
+    def _network(self, layer: Layer) -> FeedForward:
+        keys = layer.keys
+        keys.used.add("feed_forward_length")
+        if self.routing is not None:
+            names = ("count", "used_count", "shared_count", "shared_feed_forward_length", "feed_forward_length")
+            keys.used |= {
+                "leading_dense_block_count",
+                "interleave_moe_layer_step",
+                *(f"expert_{name}" for name in names),
+            }
+            if layer.has("ffn_gate_inp.weight"):
+                return self._experts(layer, self.routing)
+        down = layer.shape("ffn_down.weight")
+        if down is None:
+            return NoFeedForward()
+        return self._expert(down[-1], bias=_has(self.mlp_bias, layer.has("ffn_down.bias")))
+
+    def _expert(self, width: int, bias: bool = False, **fields: Any) -> MLP | GatedMLP:
+        kind = GatedMLP if self.gated else MLP
+        return kind(**{"d_ff": width, "activation": self.activation, "bias": bias, **fields})
+
+    def _experts(self, layer: Layer, routing: Routing) -> MixtureOfExperts:
+        keys, router, down = layer.keys, layer.shape("ffn_gate_inp.weight"), layer.shape("ffn_down_exps.weight")
+        if router is None or down is None:
+            raise CheckpointError(keys.place, f"layer {layer.index} lacks ffn_down_exps.weight", "fix the file")
+        numbers = {"softmax": SOFTMAX, "sigmoid": SIGMOID}
+        number = numbers[routing.usual if routing.affinity == "key" else routing.affinity]
+        if routing.affinity == "key":
+            # 0 stands for no number
+            number = keys.count("expert_gating_func", 0) or number
+        if number not in numbers.values():
+            raise keys.error("expert_gating_func", f"{number} is not supported", "only 1 and 2 are")
+        renormalize = routing.renormalize
+        if renormalize is None:
+            renormalize = keys.flag("expert_weights_norm", False)
+        kind = SoftmaxRouter if number == SOFTMAX else SigmoidRouter
+        shared, latent = layer.shape("ffn_down_shexp.weight"), layer.shape("ffn_latent_down.weight")
+        if not routing.shared or (shared is None and routing.has_shared == "any"):
+            shared = None
+        elif shared is None:
+            raise CheckpointError(keys.place, f"layer {layer.index} lacks ffn_down_shexp.weight", "fix the file")
+        return MixtureOfExperts(
+            num_experts=router[0],
+            experts_per_token=layer.count("expert_used_count"),
+            expert=self._expert(down[-1], routing.biases, **routing.expert),
+            latent_width=latent[0] if latent is not None and routing.latent else None,
+            shared=None if shared is None else self._expert(shared[-1]),
+            shared_gate=routing.shared_gate and shared is not None,
+            router=kind(
+                renormalize=renormalize,
+                scale=(keys.number("expert_weights_scale", 0.0) or 1.0) if routing.scaled else 1.0,
+                expert_bias=_has(routing.correction, layer.has("exp_probs_b.bias") or layer.has("exp_probs_b")),
+                bias=routing.biases,
+            ),
+            groups=_groups(keys),
+        )
+
+    def _write_layers(self, decoder: Decoder | Encoder) -> Keys:
+        # attention, recurrent mixers and windows
+        mixers = [block.mixer for block in decoder.layers]
+        # a layer without attention has no heads
+        keys: Keys = {"attention.head_count": 0}
+        for part in self.mixers:
+            chosen = next((mixer for mixer in mixers if isinstance(mixer, part.kind)), None)
+            if chosen is not None:
+                keys |= part.write(chosen, decoder)
+        kinds: tuple[type[Mixer], ...] = (*(part.kind for part in self.mixers), NoMixer, Attention)
+        for index, mixer in enumerate(mixers):
+            if not isinstance(mixer, kinds):
+                raise wrong_kind(kinds[-1], mixer, f"layers[{index}].mixer")
+        attentions = [mixer for mixer in mixers if isinstance(mixer, Attention)]
+        if not attentions:
+            return keys
+        first = attentions[0].sizes(decoder.d_model)
+        sizes = [
+            mixer.sizes(decoder.d_model) if isinstance(mixer, Attention) else first._replace(num_kv_heads=0)
+            for mixer in (mixers if self.marked else attentions)
+        ]
+        keys["attention.head_count"] = _alike([size.num_heads for size in sizes])
+        keys["attention.head_count_kv"] = _alike([size.num_kv_heads for size in sizes])
+        keys |= {"attention.key_length": first.head_dim, "attention.value_length": first.head_dim}
+        if "attention" in self.scales and attentions[0].scale is not None:
+            keys["attention.scale"] = attentions[0].scale
+        if self.clip and attentions[0].clip_qkv is not None:
+            keys["attention.clamp_kqv"] = attentions[0].clip_qkv
+        return keys | self._write_windows(decoder) | self._write_positions(attentions, first.head_dim)
+
+    def _write_windows(self, decoder: Decoder | Encoder) -> Keys:
+        if self.windows is None:
+            return {}
+        sizes = [_window(getattr(block.mixer, "pattern", Full())) for block in decoder.layers]
+        if not any(sizes):
+            if self.windows.required:
+                raise unsupported("layers[*].mixer.pattern", "this architecture without windows")
+            return {}
+        local = [size > 0 for size in sizes]
+        keys: Keys = {"attention.sliding_window": max(sizes)}
+        if local != self.windows.usual(decoder.num_layers) or not self.windows.period:
+            keys["attention.sliding_window_pattern"] = local
+        return keys
+
+    def _write_positions(self, attentions: list[Attention], head_dim: int) -> Keys:
+        rotated = [mixer for mixer in attentions if isinstance(mixer.position, Rotary)]
+        keys: Keys = {"rope.scaling.finetuned": bool(rotated)} if self.unrotated else {}
+        if not rotated:
+            return keys
+        # the keys describe the layers with full attention, or all if none of those rotates
+        full = next((mixer for mixer in rotated if not _window(mixer.pattern)), rotated[0])
+        local = next((mixer for mixer in rotated if _window(mixer.pattern)), full)
+        position, local_position = (expect_kind(Rotary, mixer.position, "position") for mixer in (full, local))
+        if self.whole and position.dim not in (None, head_dim):
+            raise unsupported("layers[*].mixer.position.dim", "partially rotated heads here")
+        keys |= {"rope.dimension_count": position.dim or head_dim, "rope.freq_base": position.theta}
+        if self.sections:
+            pairs = (position.dim or head_dim) // 2
+            keys["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
+        if local_position.theta != position.theta and self.windows is not None:
+            keys["rope.freq_base_swa"] = local_position.theta
+        return keys | written_scaling(position.scaling, self.truncate)
+
+    def _write_networks(self, decoder: Decoder | Encoder) -> Keys:
+        parts = [block.feedforward for block in decoder.layers]
+        sparse = [part for part in parts if isinstance(part, MixtureOfExperts)]
+        widths = [part.width(decoder.d_model) if isinstance(part, MLP | GatedMLP) else 0 for part in parts]
+        keys: Keys = {"feed_forward_length": _alike(widths)}
+        if not sparse:
+            if self.routing is not None and self.routing.dense == "first":
+                # keys that llama.cpp needs nevertheless
+                keys |= {"leading_dense_block_count": len(parts), "expert_feed_forward_length": 0}
+                keys |= {"expert_shared_count": 0} if self.routing.shared == "expert_shared_count" else {}
+            return keys
+        if self.routing is None:
+            raise unsupported("layers[*].feedforward", "experts in this architecture")
+        first = sparse[0]
+        width = first.expert.width(decoder.d_model)
+        dense = next((size for size in widths if size), 0)
+        is_sparse = [isinstance(part, MixtureOfExperts) for part in parts]
+        if self.apart and dense:
+            raise unsupported("layers[*].feedforward", "experts in some layers and none in others")
+        widths = [width if there else size for there, size in zip(is_sparse, widths, strict=True)]
+        keys["feed_forward_length"] = _alike(widths) if self.apart else dense or width
+        keys |= {
+            "expert_count": first.num_experts,
+            "expert_used_count": first.experts_per_token,
+            "expert_feed_forward_length": width,
+        }
+        if not self.apart:
+            keys |= _written_layers(is_sparse, self.routing.dense)
+        return keys | _written_router(first, self.routing, width, decoder.d_model)
+
+
+def _written_layers(is_sparse: list[bool], dense: str) -> Keys:
+    # which layers have experts
+    keys: Keys = {}
+    first = is_sparse.index(True)
+    if all(is_sparse[first:]) and dense in ("first", "every"):
+        keys["leading_dense_block_count"] = first
+        return keys | ({"interleave_moe_layer_step": 1} if dense == "every" else {})
+    step = is_sparse[first + 1 :].index(True) + 1 if any(is_sparse[first + 1 :]) else 1
+    every = [layer >= first and (layer + 1) % step == 0 for layer in range(len(is_sparse))]
+    if dense == "every" and every == is_sparse:
+        return {"leading_dense_block_count": first, "interleave_moe_layer_step": step}
+    if not all(is_sparse) and dense != "any":
+        raise unsupported("layers[*].feedforward", "experts in these layers only")
+    return {}
+
+
+def _written_router(part: MixtureOfExperts, routing: Routing, width: int, d_model: int) -> Keys:
+    keys: Keys = {}
+    router = part.router
+    if part.shared is not None and routing.shared:
+        shared = part.shared.width(d_model)
+        is_count = routing.shared == "expert_shared_count"
+        if is_count and shared % width:
+            raise unsupported("layers[*].feedforward.shared.d_ff", f"{shared}, only a multiple of an expert's {width}")
+        keys[routing.shared] = shared // width if is_count else shared
+    elif routing.shared and routing.has_shared == "all":
+        raise unsupported("layers[*].feedforward.shared", "experts without a shared expert here")
+    elif routing.shared == "expert_shared_count":
+        keys[routing.shared] = 0
+    if routing.affinity == "key":
+        keys["expert_gating_func"] = SIGMOID if isinstance(router, SigmoidRouter) else SOFTMAX
+    if routing.renormalize is None:
+        keys["expert_weights_norm"] = router.renormalize
+    if routing.scaled:
+        keys["expert_weights_scale"] = router.scale
+    if part.groups is not None:
+        keys["expert_group_count"] = part.groups.num_groups
+        keys["expert_group_used_count"] = part.groups.groups_per_token
+    return keys
+
+
+def _groups(keys: FileKeys) -> ExpertGroups | None:
+    num_groups, used = keys.count("expert_group_count", 0), keys.count("expert_group_used_count", 0)
+    # llama.cpp ranks groups by the sum of their two best experts
+    return ExpertGroups(num_groups=num_groups, groups_per_token=used, top_k_in_group=2) if num_groups > 1 else None
+
+
+def _without_bias(norm: Norm) -> Norm:
+    return norm.replace(bias=False) if isinstance(norm, LayerNorm) else norm
+
+
+def _eps(decoder: Decoder | Encoder) -> float:
+    wiring = decoder.layers[0].wiring
+    return float(getattr(getattr(wiring, "norm", None), "eps", 1e-5))
+
+
+def _window(pattern: Pattern) -> int:
+    return pattern.size if isinstance(pattern, Window) else 0
+
+
+def _alike(values: list[int]) -> Any:
+    # one number if all layers have the same, else a list
+    return values[0] if len(set(values)) == 1 else values
+
+
+def plain(model: Any) -> Any:
+    """Return an equal specification in which every default is left out and every common norm written once."""
+    if isinstance(model, Encoder):
+        model = model.replace(pooler=False, pooling="first")  # which need a head
+    if not isinstance(model, Decoder | Encoder):
+        return model
+    return model.replace(layers=tuple(_plain_block(block, model.d_model) for block in model.layers))
+
+
+def _plain_block(block: Block, d_model: int) -> Block:
+    wiring, mixer, network = block.wiring, block.mixer, block.feedforward
+    if isinstance(wiring, NormedWiring):
+        names = [name for name in type(wiring).model_fields if name.endswith("_norm") and name != "shared_norm"]
+        same = {name: None for name in names if getattr(wiring, name) == wiring.norm}
+        wiring = wiring.replace(**same) if same else wiring
+    if isinstance(mixer, Attention):
+        sizes = mixer.sizes(d_model)
+        position = mixer.position
+        if isinstance(position, Rotary) and position.dim == sizes.head_dim:
+            position = position.replace(dim=None)
+        mixer = mixer.replace(
+            num_kv_heads=None if sizes.num_kv_heads == sizes.num_heads else sizes.num_kv_heads,
+            head_dim=None if sizes.head_dim * sizes.num_heads == d_model else sizes.head_dim,
+            position=position,
+        )
+    return block.replace(wiring=wiring, mixer=mixer, feedforward=_plain_network(network, d_model))
+
+
+def _plain_network(part: Any, d_model: int) -> Any:
+    if isinstance(part, MixtureOfExperts):
+        groups = part.groups
+        if groups is not None and groups.num_groups == groups.groups_per_token:
+            groups = None  # every token may use all groups
+        fields = {name: _plain_network(getattr(part, name), d_model) for name in ("expert", "shared")}
+        return part.replace(groups=groups, **fields)
+    if isinstance(part, MLP | GatedMLP):
+        down = None if part.down_bias == part.bias else part.down_bias
+        return part.replace(d_ff=part.width(d_model), down_bias=down)
+    return part

@@ -1,0 +1,61 @@
+"""Attention over depth, with the sums of all blocks of layers as the residual stream."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.place import Place
+from archetype.nn.registry import module_for
+from archetype.nn.residual import ResidualStream
+from archetype.parts.depth_attention import spec
+
+
+class DepthQuery(nn.Module):
+    """Query of one sublayer, or of the stack's output."""
+
+    def __init__(self, residual: spec.DepthAttention, d_model: int) -> None:
+        super().__init__()
+        self.spec, self.query = residual, nn.Parameter(torch.empty(1, d_model))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        tensor.zero_()  # begin with the mean
+        return True
+
+    def forward(self, stream: Float[Tensor, "B T n D"]) -> Vectors:
+        with torch.autocast(stream.device.type, enabled=False):
+            x = stream.to(torch.promote_types(stream.dtype, torch.float32))
+            # the norm's factor is applied to scores and weights, so that no normed vectors are stored
+            size = (x.square().mean(-1) + self.spec.norm_eps).rsqrt()  # (B, T, n)
+            scores = nn.functional.linear(x, self.query.to(x.dtype)).squeeze(-1) * size
+            weights = (scores * x.shape[-1] ** -0.5 if self.spec.scaled else scores).softmax(-1)
+            weights = weights * size if self.spec.normed_values else weights
+            return (weights[:, :, None] @ x).squeeze(2).to(stream.dtype)
+
+
+@module_for(spec.DepthAttention)
+class DepthAttentionModule(ResidualStream):
+    """The last vector of the stream is the sum of the current block of layers; those before are complete."""
+
+    def __init__(self, residual: spec.DepthAttention, place: Place) -> None:
+        super().__init__(residual, place)
+        self.attend = None if place.content == 0 else DepthQuery(residual, place.d_model)
+
+    @staticmethod
+    def enter(residual: spec.DepthAttention, x: Vectors) -> Float[Tensor, "B T 1 D"]:
+        return x[:, :, None]
+
+    @staticmethod
+    def exit(residual: spec.DepthAttention, place: Place) -> nn.Module:
+        return DepthQuery(residual, place.d_model)
+
+    def read(self, stream: Float[Tensor, "B T n D"], context: ForwardContext) -> Vectors:
+        return stream[:, :, -1] if self.attend is None else self.attend(stream)
+
+    def write(
+        self, stream: Float[Tensor, "B T n D"], y: Vectors, context: ForwardContext
+    ) -> Float[Tensor, "B T ... D"]:
+        y = y[:, :, None].to(stream.dtype)
+        if self.place.sublayer == 0 and self.spec.starts_block(context.layer):
+            return torch.cat((stream, y), dim=2)
+        return torch.cat((stream[:, :, :-1], stream[:, :, -1:] + y), dim=2)

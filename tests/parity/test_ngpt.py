@@ -1,0 +1,90 @@
+"""nGPT's blocks, which step towards the normed output of a sublayer, against Dory's in transformers."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.models.dory.configuration_dory import DoryConfig
+from transformers.models.dory.modeling_dory import DoryDecoderLayer, DoryL2Norm
+
+from archetype import spec
+from archetype.models.block.module import InterpolatedBlock, build_block
+from archetype.models.build import build
+from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.nn.registry import build_norm
+from tests.helpers.specs import block, decoder
+from tests.helpers.weights import distance, randomize
+
+D, T = 16, 7
+X = 3 * torch.randn(2, T, D, generator=torch.Generator().manual_seed(0))
+TOKENS = torch.randint(31, (2, 12), generator=torch.Generator().manual_seed(2))
+RATES = {"rate": 0.3, "stored_rate": 0.02}
+
+
+class Sine(nn.Module):
+    """A sublayer of which any difference in its input shows."""
+
+    def forward(self, x: Tensor, *args: Any, **names: Any) -> Tensor:
+        return (x * torch.arange(D)).sin()
+
+
+class WithWeights(Sine):
+    def forward(self, x: Tensor, *args: Any, **names: Any) -> Any:
+        return super().forward(x), None
+
+
+@torch.no_grad()
+def test_a_block_steps_as_dory_does() -> None:
+    config = DoryConfig(hidden_size=D, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2, head_dim=8,
+                        num_key_value_heads=2, ngpt_alpha_init=0.3, initializer_range=0.02, n_input_layers=1,
+                        n_output_layers=1)  # fmt: skip
+    theirs = randomize(DoryDecoderLayer(config, 0))
+    theirs.self_attn, theirs.mlp = WithWeights(), Sine()
+    described = decoder(block(wiring={"kind": "interpolated", "norm": {"kind": "l2"}, **RATES}))
+    ours = build_block(described.layers[0], Place(D)).eval()
+    assert isinstance(ours, InterpolatedBlock)
+    ours.mixer, ours.feedforward = Sine(), Sine()
+    ours.mixer_rate.copy_(theirs.lambda_1)
+    ours.feedforward_rate.copy_(theirs.lambda_2)
+    context = ForwardContext.of(X)
+    assert distance(ours(X, context), theirs(X)) < 1e-6
+    ours.feedforward_rate[3] += 1.0
+    assert distance(ours(X, context), theirs(X)) > 1e-3
+
+
+def test_the_l2_norm_is_dorys_and_gives_vectors_of_length_one() -> None:
+    theirs, ours = DoryL2Norm(), build_norm(spec.L2Norm(), D)
+    assert distance(ours(X), theirs(X)) < 1e-6
+    assert (ours(X).norm(dim=-1) - 1).abs().max() < 1e-5
+    assert distance(build_norm(spec.L2Norm(eps=1.0), D)(X), theirs(X)) > 1e-3
+
+
+def test_rates_begin_where_the_wiring_says() -> None:
+    model = build(decoder(block(wiring={"kind": "interpolated", **RATES}), final_norm="l2"))
+    layer = model.blocks[0]
+    assert torch.equal(layer.mixer_rate, torch.full((D,), 0.02))
+    assert layer.rate_scale * float(layer.mixer_rate[0].detach()) == pytest.approx(0.3)
+    absent = build(decoder(block(wiring="interpolated"), final_norm="l2")).blocks[0]
+    assert torch.equal(absent.mixer_rate, torch.full((D,), D**-0.5))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rate", [1.0, 0.0])
+def test_the_ends_of_a_step_are_the_output_and_the_input(rate: float) -> None:
+    """Without norms, a rate of 1 is the wiring without residuals, and a rate of 0 passes the stream on."""
+    ends = {"final_norm": "none", "head": {"tied": True}}
+    layers = [block(wiring={"kind": "interpolated", "norm": "none"})] * 2
+    stepping = randomize(build(decoder(*layers, **ends))).double()
+    for name, parameter in stepping.named_parameters():
+        if name.endswith("_rate"):
+            parameter.fill_(rate / stepping.blocks[0].rate_scale)
+    plain = build(decoder(*2 * [block(wiring="plain")], **ends)).eval().double()
+    plain.load_state_dict({name: x for name, x in stepping.state_dict().items() if not name.endswith("_rate")})
+    context = plain.context(TOKENS)
+    embedded = plain.embedding(TOKENS, context)
+    expected = plain(TOKENS).logits if rate else plain.lm_head(embedded, plain.embedding.token.weight)
+    assert distance(stepping(TOKENS).logits, expected) < 1e-6
+    stepping.blocks[1].mixer_rate.add_(0.1)
+    assert distance(stepping(TOKENS).logits, expected) > 1e-3

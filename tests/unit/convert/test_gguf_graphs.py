@@ -1,0 +1,192 @@
+"""GGUF files of the architectures in the table of graphs: keys, tensors, and the same model read back."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from archetype import spec
+from archetype.convert.gguf.architectures import GGUF
+from archetype.convert.gguf.choice import gguf_family, gguf_of
+from archetype.convert.gguf.file import write_gguf
+from archetype.convert.gguf.graph import plain
+from archetype.convert.gguf.graphs import ROWS
+from archetype.convert.gguf.read import read_gguf
+from archetype.errors import CheckpointError
+from archetype.families.family import Family
+from archetype.models.build import build
+from archetype.spec.edit import assign
+from tests.helpers.cases import case
+from tests.helpers.examples import every
+from tests.helpers.gguf_specs import SPECS
+from tests.helpers.weights import randomize
+
+TOKENS = torch.arange(4, 12)[None]
+RMS, LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+SCAN = ("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank")
+EXPERT, SHARED, WINDOW = "expert_feed_forward_length", "expert_shared_count", "attention.sliding_window"
+# Keys without which llama.cpp reads no file of an architecture, besides those of all (src/models, load_arch_hparams).
+NEEDED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("olmo", "stablelm", "falcon", "phi2", "starcoder", "starcoder2", "nemotron", "command-r", "jais2"), (LAYER,)
+    ),
+    **dict.fromkeys(("granite", "granitemoe"), (RMS, "logit_scale")),
+    **dict.fromkeys(("glm4moe", "dots1", "afmoe"), (RMS, EXPERT, SHARED)),
+    **dict.fromkeys(("hunyuan-moe", "minimax-m2", "mellum", "hy_v3"), (RMS, EXPERT)),
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), (*SCAN, "ssm.group_count", LAYER)),
+    **dict.fromkeys(("qwen35", "qwen35moe"), (RMS, "rope.dimension_sections", *SCAN, "ssm.group_count")),
+    **dict.fromkeys(("mamba2", "qwen3next"), (RMS, *SCAN, "ssm.group_count")),
+    "gptneox": (LAYER, "use_parallel_residual"),
+    "cohere2": (WINDOW, "logit_scale", LAYER),
+    "exaone-moe": (WINDOW, RMS, EXPERT, "expert_gating_func"),
+    "granitehybrid": (RMS, *SCAN, "ssm.group_count"),
+    "gpt-oss": (RMS, EXPERT, WINDOW),
+    "jamba": (RMS, *SCAN),
+    "lfm2": (RMS, "shortconv.l_cache"),
+    "lfm2moe": (RMS, "shortconv.l_cache", EXPERT, "expert_gating_func"),
+    "ernie4_5-moe": (RMS, EXPERT, "interleave_moe_layer_step"),
+    "granite_swa": (RMS, "logit_scale", WINDOW, "attention.sliding_window_pattern"),
+    "laguna": (RMS, "leading_dense_block_count", EXPERT),
+    "deepseek2": (RMS, "attention.q_lora_rank", "attention.kv_lora_rank", EXPERT, SHARED),
+}
+OF_ALL = ("context_length", "embedding_length", "block_count")
+# Keys that the `gguf` package of this version does not name yet.
+LATER = ("attention.recurrent_layers",)
+
+
+def written(name: str, model_spec: spec.ModelSpec, file: Path) -> tuple[Any, Any]:
+    """A random model and the file that was written of it, as the library reads it."""
+    model = randomize(build(model_spec)).eval()
+    write_gguf(model, Family(name, {}), None, file)
+    return model, gguf.GGUFReader(file)
+
+
+def outputs(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Logits, or the vectors of an encoder."""
+    output = model(tokens)
+    result: torch.Tensor = output.hidden if output.logits is None else output.logits
+    return result
+
+
+def known_keys(architecture: str) -> set[str]:
+    """All keys that the library has a name for."""
+    groups = [vars(group).values() for group in vars(gguf.Keys).values() if isinstance(group, type)]
+    return {value.replace("{arch}", architecture) for values in groups for value in values if isinstance(value, str)}
+
+
+def test_every_row_has_a_model() -> None:
+    rows = {target.architecture for target in ROWS.values()}
+    assert rows - {gguf_of(name, model).architecture for name, model in SPECS.items()} == {"minicpm", "mamba"}
+
+
+@pytest.mark.parametrize("name", every(3, SPECS))
+@torch.no_grad()
+def test_a_file_is_read_as_the_same_model(name: str, tmp_path: Path) -> None:
+    model, file = written(name, SPECS[name], tmp_path / "model.gguf")
+    target = gguf_of(name, model.spec)
+    architecture, keys = target.architecture, {field for field in file.fields if not field.startswith("GGUF.")}
+    needed = {f"{architecture}.{key}" for key in (*OF_ALL, *NEEDED.get(architecture, (RMS,)))}
+    assert needed <= keys
+    assert keys <= known_keys(architecture) | {f"{architecture}.{key}" for key in LATER}
+    sizes = {"block_count": model.spec.num_layers, "embedding_length": model.spec.d_model}
+    for key, value in sizes.items():
+        assert file.get_field(f"{architecture}.{key}").contents() == value
+    if architecture in gguf.MODEL_ARCH_NAMES.values():  # a later architecture has no table
+        arch = next(arch for arch, known in gguf.MODEL_ARCH_NAMES.items() if known == architecture)
+        places = {place for _, place in gguf.get_tensor_name_map(arch, model.spec.num_layers).mapping.values()}
+        bare = {tensor.name.removesuffix(".weight").removesuffix(".bias") for tensor in file.tensors}
+        assert bare <= places, bare - places
+    parameters = sum(p.numel() for p in model.state_dict().values())
+    # RoBERTa's two first vectors of positions are not written
+    unused = 2 * model.spec.d_model if name == "roberta" else 0
+    assert sum(tensor.n_elements for tensor in file.tensors) == parameters - unused
+    read = read_gguf(tmp_path / "model.gguf", torch.float32).model
+    assert plain(read.spec.replace(name="")).num_layers == model.spec.num_layers
+    expected = outputs(model, TOKENS)
+    assert torch.equal(outputs(read, TOKENS), expected)
+    assert not torch.allclose(outputs(read, TOKENS.flip(1)), expected)  # the control
+
+
+def tensor(file: Any, name: str) -> np.ndarray:
+    return next(np.asarray(one.data) for one in file.tensors if one.name == name)
+
+
+def test_what_is_stored_otherwise(tmp_path: Path) -> None:
+    model, file = written("nemotron", SPECS["nemotron"], tmp_path / "nemotron")
+    assert (tensor(file, "output_norm.weight") == model.get_parameter("final_norm.weight").detach().numpy() + 1).all()
+    model, file = written("mamba2", SPECS["mamba2"], tmp_path / "mamba2")
+    rates = -model.get_parameter("blocks.0.mixer.A_log").detach().exp()
+    assert np.allclose(tensor(file, "blk.0.ssm_a"), rates[:, None])
+    assert tensor(file, "blk.0.ssm_norm.weight").shape == (2, 32)
+    model, file = written("qwen3_next", SPECS["qwen3_next"], tmp_path / "qwen3_next")
+    parts = [model.get_parameter(f"blocks.3.mixer.{name}.weight").detach().view(4, 8, 32) for name in ("q", "gate")]
+    assert (tensor(file, "blk.3.attn_q.weight") == torch.cat(parts, 1).flatten(0, 1).numpy()).all()
+    model, file = written("qwen3_5_text", SPECS["qwen3_5_text"], tmp_path / "qwen3_5")
+    # of two key heads with two value heads each: 0, 2, 1, 3
+    values = model.get_parameter("blocks.0.mixer.gate.weight").detach().view(4, 8, 32)[[0, 2, 1, 3]]
+    assert (tensor(file, "blk.0.attn_gate.weight") == values.flatten(0, 1).numpy()).all()
+
+
+EDITS: dict[str, tuple[str, list[str], str]] = {
+    "an activation": ("olmo2", ["layers[*].feedforward.activation=gelu"], "layers[*].feedforward.activation"),
+    "a scale": ("starcoder2", ["layers[*].mixer.scale=0.5"], "layers[*].mixer.scale"),
+    "a wiring": ("exaone", ["layers[*].wiring.kind=post_norm"], "layers[*].wiring.kind"),
+    "pairs": ("cohere", ["layers[*].mixer.position.interleaved=false"], "layers[*].mixer.position.interleaved"),
+    "layers that rotate": ("smollm3", ["layers[1].mixer.position={kind: none}"], "layers[1].mixer.position.kind"),
+    "a tied head": ("olmo2", ["head.tied=true"], "head.tied: llama.cpp does not support a tied head"),
+    "an untied head": ("cohere", ["head.tied=false"], "head.tied: llama.cpp does not support an untied head"),
+    "windows": ("exaone", ["layers[0].mixer.pattern={kind: window, size: 4}"], "layers[0].mixer.pattern"),
+    "weights": ("olmoe", ["layers[*].feedforward.router.renormalize=true"], "layers[*].feedforward.router"),
+    "a late dense layer": (
+        "mellum", ["layers[1].feedforward={kind: gated, d_ff: 48, activation: silu}"],
+        "layers[*].feedforward: llama.cpp does not support experts in these layers only",
+    ),
+    "two kinds of layers without mixers": (
+        "nemotron_h_moe", ["layers[3].feedforward={kind: mlp, d_ff: 48, activation: relu2}"],
+        "layers[*].feedforward: llama.cpp does not support experts in some layers and none in others",
+    ),
+    "another mixer": (
+        "lfm2", ["layers[1].mixer={kind: mamba}"], "layers[1].mixer: only kind",
+    ),
+}  # fmt: skip
+
+
+def test_what_llama_cpp_does_not_compute_is_refused(tmp_path: Path) -> None:
+    for label, (name, edits, said) in EDITS.items():
+        with case(label):
+            model = build(assign(SPECS[name], edits))
+            with pytest.raises(CheckpointError) as caught:
+                write_gguf(model, Family(name, {}), None, tmp_path / "out.gguf")
+            assert str(caught.value).startswith(said), caught.value
+            assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_no_family_is_written_as_what_computes_it() -> None:
+    """A specification that no published format expresses, by the first architecture that computes it."""
+    assert gguf_family(SPECS["arcee"]).name == "arcee"
+    assert gguf_family(SPECS["nemotron_h_moe"]).name == "nemotron_h_moe"
+    with pytest.raises(CheckpointError, match="no family can express it"):
+        gguf_family(assign(SPECS["arcee"], ["layers[*].wiring.kind=post_norm"]))
+
+
+def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
+    _, file = written("cohere2", SPECS["cohere2"], tmp_path / "model.gguf")
+    writer = gguf.GGUFWriter(tmp_path / "changed.gguf", "cohere2")
+    for key, field in file.fields.items():
+        if key.startswith("cohere2.") and not key.endswith("sliding_window_pattern"):
+            writer.add_key_value(key, field.contents(), field.types[0])
+    writer.add_array("cohere2.attention.sliding_window_pattern", [True])
+    for one in file.tensors:
+        writer.add_tensor(one.name, np.asarray(one.data))
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    with pytest.raises(CheckpointError, match=r"sliding_window_pattern: \[True\] lacks layers; fix the file"):
+        read_gguf(tmp_path / "changed.gguf")
+
+
+def test_rows_of_llama_cpp_are_known() -> None:
+    assert len({target.architecture for target in GGUF.values()}) >= 62
