@@ -19,6 +19,8 @@ ALL_MODES = small.trained(modes={
 MODELS = {  # of the material, each made when a mode names it first
     "tokenizer": "tokenizer train --text {text} --vocab-size 300 --to tokenizer",
     "run": f"train {{text}} {TRAIN} --steps 80 --learning-rate 0.01 --to run",
+    "masked": "train {text} --spec llada-tiny --tokenizer bytes --sequence-length 16 --batch-size 4 --steps 9"
+    " --to masked",
     "exported": "export {run} --to exported",
     "adapted": "train {text} --from {run} --adapter lora --steps 1 --sequence-length 16 --to adapted",
     "chatting": "train --from {run} --chat {chat} --steps 1 --set data.template={template} --to chatting",

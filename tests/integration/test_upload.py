@@ -192,6 +192,7 @@ TAKES_NONE = {
     "demo": "trains its own", "list": "lists the presets", "check": "takes a part", "explain": "takes a kind",
     "schema": "takes nothing", "tokenizer train": "takes texts", "runs": "takes a folder of runs", "plot": "takes runs",
     "report": "takes a run", "serve": "never ends; its models are asked for below",
+    "gallery write": "takes nothing", "gallery add": "reads no weights",
 }  # fmt: skip
 LONG = ("bench", "parity")  # of which only the control is run here
 CANNOT = (
