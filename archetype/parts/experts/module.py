@@ -103,15 +103,15 @@ class MixtureOfExperts(nn.Module):
         # idle experts return their input, which their weights multiply
         is_idle = chosen >= self.spec.num_experts  # (N, k)
         y = (x * (weights * is_idle).sum(-1, keepdim=True)).to(x.dtype)
-        kept = None
+        busy = None
         if not (kernels.records or torch.compiler.is_compiling() or is_symbolic(x.shape[0])):
-            kept = (~is_idle).flatten().nonzero().squeeze(1)  # choices of experts that compute
+            busy = (~is_idle).flatten().nonzero().squeeze(1)  # choices of experts that compute
         # a graph has no choice, and without any tokens the experts still need (zero) gradients
-        if kept is None or (not len(kept) and self.experts.exchange is None):
+        if busy is None or (not len(busy) and self.experts.exchange is None):
             return y + self._computed(x, chosen.masked_fill(is_idle, 0), weights.masked_fill(is_idle, 0.0), kernels)
-        owners = kept // chosen.shape[1]
-        busy, shares = (values.flatten().index_select(0, kept)[:, None] for values in (chosen, weights))
-        outputs = self._computed(x.index_select(0, owners), busy, shares, kernels)
+        owners = busy // chosen.shape[1]
+        choices, shares = (values.flatten().index_select(0, busy)[:, None] for values in (chosen, weights))
+        outputs = self._computed(x.index_select(0, owners), choices, shares, kernels)
         return y.index_add(0, owners, outputs.to(y.dtype))
 
     def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
