@@ -195,6 +195,7 @@ ROUNDED = [
     ("mamba2-780m", 780, 0.01, "Dao 2024, appendix D"),
     ("mamba2-1.3b", 1340, 0.01, "Dao 2024, appendix D: 1.3B"),
     ("mamba2-2.7b", 2700, 0.01, "Dao 2024, appendix D"),
+    ("minimax-text-01", 456_000, 0.001, "MiniMax 2025, abstract: 456 billion"),
     ("mambabyte-353m", 353, 0.01, "Wang 2024, table 1"),
     ("mambabyte-972m", 972, 0.01, "Wang 2024, table 1"),
 ]
