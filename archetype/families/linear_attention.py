@@ -1,4 +1,4 @@
-"""Designs of linear attention: RetNet (Sun 2023), GLA, HGRN2, DeltaNet and MiniMax-Text-01."""
+"""Designs of linear attention: RetNet, GLA, HGRN2, DeltaNet, MiniMax-Text-01 and Kimi Linear."""
 
 from typing import Any
 
@@ -7,12 +7,15 @@ from archetype.families.minimax import FULL, LINEAR, minimax
 from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
+from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.linear_attention.spec import ChannelDecay, FixedDecay, LinearAttention
 from archetype.parts.norm.spec import RMSNorm
-from archetype.parts.position.spec import Rotary
+from archetype.parts.position.spec import NoPosition, Rotary
+from archetype.parts.router.spec import SigmoidRouter
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
 from archetype.spec.repeats import repeat
@@ -71,6 +74,52 @@ def deltanet(*, num_heads: int, d_model: int, **model: Any) -> Decoder:
     return _gated(mixer, d_model=d_model, **model)
 
 
+def kimi_linear(
+    *,
+    num_layers: int,
+    d_model: int,
+    num_heads: int,
+    d_ff: int,
+    num_experts: int,
+    experts_per_token: int,
+    expert_d_ff: int,
+    full_layers: tuple[int, ...],
+    head_dim: int = 128,
+    kv_lora_rank: int = 512,
+    rope_dim: int = 64,
+    router_scale: float = 2.446,
+    vocab_size: int = 163_840,
+    **model: Any,
+) -> Decoder:
+    """Build a Kimi Linear decoder: delta attention, and latent attention without positions in `full_layers`."""
+    norm = RMSNorm(eps=1e-5)
+    delta = GatedDeltaNet(
+        num_heads=num_heads, head_dim=head_dim, v_head_dim=head_dim, decay="channel", decay_rank=head_dim,
+        gate="sigmoid", gate_rank=head_dim, eps=1e-5,
+    )
+    latent = LatentAttention(
+        num_heads=num_heads, kv_lora_rank=kv_lora_rank, qk_nope_head_dim=head_dim, qk_rope_head_dim=rope_dim,
+        v_head_dim=head_dim, position=NoPosition(),
+    )
+    expert = GatedMLP(d_ff=expert_d_ff, activation="silu")
+    experts = MixtureOfExperts(
+        num_experts=num_experts, experts_per_token=experts_per_token, expert=expert, shared=expert,
+        router=SigmoidRouter(renormalize=True, scale=router_scale, expert_bias=True),
+    )
+    layers = tuple(
+        Block(
+            wiring=PreNorm(norm=norm),
+            mixer=latent if layer in full_layers else delta,
+            feedforward=experts if layer else GatedMLP(d_ff=d_ff, activation="silu"),
+        )
+        for layer in range(num_layers)
+    )
+    return Decoder(
+        vocab_size=vocab_size, d_model=d_model, layers=layers, final_norm=norm, head=LanguageModelHead(),
+        initialization=NormalInitialization(), **model,
+    )
+
+
 SMALL: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "d_ff": 172}
 # one layer in eight has attention; streams as in DeepNorm, with the factor (2 L)^(1/4)
 LARGE = dict(num_layers=80, d_model=6144, num_heads=64, num_kv_heads=8, head_dim=128, d_ff=9216, num_experts=32,
@@ -80,6 +129,12 @@ FAMILY = Family("linear_attention", {
     **presets("MiniMax 2025, sections 2 and 3", minimax, {"minimax-text-01": LARGE}),
     **tiny(minimax, {"minimax-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=96, num_experts=4,
         layer_types=(LINEAR, FULL), stream_factor=4**0.25)}),
+    **presets("Kimi Team 2025; moonshotai/Kimi-Linear-48B-A3B-Instruct config.json", kimi_linear, {
+        "kimi-linear-48b-a3b": dict(num_layers=27, d_model=2304, num_heads=32, d_ff=9216, num_experts=256,
+            experts_per_token=8, expert_d_ff=1024, full_layers=(3, 7, 11, 15, 19, 23, 26), context_length=1_048_576),
+    }),
+    **tiny(kimi_linear, {"kimi-linear-tiny": dict(num_layers=2, num_heads=4, d_ff=172, num_experts=4,
+        experts_per_token=2, expert_d_ff=32, full_layers=(1,), head_dim=16, kv_lora_rank=24, rope_dim=8)}),
     **tiny(retnet, {"retnet-tiny": SMALL | {"d_ff": 128}}),
     **tiny(gla, {"gla-tiny": SMALL}),
     **tiny(hgrn2, {"hgrn2-tiny": SMALL}),

@@ -29,6 +29,7 @@ PICTURES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 STATUSES = ("agrees", "differs", "refused", "not made")
 NOT_THERE = "not there"  # a type that an older release does not know
 OTHERWISE = "## Differences in transformers "  # the section of an older release
+DECAYS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")  # of MiniMax, in its files
 GEMMA4: dict[str, Any] = {"per_layer_config": {}, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 61}
 # What a type wants beside or against the sizes above.
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -71,6 +72,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": "rope"},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "kimi_linear": LATENT | {"layer_types": ["linear_attention", "full_attention"], "linear_head_dim": 8,
+                             "linear_num_heads": 3},
     "bailing_hybrid": LATENT | {"head_dim": 8, "qk_rope_head_dim": 8, "partial_rotary_factor": 1.0},
     "cohere_compass_text": {
         "layer_types": ["sliding_attention", "full_attention"],
@@ -334,6 +337,7 @@ def logits_of(model: PreTrainedModel) -> Tensor:
 def drawn(model: PreTrainedModel) -> PreTrainedModel:
     """The model with every tensor random but those that are computed, which are never trained."""
     computed = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
+    computed |= {name: buffer.clone() for name, buffer in model.named_buffers() if name.endswith(DECAYS)}
     randomize(model)
     model.load_state_dict(computed, strict=False)
     return model

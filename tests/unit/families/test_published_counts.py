@@ -139,6 +139,7 @@ COUNTS = [
     # without the layers that predict further tokens, which the makers' 355B, 106B, 230B and 80B may count
     ("glm-4.5", [], 352_797_814_784, "zai-org/GLM-4.5, without the biases of the choice"),
     ("glm-4.5-air", [], 106_852_245_504, "zai-org/GLM-4.5-Air, without the biases of the choice"),
+    ("kimi-linear-48b-a3b", [], 49_122_675_072, "moonshotai/Kimi-Linear-48B-A3B-Instruct as KimiLinearForCausalLM"),
     ("minimax-m2", [], 228_689_748_992, "MiniMaxAI/MiniMax-M2, without the biases of the choice"),
     ("qwen3-next-80b-a3b", [], 79_674_391_296, "Qwen/Qwen3-Next-80B-A3B-Thinking"),
     # of the part that reads text; the makers' 109B and 402B count what sees images too
@@ -194,6 +195,7 @@ ROUNDED = [
     ("mamba2-780m", 780, 0.01, "Dao 2024, appendix D"),
     ("mamba2-1.3b", 1340, 0.01, "Dao 2024, appendix D: 1.3B"),
     ("mamba2-2.7b", 2700, 0.01, "Dao 2024, appendix D"),
+    ("minimax-text-01", 456_000, 0.001, "MiniMax 2025, abstract: 456 billion"),
     ("mambabyte-353m", 353, 0.01, "Wang 2024, table 1"),
     ("mambabyte-972m", 972, 0.01, "Wang 2024, table 1"),
 ]
