@@ -1,8 +1,9 @@
-"""Designs of linear attention without a published format: RetNet (Sun 2023), GLA, HGRN2 and DeltaNet."""
+"""Designs of linear attention: RetNet (Sun 2023), GLA, HGRN2, DeltaNet and MiniMax-Text-01."""
 
 from typing import Any
 
-from archetype.families.family import Family, tiny
+from archetype.families.family import Family, presets, tiny
+from archetype.families.minimax import FULL, LINEAR, minimax
 from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
@@ -71,7 +72,14 @@ def deltanet(*, num_heads: int, d_model: int, **model: Any) -> Decoder:
 
 
 SMALL: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "d_ff": 172}
+# one layer in eight has attention; streams as in DeepNorm, with the factor (2 L)^(1/4)
+LARGE = dict(num_layers=80, d_model=6144, num_heads=64, num_kv_heads=8, head_dim=128, d_ff=9216, num_experts=32,
+    layer_types=tuple(FULL if layer % 8 == 7 else LINEAR for layer in range(80)), stream_factor=160**0.25,
+    context_length=1_048_576, position=Rotary(theta=10_000_000.0, dim=64))  # fmt: skip
 FAMILY = Family("linear_attention", {
+    **presets("MiniMax 2025, sections 2 and 3", minimax, {"minimax-text-01": LARGE}),
+    **tiny(minimax, {"minimax-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=96, num_experts=4,
+        layer_types=(LINEAR, FULL), stream_factor=4**0.25)}),
     **tiny(retnet, {"retnet-tiny": SMALL | {"d_ff": 128}}),
     **tiny(gla, {"gla-tiny": SMALL}),
     **tiny(hgrn2, {"hgrn2-tiny": SMALL}),

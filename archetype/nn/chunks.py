@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from archetype.nn import symbolic
 
-Outputs = tuple[Float[Tensor, "B T H Q"], Float[Tensor, "B H P Q"]]
+Outputs = tuple[Float[Tensor, "B T ..."], Float[Tensor, "B ..."]]
 
 
 def read_chunks(
-    chunk: Callable[..., tuple[Tensor, Tensor]], size: int, memory: Float[Tensor, "B H P Q"], *inputs: Tensor
+    chunk: Callable[..., tuple[Tensor, Tensor]], size: int, memory: Float[Tensor, "B ..."], *inputs: Tensor
 ) -> Outputs:
     """Process inputs, (B, T, ...) each, in chunks of `size` positions. Return all outputs and the last state."""
     if symbolic.is_symbolic(inputs[0].shape[1]):  # unknown number of chunks: scan one position at a time
@@ -83,6 +83,19 @@ def linear_chunk(
     else:
         written = _split_heads(k.transpose(2, 3) @ _join_heads(until * v, shared), shared)
     return y, since[:, :, -1:].transpose(2, 3) * memory + written
+
+
+def diagonal_chunk(
+    hidden: Float[Tensor, "B I"], x: Float[Tensor, "B I T"], a: Float[Tensor, "B I T"]
+) -> tuple[Float[Tensor, "B I T"], Float[Tensor, "B I"]]:
+    """h_t = exp(a_t) h_{t-1} + x_t for each feature, by sums over twice as many positions in each step."""
+    decay, distance = a.exp(), 1
+    x = torch.cat((x[..., :1] + decay[..., :1] * hidden[..., None], x[..., 1:]), dim=-1)
+    while distance < x.shape[-1]:
+        # the last `distance` positions and those before them; decays of what is before the chunk meet zeros
+        earlier, decayed = (nn.functional.pad(part[..., :-distance], (distance, 0)) for part in (x, decay))
+        x, decay, distance = x + decay * earlier, decay * decayed, 2 * distance
+    return x, x[..., -1]
 
 
 def _decays(a: Float[Tensor, "b H T"]) -> tuple[Float[Tensor, "b H T S"], Float[Tensor, "b H T 1"]]:

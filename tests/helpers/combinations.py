@@ -111,6 +111,7 @@ MIXERS: dict[str, spec.Mixer] = {
         norm_over="all",
         chunk_size=4,
     ),
+    "rg-lru": spec.RGLRU(num_heads=2, width=6, chunk_size=4),
     "short-convolution": spec.ShortConvolution(),
 }
 GATED = spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=2), activation="silu")

@@ -222,6 +222,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
         conv_kernel=2,
         decay="per_head",
     ),
+    "rg-lru": mixed(kind="rg_lru", num_heads=2, chunk_size=8),
+    "rg-lru, wide": mixed(kind="rg_lru", num_heads=3, width=24, activation="silu"),
     "short convolution": mixed(kind="short_convolution", bias=True),
     "hybrid": decoder(block(mixer={"kind": "mamba"}), block(), block(mixer={"kind": "mamba"}), block()),
     "plain": decoder({"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"}}),

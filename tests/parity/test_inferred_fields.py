@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import HYV4Config, Mistral4Config, Mistral4ForCausalLM
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig, HYV4Config, Mistral4Config, Mistral4ForCausalLM
 from transformers.models.hy_v4.modeling_hy_v4 import HYV4Attention, HYV4RotaryEmbedding
 
 import archetype
-from archetype import spec
+from archetype import families, spec
+from archetype.convert.infer import read_unknown
 from archetype.errors import CheckpointError
+from archetype.estimate.report import total_parameters
 from archetype.models.cost import model_cost
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
@@ -80,6 +82,26 @@ def test_gemma_4(changes: dict[str, Any], publish: Any, tmp_path: Path) -> None:
     else:
         assert [mixer.keys_as_values for mixer in attention] == [False, True] * 2
         assert [mixer.sizes(32).num_kv_heads for mixer in attention] == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("preset", "file", "claim"),
+    [
+        ("gemma4-e2b", "google__gemma-4-E2B-it.json", 4_628_569_379),
+        ("gemma4-31b", "nvidia__Gemma-4-31B-IT-NVFP4.json", 30_697_345_340),
+    ],
+)
+def test_a_preset_of_gemma_4_is_what_its_configuration_says(preset: str, file: str, claim: int, shared: Path) -> None:
+    values = json.loads((shared / "published" / "configs" / file).read_text())["text_config"]
+    config = Gemma4TextConfig(**values)
+    with torch.device("meta"):
+        theirs = Gemma4ForCausalLM(config)
+    shapes = {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items() if name != "lm_head.weight"}
+    inferred = read_unknown(values, shapes).format.spec_from(values)
+    ours = families.preset(preset)
+    assert inferred == ours.replace(name="")
+    # a factor for each layer, which transformers keeps as a buffer
+    assert total_parameters(ours) == theirs.num_parameters() + config.num_hidden_layers == claim
 
 
 def test_layers_that_share_keys_hold_no_state(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ class FamilyQuirks(MixerQuirks):
         round_scale: the factor sqrt(d_model) is first rounded to the vectors' dtype.
         added_position: computed position embeddings that are added to token vectors.
         inclusive_waves: exponents of the embeddings' frequencies go from 0 to 1 inclusive (tensor2tensor).
+        half_window: without another key, the window is half of `local_attention`.
         rope: rotary positions that no key describes.
         rope_when_named: positions are rotary only if `position_embedding_type` says so.
         alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
@@ -162,6 +163,7 @@ class FamilyQuirks(MixerQuirks):
     round_scale: bool = False
     added_position: Sinusoidal | None = None
     inclusive_waves: bool = False
+    half_window: bool = False
     rope: bool = False
     rope_when_named: bool = False
     alibi_before_scale: bool = False
@@ -293,12 +295,14 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "gpt_neox_japanese": FamilyQuirks(only=(("rope_theta", None),), renames=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
     "modernbert-decoder": FamilyQuirks(
+        norm=LayerNorm(),
         renames=(
             (r"attn\.Wo\.(.*)", r"attn.o_proj.\1"),
             (r"mlp\.Wi\.(.*)", r"mlp.gate_up_proj.\1"),
             (r"mlp\.Wo\.(.*)", r"mlp.down_proj.\1"),
         ),
         only=(("classifier_activation", "gelu"),),
+        half_window=True,
     ),
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
@@ -321,7 +325,10 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.layers\.\d+\.lambda_\d", "residuals that are means with learned weights (nGPT)"),
     (r".*\.(lambda_\w+)", "differential attention"),
     (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "another form of gate on the attention output"),
-    (r".*\.indexer\.(?!(wq_b|wk|k_norm|weights_proj)\.).*", "sparse attention by a learned index of another form"),
+    (
+        r".*\.indexer\.(?!(wq_b|wk|k_norm|weights_proj|[qk]_proj|q_norm)\.).*",
+        "sparse attention by a learned index of another form",
+    ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
     (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),

@@ -1,6 +1,5 @@
 """Linear attention: attention without softmax, whose memory of constant size may decay."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -143,12 +142,6 @@ class LinearAttention(nn.Module):
                 logits = self._projected("a", x).to(exact).unflatten(-1, (heads, -1))
                 a = nn.functional.logsigmoid(logits) / decay.temperature
                 return a if decay.floor == 0.0 else torch.log(decay.floor + (1.0 - decay.floor) * a.exp())
-            case spec.FixedDecay(form="retention"):
-                rates = [-math.log1p(-(2.0 ** -(5 + head))) for head in range(heads)]
-            case spec.FixedDecay():
-                rates = [2.0 ** (-8.0 * (head + 1) / heads) for head in range(heads)]
-            case _:
-                rates = [0.0] * heads
-        factor = getattr(decay, "factor", 0.0)
-        fixed = torch.tensor([-rate * factor for rate in rates], dtype=exact, device=x.device)
+        rates = decay.rates(heads) if isinstance(decay, spec.FixedDecay) else [0.0] * heads
+        fixed = -torch.tensor(rates, dtype=exact, device=x.device)
         return fixed.expand(1, x.shape[1], heads)  # of all sequences alike

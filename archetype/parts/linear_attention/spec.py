@@ -1,5 +1,6 @@
 """Linear attention: attention without softmax, whose memory of constant size may decay."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -34,6 +35,13 @@ class FixedDecay(Spec):
     kind: Literal["fixed"] = "fixed"
     form: Literal["retention", "alibi"] = "retention"
     factor: Positive = 1.0
+
+    def rates(self, num_heads: int) -> list[float]:
+        """Return the negative logarithm of each head's decay."""
+        heads = range(num_heads)
+        if self.form == "retention":
+            return [-math.log1p(-(2.0 ** -(5 + head))) * self.factor for head in heads]
+        return [2.0 ** (-8.0 * (head + 1) / num_heads) * self.factor for head in heads]
 
 
 class HeadDecay(Spec):

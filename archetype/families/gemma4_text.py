@@ -1,0 +1,108 @@
+"""Gemma 4's texts (Google 2026): keys of earlier layers, per-layer inputs, and keys that serve as values.
+
+Published folders, of texts or of texts with images, are inferred from their files.
+"""
+
+from typing import Any
+
+from archetype.families.family import Family, presets, tiny
+from archetype.models.block.spec import Block, NoMixer, OutputNorm, SandwichNorm
+from archetype.models.decoder.spec import Decoder
+from archetype.models.initialization_spec import NormalInitialization
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
+from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.pattern.spec import Full, Window
+from archetype.parts.per_layer_input.spec import PerLayerInput
+from archetype.parts.position.spec import ProportionalScaling, Rotary
+
+LOCAL = Rotary(theta=10_000.0)
+GLOBAL = Rotary(theta=1_000_000.0, scaling=ProportionalScaling(share=0.25))
+
+
+def gemma4_text(
+    *,
+    num_layers: int,
+    d_model: int,
+    num_heads: int,
+    num_kv_heads: int,
+    d_ff: int,
+    window: int = 1024,
+    period: int = 6,
+    head_dim: int = 256,
+    full_head_dim: int = 512,
+    full_kv_heads: int | None = None,
+    keys_as_values: bool = False,
+    num_shared: int = 0,
+    shared_d_ff: int | None = None,
+    layer_features: int = 0,
+    softcap: float | None = 30.0,
+    vocab_size: int = 262_144,
+    context_length: int = 131_072,
+    name: str = "",
+) -> Decoder:
+    """Build a Gemma 4 decoder.
+
+    Every `period`-th layer has full attention, with its own head width, number of key heads and, with
+    `keys_as_values`, no projection to values. The last `num_shared` layers read the keys of the last earlier layer of
+    their kind. With `layer_features`, a block with a per-layer input follows each layer.
+    """
+    norm = RMSNorm(eps=1e-6)
+    first_shared, each = num_layers - num_shared, 2 if layer_features else 1
+    full = [(layer + 1) % period == 0 for layer in range(num_layers)]
+
+    def mixer(layer: int) -> Attention:
+        is_full = full[layer]
+        kv_heads, width = (full_kv_heads or num_kv_heads, full_head_dim) if is_full else (num_kv_heads, head_dim)
+        alike = [before for before in range(first_shared) if full[before] == is_full]
+        return Attention(
+            num_heads=num_heads,
+            num_kv_heads=None if kv_heads == num_heads else kv_heads,
+            head_dim=None if width * num_heads == d_model else width,
+            scale=1.0,
+            qk_norm=norm,
+            keys_as_values=keys_as_values and is_full,
+            value_norm=norm.replace(weight=False),
+            position=GLOBAL if is_full else LOCAL,
+            pattern=Full() if is_full else Window(size=window),
+            keys_from=each * alike[-1] if layer >= first_shared else None,
+        )
+
+    blocks: list[Block] = []
+    for layer in range(num_layers):
+        width = shared_d_ff if shared_d_ff is not None and layer >= first_shared else d_ff
+        network = GatedMLP(d_ff=width, activation="gelu_tanh")
+        blocks.append(Block(wiring=SandwichNorm(norm=norm), mixer=mixer(layer), feedforward=network))
+        if layer_features:
+            own = PerLayerInput(features=layer_features)
+            blocks.append(Block(wiring=OutputNorm(norm=norm), mixer=NoMixer(), feedforward=own))
+        blocks[-1] = blocks[-1].replace(output_scale=True)
+    per_layer = PerLayerEmbedding(features=layer_features, norm=norm) if layer_features else None
+    return Decoder(
+        name=name,
+        vocab_size=vocab_size,
+        context_length=context_length,
+        d_model=d_model,
+        embedding=Embedding(scale=d_model**0.5, round_scale=True, per_layer=per_layer),
+        layers=tuple(blocks),
+        final_norm=norm,
+        head=LanguageModelHead(tied=True, softcap=softcap),
+        initialization=NormalInitialization(std=0.02),
+    )
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "gemma4-e2b": dict(num_layers=35, d_model=1536, num_heads=8, num_kv_heads=1, d_ff=6144, window=512, period=5,
+        num_shared=20, shared_d_ff=12_288, layer_features=256),
+    "gemma4-31b": dict(num_layers=60, d_model=5376, num_heads=32, num_kv_heads=16, d_ff=21_504, full_kv_heads=4,
+        keys_as_values=True, context_length=262_144),
+}  # fmt: skip
+FAMILY = Family("gemma4_text", {
+    **presets("text_config of google/gemma-4-* config.json", gemma4_text, SIZES),
+    **tiny(gemma4_text, {
+        "gemma4-tiny": dict(num_layers=4, num_heads=2, num_kv_heads=1, d_ff=160, window=32, period=2, head_dim=16,
+            full_head_dim=32, num_shared=2, layer_features=16),
+    }),
+})
