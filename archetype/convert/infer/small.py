@@ -146,7 +146,6 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["num_key_value_heads"] = small["num_attention_heads"]
     if isinstance(groups := values.get("n_group"), int) and groups > 1:
         ratios |= {"n_group": 2, "topk_group": 1 if values.get("topk_group") != groups else 2}
-<<<<<<< HEAD
     if values.get("head_dim") == sum(values.get(key) or 0 for key in PARTS):  # of latent attention
         ratios["head_dim"] = sum(small[key] for key in PARTS)
     widths = values.get("head_dim"), values.get("v_head_dim")
@@ -154,10 +153,8 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["v_head_dim"] = max(1, small["head_dim"] * widths[1] // widths[0])
     if values.get("hidden_size_per_layer_input") == 0:  # no per-layer inputs
         ratios["hidden_size_per_layer_input"] = 0
-=======
     if values.get("index_topk_blocks") is not None:  # each key head selects blocks of its own
         ratios["index_n_heads"] = ratios.get("num_key_value_heads") or small["num_key_value_heads"]
->>>>>>> sparse
     return ratios
 
 
