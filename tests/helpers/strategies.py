@@ -427,9 +427,9 @@ def mambas(draw: DrawFn, wild: bool = False) -> spec.Mamba:
 
 @cache
 @st.composite
-def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mixer:
-    """Mixers that read a text in chunks, and the short convolution."""
-    kinds = [spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution, spec.LinearAttention]
+def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec.Mixer:
+    """Mixers that read a text in chunks, of which encoders take some, and the short convolution."""
+    kinds = [spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution, *([spec.LinearAttention] if causal else [])]
     kind, groups = draw(st.sampled_from(kinds)), counts(1, 2, wild)
     kernel, number, chunk = draw(counts(1, 4, wild)), draw(groups), draw(counts(1, CONTEXT, wild))
     if kind is spec.ShortConvolution:
@@ -467,7 +467,8 @@ def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mixer:
 @cache
 def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
     """Every mixer that fits a place; attention more often, for it has the most choices."""
-    kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild), linear_mixers(wild)
+    kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild)
+    kinds = *kinds, linear_mixers(wild, place.causal)
     alone = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
     if place.relative is not None and isinstance(place.relative[0], spec.RelativeVectors):
         alone |= disentangled_attentions(*place.relative)
@@ -535,7 +536,7 @@ def blocks(
         feedforward=feedforward,
         dropout=draw(probabilities()),
         residual_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
-        output_scale=draw(st.booleans()),
+        output_scale=draw(st.sampled_from([False, False, False, True])),  # which is for one residual stream
     )
 
 
@@ -640,7 +641,7 @@ def embedded_stacks(
 @st.composite
 def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) -> spec.Residual:
     """Every residual wiring that fits some layers."""
-    if not all(block.wiring.adds_to_stream and not block.output_scale for block in layers):
+    if any(block.output_scale or not block.wiring.adds_to_stream for block in layers):
         return spec.ResidualSum()
     streams = st.builds(
         spec.Streams, num_streams=counts(1, 3, wild), sinkhorn_steps=st.integers(0, 3),
