@@ -144,7 +144,13 @@ def feedforwards(wild: bool = False, reads_tokens: bool = True) -> SearchStrateg
     pair = st.builds(lambda *parts: spec.FeedForwardsTogether(parts=parts, input_scales=(1.0, 0.5)), alone, alone)
     trained = st.sampled_from([spec.XIELU(), spec.PolyNorm()])  # which experts do not have
     network = st.builds(lambda part, activation: part.replace(activation=activation), experts(wild), trained)
-    return st.one_of(experts(wild), mixtures, st.just(spec.NoFeedForward()), pair, network)
+    memories = st.builds(
+        spec.NgramMemory, rows=counts(2, 40, wild), row_width=counts(1, 4, wild), n=st.integers(2, 4),
+        heads=st.integers(1, 3), conv_kernel=counts(1, 4, wild), boundary=st.integers(0, 5),
+        table=st.integers(0, 2), seed=st.integers(0, 9), multiple=st.integers(1, 8), norm=vector_norms(wild),
+    )  # fmt: skip
+    others = st.one_of(experts(wild), mixtures, st.just(spec.NoFeedForward()), pair, network)
+    return st.one_of(others, memories) if reads_tokens else others
 
 
 @cache
@@ -239,12 +245,23 @@ def relative_biases(draw: DrawFn, wild: bool = False) -> spec.RelativeBias:
 def patterns(draw: DrawFn, causal: bool, wild: bool = False) -> spec.Pattern:
     """Every pattern that may stand in a decoder, or in an encoder; tame ones end within `CONTEXT`."""
     size = counts(1, CONTEXT, wild)
-    kinds = ["full", "window", "chunked", "strided", "fixed", "global_window", *([] if causal else ["bigbird"])]
+    kinds = [
+        "full",
+        "window",
+        "chunked",
+        "block_causal",
+        "strided",
+        "fixed",
+        "global_window",
+        *([] if causal else ["bigbird"]),
+    ]
     match draw(st.sampled_from(kinds)):
         case "window":
             return spec.Window(size=draw(size))
         case "chunked":
             return spec.Chunked(size=draw(size))
+        case "block_causal":
+            return spec.BlockCausal(size=draw(size))
         case "strided":
             return spec.Strided(stride=draw(size))
         case "fixed":
@@ -301,6 +318,14 @@ def key_selections(draw: DrawFn, wild: bool = False) -> spec.KeySelection:
     head_dim = draw(counts(3, 6, wild))
     scaling = draw(fixed_scalings(wild))
     rotary = spec.Rotary(theta=draw(st.floats(10.0, 1e6)), dim=2, interleaved=draw(st.booleans()), scaling=scaling)
+    if draw(st.booleans()):
+        top = draw(counts(1, 4, wild))
+        return spec.BlockIndex(
+            block=draw(counts(1, 4, wild)), top_blocks=top, local_blocks=draw(st.integers(1, top)), num_heads=1,
+            head_dim=head_dim, pooling=draw(st.sampled_from(["max", "mean"])), norm=draw(vector_norms(wild)),
+            position=draw(st.sampled_from([None, rotary] if head_dim > 1 else [None])),
+            loss_weight=draw(st.just(0.0) | positive(0.1, 1.0, wild)),
+        )  # fmt: skip
     return spec.LightningIndex(
         top_k=draw(counts(1, CONTEXT, wild)),
         num_heads=draw(counts(1, 3, wild)),
@@ -700,7 +725,7 @@ def encoder_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
         activation=activations(wild), norm=norms(wild), tied=st.booleans(), bias=st.booleans(),
         dense_bias=st.booleans(),
     )  # fmt: skip
-    plain = st.builds(spec.MaskedLogitsHead, tied=st.booleans(), bias=st.booleans())
+    plain = st.builds(spec.MaskedLogitsHead, tied=st.booleans(), bias=st.booleans(), shifted=st.booleans())
     of_classes = classification_heads(wild), token_class_heads(wild)
     others = st.just(spec.NoHead()), sentence_heads(wild)
     return st.one_of(masked, plain, language_model_heads(wild), *of_classes, *others)

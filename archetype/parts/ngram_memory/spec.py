@@ -53,11 +53,11 @@ class NgramMemory(FeedForward):
     kind: Literal["ngram_memory"] = "ngram_memory"
     rows: Size
     row_width: Width
-    n: Annotated[int, Field(strict=True, ge=2, le=64)] = 3
-    heads: Size = 8
+    n: Annotated[int, Field(strict=True, ge=2, le=8)] = 3
+    heads: Annotated[int, Field(strict=True, ge=1, le=16)] = 8
     conv_kernel: Size = 4
     boundary: Index = 0
-    table: Index = 0
+    table: Annotated[int, Field(strict=True, ge=0, lt=64)] = 0
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     multiple: Size = 1
     norm: AnyNorm = RMSNorm()
