@@ -186,10 +186,11 @@ class InterpolatedBlock(Block):
             self.register_parameter(f"{content}_rate", nn.Parameter(torch.empty(place.d_model)))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        tensor.fill_(self.stored_rate)
-        return True
+        if is_rate := name.endswith("_rate"):
+            tensor.fill_(self.stored_rate)
+        return is_rate
 
-    def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
+    def sublayers(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         for content in self.contents:
             h = normalize_stream(self.norm(content), x, context)  # (B, T, D); the stream stays in float32
             y = self.content(content)(cast_for_products(h), context, self.own_state(content, context, state))
