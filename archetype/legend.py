@@ -16,6 +16,7 @@ LEGEND = {
     "M": "patches of a sequence",
     "J": "bytes of a patch",
     "A": "pairs of positions that are computed or allowed",
+    "A_e": "pairs with an earlier position, in chunks that are filled up to a power of two",
     "S": "key positions",
     "m": "tiles of a pattern",
     "a": "queries of a tile",

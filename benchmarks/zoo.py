@@ -5,7 +5,8 @@
 A page keeps what other releases of transformers that it was written with have otherwise.
 
 Of each type a small model with random weights is written by transformers and read here. Its answers agree where their
-largest difference is below 1e-5 of the largest, in float32. Tasks are causal, masked, texts, tokens, pairs and images.
+largest difference is below 1e-5 of the largest, in float32. Tasks are causal, masked, texts, tokens, spans, pairs,
+images and image_text, where a text alone is read.
 """
 
 import json

@@ -156,6 +156,7 @@ def _read_weights(
         # patterns of tensors that may be in the file although no rule names them
         ignored = (*family.format.ignored, *copies, *map(re.escape, (*prediction_tensors(names), *left_out)))
         load_tensors(model, tensors, rules, ignored, dtype, device)
+        _check_constants(family, spec, tensors)
     except CheckpointError as error:
         raise error.at(str(folder)) from None
     return model.eval()
@@ -250,6 +251,16 @@ def _spellings(name: str, prefix: str) -> Iterator[str]:
     for spelling in (name, name.removeprefix(prefix), prefix + name):
         yield spelling
         yield spelling.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+def _check_constants(family: Family, spec: ModelSpec, tensors: Tensors) -> None:
+    # numbers that the model computes and a file repeats, perhaps rounded to bfloat16
+    names = {*tensors.names()}
+    for name, numbers in (family.format.constants(spec) if family.format.constants else {}).items():
+        if name in names:
+            stored, expected = tensors.mapped(name).double().flatten(), torch.tensor(numbers, dtype=torch.float64)
+            if stored.shape != expected.shape or not torch.allclose(stored, expected, rtol=2**-8, atol=0.0):
+                raise CheckpointError(name, "differs from what this family computes", "is the file complete?")
 
 
 def _tied_copies(family: Family, rules: list[Rule], tensors: Tensors) -> list[str]:

@@ -12,7 +12,7 @@ class Chunks(NamedTuple):
     pairs: Formula  # pairs of positions within chunks of several tokens
     tokens: Formula  # tokens in these chunks
     single_tokens: int  # chunks of a single token, which take one step of the recurrence
-    earlier: Formula  # pairs with an earlier position, of chunks that are filled up to a power of two
+    earlier: int  # pairs with an earlier position, of chunks that are filled up to a power of two
 
     @classmethod
     def of(cls, work: Work, size: int) -> "Chunks":
@@ -20,10 +20,10 @@ class Chunks(NamedTuple):
         lengths = [size] * (length // size) + [length % size] * (length % size > 0)
         single_tokens, pairs = lengths.count(1), sum(n * n for n in lengths if n > 1)
         if pairs == 0:
-            return cls(constant(0), constant(0), length, constant(0))
+            return cls(constant(0), constant(0), length, 0)
         whole = work.length * work.length if pairs == length * length else symbol("A", pairs)
         filled = [filled_chunk(n) for n in lengths if n > 1]
-        earlier = symbol("A", sum(n * (n - 1) // 2 for n in filled))
+        earlier = sum(n * (n - 1) // 2 for n in filled)
         return cls(whole, work.length + -single_tokens, single_tokens, earlier)
 
     def memory_products(self, together: int, single: int) -> Formula:

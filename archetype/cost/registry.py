@@ -109,6 +109,10 @@ class ContentCost(PartCost, ABC):
         """Return the number of values in the state of one sequence with a capacity of `length` tokens."""
         return 0
 
+    def state_integers(self, length: int) -> int:
+        """Return the number of 64-bit integers in the state, in addition to the values of `state`."""
+        return 0
+
     def recurrent_state(self, length: int) -> int:
         """Return how many of the state's values are not keys and values: they have the data type of the weights."""
         return self.state(length)

@@ -62,6 +62,7 @@ class Format:
         class_heads: classification heads that transformers supports for these decoders.
         class_architecture: text classification class from which the name of the class without a head is derived
             (default: from `architecture`).
+        constants: numbers that the model computes, by the names of `ignored` tensors that may repeat them.
     """
 
     model_type: str
@@ -74,6 +75,7 @@ class Format:
     marks_global_tokens: bool = False
     class_heads: ClassHeads = field(default_factory=lambda: OF_TEXTS)
     class_architecture: str | None = None
+    constants: Callable[[ModelSpec], Mapping[str, list[float]]] | None = None
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
         """Return the weight rules for a model. Names have no prefix if the model has no head."""

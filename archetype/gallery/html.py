@@ -16,6 +16,7 @@ from archetype.io.yaml import mapping_to_yaml
 from archetype.machine.hardware import DEVICES
 from archetype.table import quantity, size
 
+HUB, GITHUB = "huggingface.co", "github.com"
 EDITOR = "http://127.0.0.1:8000/"  # where `archetype serve` shows the web UI
 SIGNS = {"yes": "✓", "no": "✗", "unknown": "–"}
 MOST_WORDS = 600  # of an assignment that is shown
@@ -74,9 +75,7 @@ def _head(card: Card, descendants: Sequence[str]) -> str:
     if entry.date:
         facts.append(f"<dt>published</dt><dd>{escape(entry.date)}</dd>")
     if entry.repository:
-        facts.append(
-            f'<dt>weights</dt><dd><a href="https://huggingface.co/{entry.repository}">{entry.repository}</a></dd>'
-        )
+        facts.append(f'<dt>weights</dt><dd><a href="https://{HUB}/{entry.repository}">{entry.repository}</a></dd>')
     if entry.report:
         facts.append(
             f'<dt>report</dt><dd><a href="{escape(entry.report)}">{escape(entry.report.split("//")[1])}</a></dd>'
@@ -84,7 +83,7 @@ def _head(card: Card, descendants: Sequence[str]) -> str:
     if config := entry.evidence.config:
         text = escape(f"config.json of {config['model']}, SHA-256 {config['sha256'][:12]}")
         if "commit" in config:
-            place = f"https://github.com/{config['repository']}/blob/{config['commit']}/{config['path']}"
+            place = f"https://{GITHUB}/{config['repository']}/blob/{config['commit']}/{config['path']}"
             text = f'<a href="{escape(place)}">{text}</a>'
         facts.append(f"<dt>read from</dt><dd>{text}</dd>")
     if entry.ancestor:

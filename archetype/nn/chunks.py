@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from archetype.nn import symbolic
 
-Outputs = tuple[Float[Tensor, "B T H Q"], Float[Tensor, "B H P Q"]]
+Outputs = tuple[Float[Tensor, "B T ..."], Float[Tensor, "B ..."]]
 
 
 def read_chunks(
-    chunk: Callable[..., tuple[Tensor, Tensor]], size: int, memory: Float[Tensor, "B H P Q"], *inputs: Tensor
+    chunk: Callable[..., tuple[Tensor, Tensor]], size: int, memory: Float[Tensor, "B ..."], *inputs: Tensor
 ) -> Outputs:
     """Process inputs, (B, T, ...) each, in chunks of `size` positions. Return all outputs and the last state."""
     if symbolic.is_symbolic(inputs[0].shape[1]):  # unknown number of chunks: scan one position at a time
@@ -44,7 +44,7 @@ def linear_chunk(
     q: Float[Tensor, "B K T P"],
     k: Float[Tensor, "B K T P"],
     v: Float[Tensor, "B H T Q"],
-    a: Float[Tensor, "B H T *rows"],
+    a: Float[Tensor, "b H T *dims"],
     b: Float[Tensor, "B H T"] | None = None,
 ) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P Q"]]:
     """S_t = exp(a_t) S_{t-1} + k_t w_t^T, y_t = S_t^T q_t, where exp(a_t) multiplies S or, as (B, H, T, P), its rows.
@@ -85,7 +85,20 @@ def linear_chunk(
     return y, since[:, :, -1:].transpose(2, 3) * memory + written
 
 
-def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B H T 1"]]:
+def diagonal_chunk(
+    hidden: Float[Tensor, "B I"], x: Float[Tensor, "B I T"], a: Float[Tensor, "B I T"]
+) -> tuple[Float[Tensor, "B I T"], Float[Tensor, "B I"]]:
+    """h_t = exp(a_t) h_{t-1} + x_t for each feature, by sums over twice as many positions in each step."""
+    decay, distance = a.exp(), 1
+    x = torch.cat((x[..., :1] + decay[..., :1] * hidden[..., None], x[..., 1:]), dim=-1)
+    while distance < x.shape[-1]:
+        # the last `distance` positions and those before them; decays of what is before the chunk meet zeros
+        earlier, decayed = (nn.functional.pad(part[..., :-distance], (distance, 0)) for part in (x, decay))
+        x, decay, distance = x + decay * earlier, decay * decayed, 2 * distance
+    return x, x[..., -1]
+
+
+def _decays(a: Float[Tensor, "b H T"]) -> tuple[Float[Tensor, "b H T S"], Float[Tensor, "b H T 1"]]:
     # exp(a_{j+1} + ... + a_i) for i >= j, else 0, and exp(a_1 + ... + a_i)
     length = a.shape[2]
     later = torch.ones(length, length, dtype=torch.bool, device=a.device).tril(-1)
@@ -110,7 +123,7 @@ def _scores_of_rows(
     since, until = a, torch.zeros_like(a)  # logarithms since a block began and until it ends
     scores = [(q * k).sum(-1)[..., None, None] for q in queries]  # (B, H, blocks, positions, positions)
     while size < a.shape[2]:
-        # (B, H, pairs of blocks, positions, P) each
+        # (B, H, pairs, positions, P) each
         (since_1, since_2), (until_1, until_2) = _halves(since, size), _halves(until, size)
         shown, reading = (until_1.exp() * _halves(k, size)[0]).transpose(3, 4), since_2.exp()
         for index, q in enumerate(queries):

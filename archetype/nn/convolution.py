@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from archetype.nn.cache import LayerState
@@ -27,8 +27,8 @@ class MatrixState(ConvolutionState):
 class CausalConvolution(nn.Conv1d):
     """Depthwise causal convolution over W + 1 positions, with initial weights uniform in +- 1 / sqrt(W + 1)."""
 
-    def __init__(self, channels: int, kernel: int, bias: bool) -> None:
-        super().__init__(channels, channels, kernel, groups=channels, bias=bias)
+    def __init__(self, channels: int, kernel: int, bias: bool, dilation: int = 1) -> None:
+        super().__init__(channels, channels, kernel, groups=channels, bias=bias, dilation=dilation)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         # depends on the kernel size; the initialization of matrices would make the outputs of the mixer nearly 0
@@ -37,7 +37,8 @@ class CausalConvolution(nn.Conv1d):
         return True
 
     def new_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "B channels W"]:
-        return torch.zeros(batch, self.in_channels, self.kernel_size[0] - 1, dtype=dtype, device=device)
+        width = (self.kernel_size[0] - 1) * self.dilation[0]
+        return torch.zeros(batch, self.in_channels, width, dtype=dtype, device=device)
 
     def convolve(
         self, x: Float[Tensor, "B T channels"], context: ForwardContext, conv: Float[Tensor, "B channels W"]
@@ -48,8 +49,8 @@ class CausalConvolution(nn.Conv1d):
 
 
 def after_newest(
-    x: Float[Tensor, "B channels T"], context: ForwardContext, conv: Float[Tensor, "B channels W"]
-) -> tuple[Float[Tensor, "B channels S"], Float[Tensor, "B channels W"]]:
+    x: Shaped[Tensor, "B channels T"], context: ForwardContext, conv: Shaped[Tensor, "B channels W"]
+) -> tuple[Shaped[Tensor, "B channels S"], Shaped[Tensor, "B channels W"]]:
     """Prepend the W previous inputs. Return all inputs and the newest W of each sequence, padding excluded."""
     inputs = torch.cat((conv.to(x.dtype), x), dim=2)
     if context.num_tokens is None:

@@ -18,13 +18,17 @@ from archetype.roles.selection import KeySelection
 class Choice(NamedTuple):
     """Keys chosen by a selection."""
 
-    keys: Bool[Tensor, "b 1 T S"] | None = None  # a subset of the allowed pairs; None: all of them
+    # a subset of the allowed pairs, for all heads (h = 1) or for equal shares of them; None: all allowed pairs
+    keys: Bool[Tensor, "b h T S"] | None = None
     most: int = 0  # upper bound on the keys that one query sees; 0 if not known in advance
-    scores: Float[Tensor, "B T S"] | None = None  # if the selection is trained in this pass
+    # if the selection is trained in this pass: of all heads, or for each of h shares of them
+    scores: Float[Tensor, "B T S"] | Float[Tensor, "B h T N"] | None = None
 
-    def can_be_gathered(self, num_queries: int) -> bool:
+    def can_be_gathered(self, num_queries: int, num_kv_heads: int) -> bool:
         # for a single query, if the number of its keys is bounded
-        return self.keys is not None and self.most > 0 and num_queries == 1
+        if self.keys is None or self.keys.shape[1] not in (1, num_kv_heads):
+            return False
+        return self.most > 0 and num_queries == 1
 
 
 EVERY_KEY = Choice()
@@ -36,7 +40,7 @@ class KeySelector(nn.Module):
     `query_features` is the size of the vectors from which attention computes its queries: d_model, or the query rank.
     """
 
-    probes: ClassVar = {"chosen": "b 1 T S"}
+    probes: ClassVar = {"chosen": "b h T S"}
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState | None:
         """Return the state before the first token; None if the selection has no state."""
@@ -60,11 +64,12 @@ class KeySelector(nn.Module):
         """
         raise NotImplementedError
 
-    def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
+    def loss(self, choice: Choice, attended: Tensor, context: ForwardContext) -> Float[Tensor, ""]:
         """Return the training loss of the selection. Called only for a choice with scores.
 
         Args:
-            attended: attention weights of each query, averaged over heads, without gradient.
+            attended: attention weights of each query without gradient, averaged over all heads, (B, T, S), or over
+                each share of heads that has its own scores, (B, h, T, S).
         """
         raise NotImplementedError
 
@@ -86,7 +91,10 @@ def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], con
     if choice.scores is None:
         return
     with torch.no_grad():
-        attended = weights().sum(1)  # (B, T, S): summed over heads
+        by_head = weights()  # (B, H, T, S)
+        shares = 1 if choice.scores.dim() == 3 else choice.scores.shape[1]
+        attended = by_head.unflatten(1, (shares, -1)).sum(2)  # (B, h, T, S)
+        attended = attended[:, 0] if choice.scores.dim() == 3 else attended
         # with attention sinks, the weights sum to less than 1
         attended = attended / attended.sum(-1, keepdim=True).clamp(min=1e-20)
     context.aux_losses.append(index.loss(choice, attended, context))
@@ -95,8 +103,8 @@ def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], con
 class Gathered(NamedTuple):
     """Keys chosen for one query per sequence, and their entries gathered from the buffers."""
 
-    keys: Bool[Tensor, "B 1 1 S"]  # False for keys that were not chosen, in sequences with fewer than S chosen keys
-    slots: Int[Tensor, "B S"]  # indices of the gathered keys among all keys
+    keys: Bool[Tensor, "B h 1 S"]  # False for keys that were not chosen, in sequences with fewer than S chosen keys
+    slots: Int[Tensor, "B S"] | Int[Tensor, "B h S"]  # indices of the gathered keys among all keys
     buffers: tuple[Tensor, ...]  # gathered: keys, values and the like
 
 
@@ -107,11 +115,40 @@ def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:
         buffers: tensors of all keys, (B, K, S, P) each.
     """
     assert choice.keys is not None
-    keys = choice.keys[:, 0, 0].expand(len(buffers[0]), -1)  # (B, S)
-    slots = keys.int().topk(choice.most, sorted=False).indices  # (B, most), the chosen ones first
-    index = slots[:, None, :, None]
+    keys = choice.keys[:, :, 0].expand(len(buffers[0]), -1, -1)  # (B, h, S)
+    slots = keys.int().topk(choice.most, sorted=False).indices  # (B, h, most), the chosen ones first
+    index = slots[..., None]
     gathered = tuple(buffer.gather(2, index.expand(-1, buffer.shape[1], -1, buffer.shape[3])) for buffer in buffers)
-    return Gathered(keys.gather(1, slots)[:, None, None], slots, gathered)
+    return Gathered(keys.gather(2, slots)[:, :, None], slots[:, 0] if slots.shape[1] == 1 else slots, gathered)
+
+
+@dataclass
+class IndexKeys(LayerState):
+    """Key of an index for every position: slot s holds position s."""
+
+    keys: Float[Tensor, "B 1 S P"]
+
+    @classmethod
+    def empty(cls, batch: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> "IndexKeys":
+        return cls(torch.zeros(batch, 1, capacity, head_dim, dtype=dtype, device=device))
+
+    @property
+    def can_shorten(self) -> bool:
+        return True
+
+    def narrow(self, slots: int) -> "IndexKeys":
+        return IndexKeys(self.keys[:, :, :slots])
+
+
+def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S"]:
+    """Return True for each query's keys with the largest scores. Ties go to earlier keys."""
+    # Many scores tie at zero, for keys that no head finds relevant. Which of these `topk` returns depends on the
+    # number of keys, so that results would differ between chunked and whole sequences.
+    least = scores.topk(count).values[..., -1:]  # (B, T, 1)
+    above, equal = scores > least, scores == least
+    # of the keys that equal the smallest chosen score, the earliest fill the remaining places
+    room = count - above.sum(-1, keepdim=True)
+    return above | (equal & (equal.cumsum(-1) <= room))
 
 
 @dataclass

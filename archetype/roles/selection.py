@@ -19,6 +19,11 @@ class KeySelection(Part):
     needs: ClassVar[str] = "module"
 
     @property
+    def num_selections(self) -> int:
+        """Number of selections, each for an equal share of the attention's heads."""
+        return 1
+
+    @property
     def adds_to_loss(self) -> bool:
         return False
 

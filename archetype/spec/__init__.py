@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.activation.spec import *
     from archetype.parts.adapter.spec import *
     from archetype.parts.attention.spec import *
+    from archetype.parts.block_index.spec import *
     from archetype.parts.depth_attention.spec import *
     from archetype.parts.disentangled_attention.spec import *
     from archetype.parts.embedding.spec import *
@@ -35,13 +36,16 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.head.spec import *
     from archetype.parts.latent_attention.spec import *
     from archetype.parts.lightning_index.spec import *
+    from archetype.parts.linear_attention.spec import *
     from archetype.parts.mamba.spec import *
     from archetype.parts.mamba2.spec import *
+    from archetype.parts.ngram_memory.spec import *
     from archetype.parts.norm.spec import *
     from archetype.parts.pattern.spec import *
     from archetype.parts.per_layer_input.spec import *
     from archetype.parts.position.spec import *
     from archetype.parts.recurrent.spec import *
+    from archetype.parts.rg_lru.spec import *
     from archetype.parts.router.spec import *
     from archetype.parts.sentence_head.spec import *
     from archetype.parts.short_convolution.spec import *

@@ -27,6 +27,7 @@ ROLES = {  # roles of kinds that only one part or model uses, by folder
     "position": "rotary scaling",
     "feedforward": "d_ff",
     "latent_attention": "query projection",
+    "linear_attention": "decay",
     "models": "initialization",
     "encoder_decoder": "model",
 }

@@ -16,6 +16,7 @@ from archetype.parts.experts.module import Experts
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
+from archetype.parts.linear_attention.spec import ChannelDecay, LinearAttention
 from archetype.parts.mamba.spec import Mamba
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.parts.norm.spec import BatchNorm, LayerNorm, RMSNorm
@@ -62,6 +63,7 @@ OTHER_MIXERS: tuple[Mixer, ...] = (
     LATENT, LATENT.replace(query=LowRankQuery(rank=7)), RNN(), LSTM(), GRU(),
     Mamba(state_size=3), Mamba2(num_heads=3, head_dim=4, state_size=5, chunk_size=8),
     GatedDeltaNet(num_heads=3, head_dim=4, v_head_dim=6, chunk_size=8), ShortConvolution(),
+    LinearAttention(num_heads=3, head_dim=4, decay=ChannelDecay(), chunk_size=8),
 )  # fmt: skip
 NORMS: tuple[Norm, ...] = (LayerNorm(), RMSNorm(), RMSNorm(unit_offset=True), BatchNorm())
 WIRINGS = (PreNorm, PostNorm, SandwichNorm, OutputNorm, ParallelResidual)

@@ -21,6 +21,7 @@ NORMS: dict[str, spec.Norm] = {
     "layer": spec.LayerNorm(),
     "rms": spec.RMSNorm(),
     "offset": spec.RMSNorm(unit_offset=True),
+    "l2": spec.L2Norm(),
     "batch": spec.BatchNorm(),
     "no-norm": spec.NoNorm(),
 }
@@ -91,6 +92,26 @@ MIXERS: dict[str, spec.Mixer] = {
         gate="sigmoid",
         gate_rank=2,
     ),
+    "retention": spec.LinearAttention(
+        num_heads=2,
+        head_dim=4,
+        v_head_dim=6,
+        decay=spec.FixedDecay(),
+        position=spec.Rotary(),
+        gate="silu",
+        chunk_size=4,
+    ),
+    "gla": spec.LinearAttention(
+        num_heads=2,
+        head_dim=3,
+        decay=spec.ChannelDecay(rank=2, floor=0.1),
+        conv_kernel=3,
+        feature_map="silu",
+        qk_norm=spec.RMSNorm(),
+        norm_over="all",
+        chunk_size=4,
+    ),
+    "rg-lru": spec.RGLRU(num_heads=2, width=6, chunk_size=4),
     "short-convolution": spec.ShortConvolution(),
 }
 GATED = spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=2), activation="silu")
@@ -103,6 +124,11 @@ FEEDFORWARDS: dict[str, spec.FeedForward] = {
     "mlp": spec.MLP(d_ff=12, activation="gelu_tanh", bias=True),
     "gated": GATED,
     "experts": spec.MixtureOfExperts(num_experts=4, experts_per_token=2, expert=GATED),
+    "idle-experts": spec.MixtureOfExperts(
+        num_experts=4, experts_per_token=3, expert=GATED, idle=2, shared=spec.MLP(
+            d_ff=9, activation="xielu"
+        ), router=spec.SqrtSoftplusRouter(),
+    ),
     "grouped-experts": spec.MixtureOfExperts(
         num_experts=6, experts_per_token=2, expert=spec.MLP(d_ff=9, activation="relu", bias=True), shared=GATED,
         router=spec.SigmoidRouter(renormalize=True), groups=spec.ExpertGroups(num_groups=3, groups_per_token=2),
@@ -120,7 +146,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "kv_heads": ("1", "2", "4"),
     "norm": tuple(NORMS),
     "added": tuple(ADDED),
-    "wiring": ("pre", "post", "sandwich", "parallel", "parallel-shared", "plain"),
+    "wiring": ("pre", "post", "sandwich", "interpolated", "parallel", "parallel-shared", "plain"),
     "feedforward": tuple(FEEDFORWARDS),
 }
 DEFAULTS = {"position": "no-position", "pattern": "full", "score": "dot", "kv_heads": "2"}  # of what is no attention
@@ -147,6 +173,7 @@ def combined(combination: Combination) -> spec.Decoder:
         "pre": spec.PreNorm(norm=norm),
         "post": spec.PostNorm(norm=norm),
         "sandwich": spec.SandwichNorm(norm=norm),
+        "interpolated": spec.Interpolated(norm=norm, rate=0.5),
         "parallel": spec.ParallelResidual(norm=norm),
         "parallel-shared": spec.ParallelResidual(norm=norm, shared_norm=True),
         "plain": spec.Plain(),

@@ -119,11 +119,14 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
     router, shared = draw(routers(wild, reads_tokens)), draw(st.none() | experts(wild))
     grouped = not (router.routes_tokens or router.weighs_choices) and draw(st.booleans())
     chosen = draw(st.integers(1, (groups_per_token if grouped else num_groups) * size))
+    latent_width = draw(st.none() | counts(1, 5, wild))
+    has_idle = latent_width is None and not grouped and not router.routes_tokens
     return spec.MixtureOfExperts(
+        idle=draw(st.integers(0, 2)) if has_idle else 0,
         num_experts=num_groups * size,
         experts_per_token=chosen,
         expert=draw(experts(wild)),
-        latent_width=draw(st.none() | counts(1, 5, wild)),
+        latent_width=latent_width,
         weighs=draw(st.sampled_from(["outputs", "inputs"])),
         shared=shared,
         shared_gate=shared is not None and draw(st.booleans()),
@@ -424,15 +427,28 @@ def mambas(draw: DrawFn, wild: bool = False) -> spec.Mamba:
 
 @cache
 @st.composite
-def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mamba2 | spec.GatedDeltaNet | spec.ShortConvolution:
+def linear_mixers(draw: DrawFn, wild: bool = False) -> spec.Mixer:
     """Mixers that read a text in chunks, and the short convolution."""
-    kind, groups = draw(st.sampled_from([spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution])), counts(1, 2, wild)
+    kinds = [spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution, spec.LinearAttention]
+    kind, groups = draw(st.sampled_from(kinds)), counts(1, 2, wild)
     kernel, number, chunk = draw(counts(1, 4, wild)), draw(groups), draw(counts(1, CONTEXT, wild))
     if kind is spec.ShortConvolution:
         return spec.ShortConvolution(conv_kernel=kernel, bias=draw(st.booleans()))
     heads, size = number * draw(st.integers(1, 2)) if number <= 2 else number, draw(counts(2, 4, wild))
     common = {"num_heads": heads, "head_dim": size, "conv_kernel": kernel, "chunk_size": chunk}
     eps = draw(positive(1e-6, 1e-2, wild))
+    if kind is spec.LinearAttention:
+        gives = draw(st.booleans())
+        decays = st.sampled_from([
+            spec.NoDecay(), spec.FixedDecay(), spec.FixedDecay(form="alibi", factor=0.5), spec.HeadDecay(),
+            spec.ChannelDecay(gives_keys=gives), spec.ChannelDecay(rank=2, floor=0.25, temperature=2.0, bias=gives),
+        ])  # fmt: skip
+        return spec.LinearAttention(
+            v_head_dim=draw(counts(2, 5, wild)), decay=draw(decays), norm=spec.RMSNorm(eps=eps),
+            feature_map=draw(st.sampled_from(["none", "silu", "relu", "elu"])),
+            norm_over=draw(st.sampled_from(["head", "all"])), gate=draw(st.sampled_from(["none", "silu", "sigmoid"])),
+            **common | {"conv_kernel": draw(st.none() | st.just(kernel))},
+        )  # fmt: skip
     if kind is spec.GatedDeltaNet:
         width, negative = draw(counts(2, 5, wild)), draw(st.booleans())
         decay, rank = draw(st.sampled_from(["head", "channel", "none"])), st.none() | st.integers(2, 4)

@@ -40,6 +40,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "dots1": {"n_shared_experts": 1},
     "youtu": LATENT | {"pad_token_id": None},  # transformers zeroes the vector of a padding token on loading
+    "modernbert-decoder": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8},
     "modernbert": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8},
     "deberta-v2": {
         "relative_attention": True,
@@ -105,6 +106,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "recurrent_gemma": {"layer_types": None, "num_hidden_layers": 3, "lru_width": 32},
     "inkling2_loop_text": {"unpadded_vocab_size": 61},
+    "rembert": {"input_embedding_size": 24, "output_embedding_size": 40},
     "reformer": {
         "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [4, 5], "attn_layers": ["local", "lsh"],
         "attention_head_size": 8, "feed_forward_size": 48,
@@ -115,11 +117,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "xlnet": {"max_position_embeddings": None},
     "zaya": {"num_experts_per_tok": 1},
     # positions in three parts, of heads of 8 features
-    **dict.fromkeys(
-        ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "paddleocr_vl_text", "glm4v_text", "glm4v_moe_text",
-         "glm_ocr_text", "ernie4_5_vl_moe_text", "qwen2_5_omni_thinker"),
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}},
-    ),
+    **{
+        kind: {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}}
+        for kind in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "paddleocr_vl_text", "glm4v_text",
+                     "glm4v_moe_text", "glm_ocr_text", "ernie4_5_vl_moe_text")
+    },
 }  # fmt: skip
 
 

@@ -46,7 +46,8 @@ POSTS: dict[str, list[dict[str, Any]]] = {
     "/api/spec/cache": [{"preset": "llama-tiny"}],
     "/api/spec/recipe": [{"preset": "llama-tiny", "size": 1000}],
 }  # fmt: skip
-PLACES = {"/v1/models/{id}": "llama", "/api/reports/{name}": "heads", "/api/pictures/{name}": "heads.svg"}
+PLACES = {"/v1/models/{id}": "llama", "/api/reports/{name}": "heads", "/api/pictures/{name}": "heads.svg",
+          "/gallery/{name}": "llama-3-8b.yaml"}  # fmt: skip
 NOT_HERE = {"/assets/{path}": 404}  # the page's files: not built in every checkout
 
 

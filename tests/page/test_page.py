@@ -49,7 +49,7 @@ def test_every_screen_for_every_kind_of_model(page: Page, server: Served, names:
 
 
 def drawn(name: str) -> Any:
-    return draw(families.preset(name)).scene.boxes
+    return draw(families.preset(name), aspect="3:2").scene.boxes  # as the screen asks for on a laptop
 
 
 def check_positions(page: Page, name: str) -> None:

@@ -532,7 +532,6 @@ def test_minimax_m3_without_its_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "change", "message"),
     [
-        (M3, {"layer_types": ["full_attention", "minimax_m3_sparse"]}, "sparse attention by a learned index"),
         (M3, {"swiglu_alpha": ..., "model_type": "mystery"}, "swiglu_limit: needs clamped gates of another form"),
         (LARA, {"hidden_act": "gelu"}, "'gelu' after a convolution is not supported"),
     ],

@@ -1,13 +1,18 @@
-"""Routers of Phi-MoE and DeepSeek-V4 against transformers, in training too."""
+"""Routers of Phi-MoE and DeepSeek-V4, and idle experts of LongCat-Flash, against transformers; in training too."""
+
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 from transformers.models.deepseek_v4.configuration_deepseek_v4 import DeepseekV4Config
 from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4TopKRouter
+from transformers.models.longcat_flash.configuration_longcat_flash import LongcatFlashConfig
+from transformers.models.longcat_flash.modeling_longcat_flash import LongcatFlashMoE
 from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
 from archetype import spec
+from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.parts.experts.module import MixtureOfExperts
@@ -99,3 +104,55 @@ def test_sqrt_softplus_is_that_of_deepseek_v4(scale: float) -> None:
     assert torch.equal(experts.gather(-1, order), our_experts.gather(-1, our_order))
     assert distance(our_weights.gather(-1, our_order), weights.gather(-1, order)) < 1e-6
     assert distance(our_logits.sigmoid().gather(-1, our_experts), our_weights) > 1e-2
+
+
+class LongcatWithIdleExperts:
+    """Experts of LongCat-Flash, of which the last three return their input."""
+
+    def __init__(self) -> None:
+        config = LongcatFlashConfig(hidden_size=D, num_layers=1, n_routed_experts=E, zero_expert_num=3, moe_topk=4,
+                                    expert_ffn_hidden_size=7, routed_scaling_factor=1.5)  # fmt: skip
+        self.theirs = randomize(LongcatFlashMoE(config))
+        self.theirs.router.e_score_correction_bias.normal_(0.0, 0.05, generator=torch.Generator().manual_seed(1))
+        chosen = spec.SoftmaxRouter(expert_bias=True, scale=1.5)
+        part = spec.MixtureOfExperts(num_experts=E, experts_per_token=4, idle=3, expert=EXPERT, router=chosen)
+        self.ours = MixtureOfExperts(part, Place(D)).eval()
+        gate, up = self.theirs.experts.gate_up_proj[:E].chunk(2, dim=1)
+        router, experts = self.theirs.router, self.theirs.experts
+        self.ours.load_state_dict({
+            "router.weight": router.classifier.weight, "correction": router.e_score_correction_bias,
+            "experts.gate": gate, "experts.up": up, "experts.down": experts.down_proj,
+        })  # fmt: skip
+
+
+@torch.no_grad()
+def test_idle_experts_return_their_input_as_in_longcat_flash() -> None:
+    """Also where all of a token's experts are idle, or none, and in the form that a graph computes."""
+    pair = LongcatWithIdleExperts()
+    x = torch.randn(2, 40, D, generator=torch.Generator().manual_seed(2))
+    context = ForwardContext.of(x)
+    ours = pair.ours(x, context)
+    assert distance(ours, pair.theirs(x)) < 1e-6
+    logits = pair.ours.router(x.flatten(0, 1), context)
+    _, chosen = pair.ours._choose(pair.ours.router.affinities(logits), logits)
+    idle = (chosen >= E).sum(-1)
+    assert {0, 1, 2, 3} == set(idle.tolist())
+    with patch.object(torch.compiler, "is_compiling", return_value=True):
+        assert distance(pair.ours(x, context), ours) < 1e-6
+    pair.ours.correction[E:] += 9.0  # all three are chosen for every token
+    pair.theirs.router.e_score_correction_bias[E:] += 9.0
+    assert distance(pair.ours(x, context), pair.theirs(x)) < 1e-6
+    assert distance(pair.ours(x, context), ours) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"latent_width": 4}, "latent_width"),
+        ({"router": {"kind": "hash"}}, "router"),
+        ({"groups": {"num_groups": 2, "groups_per_token": 1}}, "groups"),
+    ],
+)
+def test_idle_experts_are_refused_where_they_mean_nothing(fields: dict[str, object], place: str) -> None:
+    with pytest.raises(SpecError, match=f"{place}: idle experts|{place}: a table"):
+        spec.MixtureOfExperts.parse({"num_experts": 4, "experts_per_token": 2, "expert": EXPERT, "idle": 2} | fields)

@@ -30,7 +30,7 @@ PAGES = {task: page_of(task).read_text(encoding="utf-8") for task in TASKS}
 INSTALLED = release_of(transformers.__version__)
 ROWS = {task: {kind: status for kind, (status, _) in rows_of(page, INSTALLED).items()} for task, page in PAGES.items()}
 PROMISED = {
-    "causal": 132, "masked": 24, "texts": 73, "tokens": 53, "spans": 26, "pairs": 18, "images": 4,
+    "causal": 132, "masked": 24, "texts": 73, "tokens": 53, "spans": 26, "pairs": 18, "images": 4, "image_text": 35,
 }  # fmt: skip
 
 
@@ -168,3 +168,16 @@ def test_the_spelling_of_the_files_that_gemma_3_was_published_with(tmp_path: Pat
     with torch.no_grad():
         assert distance(lm.model(tokens).logits, theirs(tokens, use_cache=False).logits) < EXACT
     assert [block.mixer.pattern.kind for block in lm.spec.layers] == ["window"] * 5 + ["full"]
+
+
+def test_the_window_of_a_modernbert_decoder_is_half_of_what_both_sides_have(tmp_path: Path) -> None:
+    """Published files have only `local_attention`; where transformers wrote `sliding_window` too, that is used."""
+    write_small("modernbert-decoder", tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    del values["sliding_window"]
+    (tmp_path / "config.json").write_text(json.dumps(values | {"local_attention": 10}))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs, lm = AutoModelForCausalLM.from_pretrained(tmp_path).eval(), archetype.load(tmp_path)
+        assert distance(lm.model(TEXT).logits, theirs(TEXT, use_cache=False).logits) < EXACT
+    assert [block.mixer.pattern.dump() for block in lm.spec.layers] == [{"kind": "full"}, {"kind": "window", "size": 5}]

@@ -29,6 +29,7 @@ SKIPS = {
         "needs bfloat16 instructions: what oneDNN's LSTM saves is counted",
     ),
     ("page/conftest.py", "needs a built page (make page), playwright, and a chromium"),
+    ("page/test_gallery.py", "needs playwright, and a chromium"),
     ("unit/generate/test_grammar.py", "llguidance"),
     ("integration/test_serve.py", "llguidance"),
     ("integration/test_serve_responses.py", "llguidance"),

@@ -39,6 +39,7 @@ export interface EvaluateRequest extends Origin {
   device?: string;
   measure?: Measure;
   unfold?: boolean;
+  aspect?: string;
   family?: boolean;
   base?: Origin;
   compare?: boolean;

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 SHOWN_IN = "llama-3-8b"  # the preset searched first, with these changes for kinds that no preset has
 ASSIGNMENTS = {
     "gated_delta_net": "layers[*].mixer={kind: gated_delta_net, num_heads: 32}",
+    "linear_attention": "layers[*].mixer={kind: linear_attention, num_heads: 32}",
+    "rg_lru": "layers[*].mixer={kind: rg_lru, num_heads: 32}",
     "short_convolution": "layers[*].mixer={kind: short_convolution}",
     "batch": "layers[*].wiring.norm={kind: batch}",
     "parallel": "layers[*].wiring.kind=parallel",

@@ -149,7 +149,7 @@ class App:
     def _check(self, scope: Scope) -> None:
         # key and content type, and whether the server stops; the web UI's files and /health need no key
         headers = dict(scope["headers"])
-        if self._keys and scope["path"] not in KEYLESS and not scope["path"].startswith("/assets/"):
+        if self._keys and scope["path"] not in KEYLESS and not scope["path"].startswith(("/assets/", "/gallery/")):
             sent = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip() or headers.get(b"api-key", b"")
             if sum(hmac.compare_digest(sent, key) for key in self._keys) == 0:  # compares every key, in constant time
                 # litellm recognizes a wrong key by these first words

@@ -86,6 +86,7 @@ def of_models(method: Literal["GET", "POST"], path: str, function: str, summary:
 ROUTES = (
     Route("GET", "/", "page.index", "The web UI", HTML),
     Route("GET", "/assets/{path:path}", "page.asset", "A file of the web UI", "*/*"),
+    Route("GET", "/gallery/{name:path}", "gallery.gallery", "A page of the gallery of published models", "*/*"),
     Route("GET", "/health", "status.health", "Whether the server accepts requests"),
     Route("GET", "/metrics", "status.metrics", "Counters and histograms for Prometheus", CONTENT_TYPE),
     Route("GET", "/openapi.json", "openapi.openapi", "This document"),

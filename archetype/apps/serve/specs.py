@@ -16,7 +16,7 @@ from archetype.apps.serve.models import Models
 from archetype.apps.serve.spec_problems import EDITOR, Problem, Problems, problems
 from archetype.convert.source import open_spec
 from archetype.diagram import Measure
-from archetype.diagram.architecture import draw
+from archetype.diagram.architecture import draw, draw_in
 from archetype.diagram.compare import compared
 from archetype.diagram.items import picture_items
 from archetype.diagram.scene import Box, Container, Scene
@@ -62,6 +62,7 @@ class EvaluateRequest(SpecRequest):
     device: str = "H100-SXM"
     measure: Measure = "parameters"
     unfold: bool = False
+    aspect: str = ""  # of the picture that shows the diagram, such as 16:9; empty: as drawn
     family: bool = False
     base: Origin | None = None
     compare: bool = False
@@ -112,9 +113,9 @@ def evaluated(models: Models, body: EvaluateRequest) -> Evaluation | Problems:
         length = common_length([spec, base]) if base is not None and body.length is None else body.length
         report = cost_report(spec, body.batch, length, body.dtype)
         base_sums = None if base is None else sums(base, body.batch, length, body.dtype)
+        scene = draw_for(report, body)
     except SpecError as error:
         return {**problems(error, text), "source": text}  # a wrong text is an answer, not an error
-    scene = draw(report, body.measure, body.unfold)
     if base is not None and body.compare:
         before = cost_report(base, body.batch, length, body.dtype)
         scene = compared((base, draw(before, body.measure)), (spec, draw(report, body.measure)))
@@ -140,6 +141,13 @@ def evaluated(models: Models, body: EvaluateRequest) -> Evaluation | Problems:
     if body.family:
         answer["family"] = family_name(spec)
     return answer
+
+
+def draw_for(report: CostReport, body: EvaluateRequest) -> Scene:
+    """Return the scene of a model; arranged so that its text is as large as possible if there is an aspect ratio."""
+    if body.aspect and not body.unfold:
+        return draw_in(report, body.measure, body.aspect)
+    return draw(report, body.measure, body.unfold)
 
 
 def family_name(spec: ModelSpec) -> str | None:

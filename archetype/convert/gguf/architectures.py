@@ -62,6 +62,7 @@ def _fused(name: str, table: ConfigTable, activation: Any) -> Gguf:
     return Gguf(name, table, decoders.FUSED, check=decoder_check(decoders.check_scale, activation))
 
 
+SHOWN = 16  # names in a message
 ALIBI = (
     Expected("attention.max_alibi_bias", 8.0, "other slopes", path=lambda model: 8.0),
     Expected("attention.clamp_kqv", 0.0, "clipped queries, keys and values"),
@@ -111,6 +112,11 @@ GGUF |= dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text"), 
 ALSO = {"nemotron_h": ("nemotron_h_moe",)}
 
 
+def few(names: list[str]) -> str:
+    """Return the first names of a list, and the number of the others."""
+    return f"{', '.join(names[:SHOWN])} and {len(names) - SHOWN} more"
+
+
 def families_of(architecture: object, place: str) -> list[str]:
     """Return the families that use a llama.cpp architecture.
 
@@ -120,7 +126,7 @@ def families_of(architecture: object, place: str) -> list[str]:
     # several, such as llama, mistral and mixtral
     names = [name for name, target in GGUF.items() if target.architecture == architecture]
     if not names:
-        known = ", ".join(dict.fromkeys(target.architecture for target in GGUF.values()))
+        known = list(dict.fromkeys(target.architecture for target in GGUF.values()))
         cause = f"{architecture!r:.80} is not supported"
-        raise CheckpointError(f"{place}: general.architecture", cause, f"use one of {known}")
+        raise CheckpointError(f"{place}: general.architecture", cause, f"use one of {few(known)}")
     return names

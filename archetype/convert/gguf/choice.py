@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from archetype.convert.apply import shapes_of
-from archetype.convert.gguf.architectures import ALSO, GGUF
+from archetype.convert.gguf.architectures import ALSO, GGUF, few
 from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.keys import Gguf, Keys
 from archetype.convert.gguf.rope import frequency_factors
@@ -68,8 +68,8 @@ def gguf_family(model: ModelSpec, family: Family | None = None) -> Family:
 
 
 def _unknown(name: str) -> CheckpointError:
-    known = ", ".join(GGUF)
-    return CheckpointError("--format", f"gguf does not support {name}", f"use --format hf; gguf supports {known}")
+    remedy = f"use --format hf; gguf supports {few(list(GGUF))}"
+    return CheckpointError("--format", f"gguf does not support {name}", remedy)
 
 
 def _reason(target: Gguf, model: ModelSpec, shapes: Shapes | None = None) -> ArchetypeError | None:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from archetype.convert.gguf.graph import Layer, OtherMixer
 from archetype.convert.gguf.keys import Keys, unsupported
+from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.mixers import OtherMixer
 from archetype.families.config import Config
 from archetype.families.keys import expect_kind
 from archetype.models.decoder.spec import Decoder

@@ -5,18 +5,20 @@ which is part of llama.cpp's source: the kind of norm, the wiring, the activatio
 is read back and compared, so a model with any other setting is refused by the name of the field.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
+from archetype.convert.gguf.layers import Has, Layer, has
+from archetype.convert.gguf.mixers import OtherMixer
 from archetype.convert.gguf.rope import read_scaling, written_scaling
+from archetype.convert.gguf.routing import Routing, read_experts, written_layers, written_router
 from archetype.errors import CheckpointError
 from archetype.families.keys import expect_kind, wrong_kind
 from archetype.models.block.spec import (
     Block,
     NoMixer,
-    NormedWiring,
     OutputNorm,
     ParallelResidual,
     PostNorm,
@@ -29,13 +31,12 @@ from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import SiLU
 from archetype.parts.attention.spec import Attention, OutputGate, ProjectionBiases
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
+from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.head.spec import LanguageModelHead, NoHead
 from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Learned, NoPosition, Rotary
-from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter
 from archetype.roles.activation import Activation
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
@@ -48,37 +49,6 @@ from archetype.spec.repeats import MAX_LAYERS
 
 RMS_NORM, SILU, TABLE = RMSNorm(), SiLU(), Embedding()
 MEAN = 1  # llama.cpp's number for mean pooling
-SOFTMAX, SIGMOID = 1, 2  # llama.cpp's numbers for the affinities of experts
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer of a file: its tensors, and the keys, which may be lists with a value for each layer."""
-
-    keys: FileKeys
-    index: int
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of a tensor of this layer; None if the file does not have it."""
-        return self.keys.shapes.get(f"blk.{self.index}.{name}")
-
-    def has(self, name: str) -> bool:
-        return self.shape(name) is not None
-
-    def count(self, key: str, default: int | None = None) -> int:
-        """Return a whole number, 0 or more, of this layer."""
-        value = self.keys.get(key, default)
-        value = value[self.index] if isinstance(value, list) and len(value) > self.index else value
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_WIDE:
-            raise self.keys.error(key, f"{value!r:.80} is not a number of layer {self.index}", "fix the file")
-        return value
-
-
-Has = Literal["no", "any", "all"]  # whether no layer has something, the tensors show it, or every layer has it
-
-
-def _has(has: Has, shown: bool) -> bool:
-    return shown if has == "any" else has == "all"
 
 
 @dataclass(frozen=True)
@@ -101,57 +71,6 @@ class Windows:
         """Return which layers have windows where a file has no pattern."""
         end = 0 if self.full_first else self.period - 1
         return [not self.period or layer % self.period != end for layer in range(num_layers)]
-
-
-@dataclass(frozen=True)
-class Routing:
-    """Experts of an architecture.
-
-    Attributes:
-        affinity: `softmax`, `sigmoid`, or `key` if the file says it.
-        usual: affinity of a file without the key.
-        renormalize: whether the weights of a token's experts sum to 1 (None: the file says it).
-        scaled: whether the file has a factor on the weights.
-        shared: key with the width of the shared expert: its multiple of an expert's, or the width itself ("": none).
-        has_shared: whether there is a shared expert, if there may be one.
-        shared_gate: whether the shared expert has a gate.
-        correction: whether a bias is added when experts are selected.
-        biases: whether logits and experts have biases.
-        latent: whether experts may work in a smaller space.
-        dense: layers without experts: none, the first ones, those that the key `interleave_moe_layer_step` leaves out
-            after the first ones, or any.
-        expert: fields of every expert besides width, activation and bias.
-    """
-
-    affinity: Literal["softmax", "sigmoid", "key"] = "softmax"
-    usual: Literal["softmax", "sigmoid"] = "softmax"
-    renormalize: bool | None = True
-    scaled: bool = False
-    shared: Literal["", "expert_shared_count", "expert_shared_feed_forward_length"] = ""
-    has_shared: Has = "all"
-    shared_gate: bool = False
-    correction: Has = "no"
-    biases: bool = False
-    latent: bool = False
-    dense: Literal["", "first", "every", "any"] = ""
-    expert: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class OtherMixer:
-    """Mixer other than attention.
-
-    Attributes:
-        kind: class of its specification.
-        tensor: tensor of a layer that has it.
-        read: (layer, epsilon of the norms) -> specification.
-        write: (specification, decoder) -> keys.
-    """
-
-    kind: type[Mixer]
-    tensor: str
-    read: Callable[[Layer, float], Mixer]
-    write: Callable[[Any, Any], Keys]
 
 
 def _always(layer: int, local: bool, windows: bool) -> bool:
@@ -391,18 +310,18 @@ class Graph:
         head_dim = keys.size("attention.key_length", max(1, d_model // num_heads))
         keys.expect("attention.value_length", head_dim, "values of another width")
         norm: Norm = NoNorm()
-        if self.qk_norm and _has(self.has_qk_norm, layer.has("attn_q_norm.weight")):
+        if self.qk_norm and has(self.has_qk_norm, layer.has("attn_q_norm.weight")):
             norm = _without_bias(self.norm).replace(eps=keys.positive(self.eps_key))
         local = windows[layer.index]
         scale = keys.number("attention.scale", 0.0) if "attention" in self.scales else 0.0
         rotates = self.rotates(layer.index, bool(local), any(windows))
         fused = layer.has("attn_qkv.bias")
-        biases = {name: _has(self.qkv_bias, fused or layer.has(f"attn_{name}.bias")) for name in "qkv"}
+        biases = {name: has(self.qkv_bias, fused or layer.has(f"attn_{name}.bias")) for name in "qkv"}
         return Attention(
             num_heads=num_heads,
             num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
             head_dim=None if head_dim * num_heads == d_model else head_dim,
-            bias=ProjectionBiases(**biases, o=_has(self.output_bias, layer.has("attn_output.bias"))),
+            bias=ProjectionBiases(**biases, o=has(self.output_bias, layer.has("attn_output.bias"))),
             scale=scale or None,
             clip_qkv=(keys.number("attention.clamp_kqv", 0.0) or None) if self.clip else None,
             qk_norm=norm,
@@ -445,51 +364,15 @@ class Graph:
                 *(f"expert_{name}" for name in names),
             }
             if layer.has("ffn_gate_inp.weight"):
-                return self._experts(layer, self.routing)
+                return read_experts(layer, self.routing, self._expert)
         down = layer.shape("ffn_down.weight")
         if down is None:
             return NoFeedForward()
-        return self._expert(down[-1], bias=_has(self.mlp_bias, layer.has("ffn_down.bias")))
+        return self._expert(down[-1], bias=has(self.mlp_bias, layer.has("ffn_down.bias")))
 
     def _expert(self, width: int, bias: bool = False, **fields: Any) -> MLP | GatedMLP:
         kind = GatedMLP if self.gated else MLP
         return kind(**{"d_ff": width, "activation": self.activation, "bias": bias, **fields})
-
-    def _experts(self, layer: Layer, routing: Routing) -> MixtureOfExperts:
-        keys, router, down = layer.keys, layer.shape("ffn_gate_inp.weight"), layer.shape("ffn_down_exps.weight")
-        if router is None or down is None:
-            raise CheckpointError(keys.place, f"layer {layer.index} lacks ffn_down_exps.weight", "fix the file")
-        numbers = {"softmax": SOFTMAX, "sigmoid": SIGMOID}
-        number = numbers[routing.usual if routing.affinity == "key" else routing.affinity]
-        if routing.affinity == "key":
-            # 0 stands for no number
-            number = keys.count("expert_gating_func", 0) or number
-        if number not in numbers.values():
-            raise keys.error("expert_gating_func", f"{number} is not supported", "only 1 and 2 are")
-        renormalize = routing.renormalize
-        if renormalize is None:
-            renormalize = keys.flag("expert_weights_norm", False)
-        kind = SoftmaxRouter if number == SOFTMAX else SigmoidRouter
-        shared, latent = layer.shape("ffn_down_shexp.weight"), layer.shape("ffn_latent_down.weight")
-        if not routing.shared or (shared is None and routing.has_shared == "any"):
-            shared = None
-        elif shared is None:
-            raise CheckpointError(keys.place, f"layer {layer.index} lacks ffn_down_shexp.weight", "fix the file")
-        return MixtureOfExperts(
-            num_experts=router[0],
-            experts_per_token=layer.count("expert_used_count"),
-            expert=self._expert(down[-1], routing.biases, **routing.expert),
-            latent_width=latent[0] if latent is not None and routing.latent else None,
-            shared=None if shared is None else self._expert(shared[-1]),
-            shared_gate=routing.shared_gate and shared is not None,
-            router=kind(
-                renormalize=renormalize,
-                scale=(keys.number("expert_weights_scale", 0.0) or 1.0) if routing.scaled else 1.0,
-                expert_bias=_has(routing.correction, layer.has("exp_probs_b.bias") or layer.has("exp_probs_b")),
-                bias=routing.biases,
-            ),
-            groups=_groups(keys),
-        )
 
     def _write_layers(self, decoder: Decoder | Encoder) -> Keys:
         # attention, recurrent mixers and windows
@@ -581,55 +464,8 @@ class Graph:
             "expert_feed_forward_length": width,
         }
         if not self.apart:
-            keys |= _written_layers(is_sparse, self.routing.dense)
-        return keys | _written_router(first, self.routing, width, decoder.d_model)
-
-
-def _written_layers(is_sparse: list[bool], dense: str) -> Keys:
-    # which layers have experts
-    keys: Keys = {}
-    first = is_sparse.index(True)
-    if all(is_sparse[first:]) and dense in ("first", "every"):
-        keys["leading_dense_block_count"] = first
-        return keys | ({"interleave_moe_layer_step": 1} if dense == "every" else {})
-    step = is_sparse[first + 1 :].index(True) + 1 if any(is_sparse[first + 1 :]) else 1
-    every = [layer >= first and (layer + 1) % step == 0 for layer in range(len(is_sparse))]
-    if dense == "every" and every == is_sparse:
-        return {"leading_dense_block_count": first, "interleave_moe_layer_step": step}
-    if not all(is_sparse) and dense != "any":
-        raise unsupported("layers[*].feedforward", "experts in these layers only")
-    return {}
-
-
-def _written_router(part: MixtureOfExperts, routing: Routing, width: int, d_model: int) -> Keys:
-    keys: Keys = {}
-    router = part.router
-    if part.shared is not None and routing.shared:
-        shared = part.shared.width(d_model)
-        is_count = routing.shared == "expert_shared_count"
-        if is_count and shared % width:
-            raise unsupported("layers[*].feedforward.shared.d_ff", f"{shared}, only a multiple of an expert's {width}")
-        keys[routing.shared] = shared // width if is_count else shared
-    elif routing.shared and routing.has_shared == "all":
-        raise unsupported("layers[*].feedforward.shared", "experts without a shared expert here")
-    elif routing.shared == "expert_shared_count":
-        keys[routing.shared] = 0
-    if routing.affinity == "key":
-        keys["expert_gating_func"] = SIGMOID if isinstance(router, SigmoidRouter) else SOFTMAX
-    if routing.renormalize is None:
-        keys["expert_weights_norm"] = router.renormalize
-    if routing.scaled:
-        keys["expert_weights_scale"] = router.scale
-    if part.groups is not None:
-        keys["expert_group_count"] = part.groups.num_groups
-        keys["expert_group_used_count"] = part.groups.groups_per_token
-    return keys
-
-
-def _groups(keys: FileKeys) -> ExpertGroups | None:
-    num_groups, used = keys.count("expert_group_count", 0), keys.count("expert_group_used_count", 0)
-    # llama.cpp ranks groups by the sum of their two best experts
-    return ExpertGroups(num_groups=num_groups, groups_per_token=used, top_k_in_group=2) if num_groups > 1 else None
+            keys |= written_layers(is_sparse, self.routing.dense)
+        return keys | written_router(first, self.routing, width, decoder.d_model)
 
 
 def _without_bias(norm: Norm) -> Norm:
@@ -648,44 +484,3 @@ def _window(pattern: Pattern) -> int:
 def _alike(values: list[int]) -> Any:
     # one number if all layers have the same, else a list
     return values[0] if len(set(values)) == 1 else values
-
-
-def plain(model: Any) -> Any:
-    """Return an equal specification in which every default is left out and every common norm written once."""
-    if isinstance(model, Encoder):
-        model = model.replace(pooler=False, pooling="first")  # which need a head
-    if not isinstance(model, Decoder | Encoder):
-        return model
-    return model.replace(layers=tuple(_plain_block(block, model.d_model) for block in model.layers))
-
-
-def _plain_block(block: Block, d_model: int) -> Block:
-    wiring, mixer, network = block.wiring, block.mixer, block.feedforward
-    if isinstance(wiring, NormedWiring):
-        names = [name for name in type(wiring).model_fields if name.endswith("_norm") and name != "shared_norm"]
-        same = {name: None for name in names if getattr(wiring, name) == wiring.norm}
-        wiring = wiring.replace(**same) if same else wiring
-    if isinstance(mixer, Attention):
-        sizes = mixer.sizes(d_model)
-        position = mixer.position
-        if isinstance(position, Rotary) and position.dim == sizes.head_dim:
-            position = position.replace(dim=None)
-        mixer = mixer.replace(
-            num_kv_heads=None if sizes.num_kv_heads == sizes.num_heads else sizes.num_kv_heads,
-            head_dim=None if sizes.head_dim * sizes.num_heads == d_model else sizes.head_dim,
-            position=position,
-        )
-    return block.replace(wiring=wiring, mixer=mixer, feedforward=_plain_network(network, d_model))
-
-
-def _plain_network(part: Any, d_model: int) -> Any:
-    if isinstance(part, MixtureOfExperts):
-        groups = part.groups
-        if groups is not None and groups.num_groups == groups.groups_per_token:
-            groups = None  # every token may use all groups
-        fields = {name: _plain_network(getattr(part, name), d_model) for name in ("expert", "shared")}
-        return part.replace(groups=groups, **fields)
-    if isinstance(part, MLP | GatedMLP):
-        down = None if part.down_bias == part.bias else part.down_bias
-        return part.replace(d_ff=part.width(d_model), down_bias=down)
-    return part

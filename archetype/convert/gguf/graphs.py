@@ -6,27 +6,24 @@ activations and positions is in its src/models, which has a file for each archit
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from archetype.convert.gguf import changes, deepseek2
 from archetype.convert.gguf.changes import Change
 from archetype.convert.gguf.decoders import without_windows
-from archetype.convert.gguf.graph import Graph, Layer, OtherMixer, Routing, Windows, plain
-from archetype.convert.gguf.keys import Gguf, Keys, unsupported
+from archetype.convert.gguf.graph import Graph, Windows
+from archetype.convert.gguf.keys import Gguf
+from archetype.convert.gguf.mixers import DELTA_NET, MAMBA, MAMBA_2, MAMBA_2_LIMITED, SHORT
+from archetype.convert.gguf.plain import plain
+from archetype.convert.gguf.routing import Routing
 from archetype.families.rules import Rule, weight_rules
-from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import GELU, GELUTanh, ReLU2, Swish
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
-from archetype.parts.mamba.spec import Mamba
-from archetype.parts.mamba2.spec import Mamba2
-from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
+from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.position.spec import Learned
-from archetype.parts.short_convolution.spec import ShortConvolution
-from archetype.roles.norm import Norm
 
 OUTER = """
     token_embd                       embedding.token
@@ -123,110 +120,6 @@ DELTA = """
     blk.{i}.ssm_norm                 blocks.{i}.mixer.norm
     blk.{i}.ssm_out                  blocks.{i}.mixer.o
 """
-
-
-EXPANSION = 2  # of Mamba's channels, a constant of llama.cpp
-
-
-def _read_mamba(layer: Layer, eps: float) -> Mamba:
-    keys = layer.keys
-    norm: Norm = NoNorm()
-    if layer.has("ssm_dt_norm.weight"):
-        norm = RMSNorm(eps=eps)
-    elif keys.flag("ssm.dt_b_c_rms", False):
-        norm = RMSNorm(eps=eps, weight=False)
-    rank, d_model, inner = (keys.size(f) for f in ("ssm.time_step_rank", "embedding_length", "ssm.inner_size"))
-    if inner != EXPANSION * d_model:
-        raise keys.error("ssm.inner_size", f"{inner} is not {EXPANSION} x {d_model}", "fix the file")
-    return Mamba(
-        state_size=keys.size("ssm.state_size"),
-        conv_kernel=keys.size("ssm.conv_kernel"),
-        dt_rank=None if rank == -(-d_model // 16) else rank,
-        norm=norm,
-    )
-
-
-def _write_mamba(mixer: Any, decoder: Decoder) -> Keys:
-    if mixer.expand != EXPANSION:
-        raise unsupported("layers[0].mixer.expand", f"{mixer.expand!r} here, only {EXPANSION}")
-    return {
-        "ssm.conv_kernel": mixer.conv_kernel,
-        "ssm.inner_size": mixer.expand * decoder.d_model,
-        "ssm.state_size": mixer.state_size,
-        "ssm.time_step_rank": mixer.rank(decoder.d_model),
-        **({"ssm.dt_b_c_rms": True} if not mixer.norm.is_absent and not mixer.norm.weight else {}),
-    }
-
-
-def _read_mamba2(layer: Layer, eps: float, **limits: float) -> Mamba2:
-    keys = layer.keys
-    heads, inner = keys.size("ssm.time_step_rank"), keys.size("ssm.inner_size")
-    if inner % heads:
-        raise keys.error("ssm.inner_size", f"{inner} is not a multiple of {heads} heads", "fix the file")
-    return Mamba2(
-        num_heads=heads,
-        head_dim=inner // heads,
-        state_size=keys.size("ssm.state_size"),
-        num_groups=keys.size("ssm.group_count"),
-        conv_kernel=keys.size("ssm.conv_kernel"),
-        conv_bias=layer.has("ssm_conv1d.bias"),
-        eps=eps,
-        **limits,
-    )
-
-
-def _write_mamba2(mixer: Any, decoder: Decoder) -> Keys:
-    return {
-        "ssm.conv_kernel": mixer.conv_kernel,
-        "ssm.inner_size": mixer.inner,
-        "ssm.state_size": mixer.state_size,
-        "ssm.time_step_rank": mixer.num_heads,
-        "ssm.group_count": mixer.num_groups,
-    }
-
-
-def _read_delta(layer: Layer, eps: float) -> GatedDeltaNet:
-    keys = layer.keys
-    heads, inner, key_heads = (keys.size(f"ssm.{name}") for name in ("time_step_rank", "inner_size", "group_count"))
-    width = keys.size("ssm.state_size")
-    keys.used |= {"full_attention_interval", "attention.recurrent_layers"}  # which the tensors show
-    if inner != heads * width:
-        raise keys.error("ssm.inner_size", f"{inner} is not {heads} heads of {width} features", "fix the file")
-    return GatedDeltaNet(
-        num_heads=heads,
-        num_key_heads=None if key_heads == heads else key_heads,
-        head_dim=width,
-        v_head_dim=width,
-        conv_kernel=keys.size("ssm.conv_kernel"),
-        eps=eps,
-    )
-
-
-def _write_delta(mixer: Any, decoder: Decoder) -> Keys:
-    layers = [isinstance(block.mixer, GatedDeltaNet) for block in decoder.layers]
-    period = layers.index(False) + 1 if False in layers else len(layers) + 1
-    regular = layers == [(layer + 1) % period != 0 for layer in range(len(layers))]
-    return {
-        "ssm.conv_kernel": mixer.conv_kernel,
-        "ssm.inner_size": mixer.num_heads * mixer.v_head_dim,
-        "ssm.state_size": mixer.head_dim,
-        "ssm.time_step_rank": mixer.num_heads,
-        "ssm.group_count": mixer.key_heads,
-        **({"full_attention_interval": period} if regular else {"attention.recurrent_layers": layers}),
-    }
-
-
-MAMBA = OtherMixer(Mamba, "ssm_x.weight", _read_mamba, _write_mamba)
-MAMBA_2 = OtherMixer(Mamba2, "ssm_norm.weight", _read_mamba2, _write_mamba2)
-# transformers' class limits steps from below, llama.cpp does not; the file is the same
-MAMBA_2_LIMITED = replace(MAMBA_2, read=partial(_read_mamba2, dt_limit_min=1e-3))
-DELTA_NET = OtherMixer(GatedDeltaNet, "ssm_conv1d.weight", _read_delta, _write_delta)
-SHORT = OtherMixer(
-    ShortConvolution,
-    "shortconv.conv.weight",
-    lambda layer, eps: ShortConvolution(conv_kernel=layer.keys.size("shortconv.l_cache")),
-    lambda mixer, decoder: {"shortconv.l_cache": mixer.conv_kernel},
-)
 
 
 Rules = tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]

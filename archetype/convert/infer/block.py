@@ -21,6 +21,7 @@ from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, 
 from archetype.parts.activation.spec import Swish
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
+from archetype.parts.norm.spec import NoNorm
 from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
@@ -186,7 +187,8 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
     if not paths:
         return _wiring_without_weights(info), {}
     contents = {"mixer": bool(layer.mixer), "feedforward": bool(layer.network) or layer.sparse}
-    kind, norm_paths = _wiring(info, paths, ends_in_norm, [name for name, present in contents.items() if present])
+    there = [name for name, present in contents.items() if present]
+    kind, norm_paths = _wiring(info, layer, paths, ends_in_norm, there)
     if unplaced := sorted(paths - set(norm_paths.values())):
         raise info.no_place(f"{layer.prefix}.{unplaced[0]}.weight")
     if None in norm_paths.values() or len(set(norm_paths.values())) < len(norm_paths):
@@ -198,6 +200,10 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
         if f"{path}.{suffix}" in layer.norms
     }
     norm = info.norm(bias=any(name.endswith(".bias") for name in names))
+    if kind is PreNorm and all(contents.values()) and "mixer_norm" not in norm_paths:
+        return PreNorm(norm=norm, mixer_norm=NoNorm()), names
+    if kind is SandwichNorm and "mixer_post_norm" not in norm_paths:
+        return SandwichNorm(norm=norm, mixer_post_norm=NoNorm()), names
     if kind is ParallelResidual:
         return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in norm_paths), names
     wiring: Wiring = kind(norm=norm)
@@ -212,7 +218,7 @@ def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
 
 
 def _wiring(
-    info: CheckpointInfo, paths: set[str], ends_in_norm: bool, contents: list[str]
+    info: CheckpointInfo, layer: Layer, paths: set[str], ends_in_norm: bool, contents: list[str]
 ) -> tuple[type[Any], dict[str, str | None]]:
     # kind of wiring and the file's name of each norm, for a layer with a mixer, a network or both
 
@@ -226,6 +232,10 @@ def _wiring(
         alone = first if contents == ["mixer"] else first or before or second
         return PreNorm, {f"{contents[0]}_norm": alone}
     # a norm before and after each content (Gemma 2)
+    if after and first and before is None and len(paths) == 3 and "post_attention_layernorm" in paths:
+        # the network alone has two, of which the first has Llama's name (A.X K1)
+        between = "post_attention_layernorm"
+        return SandwichNorm, {"mixer_norm": first, "feedforward_norm": between, "feedforward_post_norm": after}
     if after and first:
         return SandwichNorm, {
             "mixer_norm": first,
@@ -238,6 +248,9 @@ def _wiring(
     # only outputs are normalized (OLMo 2)
     if after:
         return OutputNorm, {"mixer_norm": first_present(AFTER_ATTENTION), "feedforward_norm": after}
+    # behind a norm of the embedding, the first mixer has none (ModernBERT)
+    if first is None and second is not None and layer.number == 0:
+        return PreNorm, {"feedforward_norm": second}
     # one norm for both contents, which then run in parallel (GPT-J)
     if second is None:
         return ParallelResidual, {"mixer_norm": first}

@@ -36,13 +36,13 @@ OUTER: NameTable = (
      r"embed_norm|emb_norm)", "embedding.norm"),
     (r"(?:predictions\.transform\.dense|predictions\.dense|lm_head\.dense|generator_predictions\.dense)",
      "lm_head.dense"),
-    (r"(?:predictions\.transform\.LayerNorm|predictions\.LayerNorm|lm_head\.layer_norm|"
+    (r"(?:predictions\.transform\.LayerNorm|predictions\.LayerNorm|lm_head\.(?:layer_norm|norm)|"
      r"generator_predictions\.LayerNorm)", "lm_head.norm"),
     (r"(?:encoder\.LayerNorm|encoder\.ln|roberta_prelayernorm\.LayerNorm|norm|ln_f|final_layernorm|final_layer_norm|"
      r"norm_f|final_norm|ln_out|layer_norm|layernorm)", "final_norm"),
     (r"(?:lm_head|predictions|generator_lm_head|embed_out|output|output_projection|predictions\.decoder|"
      r"lm_head\.decoder|decoder)", "lm_head"),
-    (r"project_in", "embedding.project"),
+    (r"(?:project_in|encoder\.embedding_hidden_mapping_in)", "embedding.project"),
     (r"project_out", "lm_head.dense"),
     (r"score", "classifier"),
     (r"embed_tokens_per_layer", "embedding.per_layer.token"),

@@ -164,6 +164,9 @@ def _without_rope(info: CheckpointInfo, layer: int) -> bool:
 def read_pattern(info: CheckpointInfo, layer: int) -> Pattern:
     """Return the attention pattern of a layer."""
     size, kind = info.size(WINDOW) if info.first(WINDOW) else None, _layer_kind(info, layer)
+    if info.quirks.half_window:
+        both_sides = info.size(("local_attention",))
+        size = both_sides // 2 if both_sides is not None and "sliding_window" not in info.stated else size
     if info.config.get(CHUNK) is not None and (
         kind == "chunked_attention" or (kind is None and not _without_rope(info, layer))
     ):

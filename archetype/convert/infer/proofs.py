@@ -28,7 +28,8 @@ from archetype.io.yaml import yaml_value
 FILE = Path(__file__).with_name("proved.json")
 # Types verified by other tests: Kimi K2 and the text part of Kimi K2.5 use DeepSeek-V3's class.
 ELSEWHERE = {"kimi_k2": "5.23.0", "kimi_k25": "5.23.0"}
-TASKS = ((TEXTS, ("texts",)), (TOKENS, ("tokens",)), ("", ("causal", "pairs")))  # tasks by the ending of a class's name
+# tasks by the ending of a class's name
+TASKS = ((TEXTS, ("texts",)), (TOKENS, ("tokens",)), ("", ("causal", "pairs", "image_text")))
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,11 @@ class FamilyQuirks(MixerQuirks):
         round_scale: the factor sqrt(d_model) is first rounded to the vectors' dtype.
         added_position: computed position embeddings that are added to token vectors.
         inclusive_waves: exponents of the embeddings' frequencies go from 0 to 1 inclusive (tensor2tensor).
+        half_window: without another key, the window is half of `local_attention`.
         rope: rotary positions that no key describes.
         rope_when_named: positions are rotary only if `position_embedding_type` says so.
         alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
+        unscaled_logits: the class around the text model does not scale its logits, whatever the file says.
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
         norm_first: the embedding's norm precedes the addition of position embeddings.
         overridden: keys of `per_layer_config` that the class reads.
@@ -161,9 +163,11 @@ class FamilyQuirks(MixerQuirks):
     round_scale: bool = False
     added_position: Sinusoidal | None = None
     inclusive_waves: bool = False
+    half_window: bool = False
     rope: bool = False
     rope_when_named: bool = False
     alibi_before_scale: bool = False
+    unscaled_logits: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
     overridden: tuple[str, ...] = ()
@@ -217,6 +221,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), GEMMA4),
     "ministral3": FamilyQuirks(only=(("layer_types", None),)),
     "gemma3": FamilyQuirks(only=(("final_logit_softcapping", None),)),
+    **dict.fromkeys(("aya_vision", "cohere2_vision"), FamilyQuirks(unscaled_logits=True)),
     "gpt_bigcode": FamilyQuirks(only=(("multi_query", True),)),
     **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa"), FamilyQuirks(renormalize=True)),
     "aria_text": FamilyQuirks(renormalize=True, only=(("hidden_act", "silu"),)),  # except in the shared expert
@@ -289,6 +294,16 @@ QUIRKS: dict[str, FamilyQuirks] = {
         norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True
     ),
     "gpt_neox_japanese": FamilyQuirks(only=(("rope_theta", None),), renames=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
+    "modernbert-decoder": FamilyQuirks(
+        norm=LayerNorm(),
+        renames=(
+            (r"attn\.Wo\.(.*)", r"attn.o_proj.\1"),
+            (r"mlp\.Wi\.(.*)", r"mlp.gate_up_proj.\1"),
+            (r"mlp\.Wo\.(.*)", r"mlp.down_proj.\1"),
+        ),
+        only=(("classifier_activation", "gelu"),),
+        half_window=True,
+    ),
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 
@@ -310,14 +325,16 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.layers\.\d+\.lambda_\d", "residuals that are means with learned weights (nGPT)"),
     (r".*\.(lambda_\w+)", "differential attention"),
     (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "another form of gate on the attention output"),
-    (r".*\.indexer\.(?!(wq_b|wk|k_norm|weights_proj)\.).*", "sparse attention by a learned index of another form"),
+    (
+        r".*\.indexer\.(?!(wq_b|wk|k_norm|weights_proj|[qk]_proj|q_norm)\.).*",
+        "sparse attention by a learned index of another form",
+    ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
     (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),
-    (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width"),
     (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.

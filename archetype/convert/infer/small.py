@@ -29,6 +29,8 @@ SIZES: dict[str, int] = {
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
         (8, "head_dim sliding_window qk_nope_head_dim v_head_dim index_head_dim hidden_size_per_layer_input"),
         (5, "index_topk"),  # fewer than the tokens of the comparison
+        (3, "index_block_size"),
+        (2, "index_topk_blocks"),  # blocks: fewer than the tokens of the comparison, too
         (16, "index_n_heads"),  # with few heads, keys without a relevant head tie at 0, and any of them may be selected
         (16, "global_head_dim moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
         (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
@@ -42,6 +44,9 @@ SIZES: dict[str, int] = {
     )
     for key in keys.split()
 }
+# The same in a section of sizes of an index of blocks (MiniMax M3), and its list with an entry for each layer.
+BLOCK_SPARSE, BLOCK_SPARSE_LAYERS = "sparse_attention_config", "sparse_attention_freq"
+BLOCK_SIZES = {"sparse_index_dim": 8, "sparse_block_size": 3, "sparse_topk_blocks": 2}
 # For latent attention some configurations use head_dim for the rotated part of a head.
 LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
 PARTS = ("qk_nope_head_dim", "qk_rope_head_dim")
@@ -113,6 +118,12 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
                 name: value[: width // 2] if name in FACTORS and isinstance(value, list) else value
                 for name, value in section.items()
             }
+    if isinstance(section := values.get(BLOCK_SPARSE), dict):
+        heads = {"sparse_num_index_heads": small["num_key_value_heads"]}  # one for each key head
+        sizes = {key: value for key, value in (BLOCK_SIZES | heads).items() if key in section}
+        small[BLOCK_SPARSE] = section | sizes
+        if isinstance(per_layer := section.get(BLOCK_SPARSE_LAYERS), list):
+            small[BLOCK_SPARSE][BLOCK_SPARSE_LAYERS] = [per_layer[layer] for layer in layer_indices]
     # torch refuses a padding id beyond the small vocabulary; Gemma 4 puts the padding token where a text has images
     return small | {"pad_token_id": 0 if str(values.get("model_type")).startswith("gemma4") else None}
 
@@ -142,12 +153,15 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["v_head_dim"] = max(1, small["head_dim"] * widths[1] // widths[0])
     if values.get("hidden_size_per_layer_input") == 0:  # no per-layer inputs
         ratios["hidden_size_per_layer_input"] = 0
+    if values.get("index_topk_blocks") is not None:  # each key head selects blocks of its own
+        ratios["index_n_heads"] = ratios.get("num_key_value_heads") or small["num_key_value_heads"]
     return ratios
 
 
 def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, ...]:
     # indices of two layers, of different kinds if there are any
-    for value in values.values():
+    section = values.get(BLOCK_SPARSE)
+    for value in (*values.values(), *(section.values() if isinstance(section, dict) else ())):
         if isinstance(value, list) and len(value) == layers:
             other = next((index for index, item in enumerate(value) if item != value[0]), 1)
             return 0, other

@@ -235,7 +235,8 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
         norm=norm,
         norm_first=norm_first,
         width=info.sides(tensors.outer["embedding.token.weight"])[1] if narrow else None,
-        project_first=narrow,
+        # a projection with a bias comes last (ALBERT, RemBERT)
+        project_first=narrow and "embedding.project.bias" not in tensors.outer,
         per_layer=_per_layer(info, tensors),
     )
 
@@ -278,7 +279,13 @@ def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform |
     if name.endswith("project_out.weight"):
         return HeadTransform(activation=NoActivation(), width=info.sides(name)[0], bias=False)
     activation = GELU() if name.startswith(("lm_head.", "generator_predictions.")) else info.activation(gated=False)
-    return HeadTransform(activation=activation, norm=_norm(info, tensors, "lm_head.norm"))
+    width = info.sides(name)[0]
+    return HeadTransform(
+        activation=activation,
+        norm=_norm(info, tensors, "lm_head.norm"),
+        width=None if width == tensors.d_model else width,
+        bias="lm_head.dense.bias" in tensors.outer,
+    )
 
 
 def _head_scale(info: CheckpointInfo, d_model: int) -> float:
@@ -289,7 +296,8 @@ def _head_scale(info: CheckpointInfo, d_model: int) -> float:
     if info.config.get("dim_model_base") is not None:
         # MiniCPM (muP): logits are divided by d_model / dim_model_base
         return info.config.positive("dim_model_base") / d_model
-    return info.positive(HEAD_SCALE, 1.0)
+    scale = info.positive(HEAD_SCALE, 1.0)
+    return 1.0 if QUIRKS.get(info.outer_type, FamilyQuirks()).unscaled_logits else scale
 
 
 def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:

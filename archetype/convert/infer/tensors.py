@@ -157,6 +157,8 @@ def _outside_text(info: CheckpointInfo) -> set[str]:
     for part in TEXT_PARTS:
         if any(re.fullmatch(rf"(.*\.)?{part}\..*", name) for name in info.shapes):
             return {name for name in info.shapes if not re.fullmatch(rf"(.*\.)?({part}|lm_head)\..*", name)}
+    if any(re.match(r"model\.(.*\.)?\d+\.", name) for name in info.shapes):
+        return {name for name in info.shapes if not name.startswith(("model.", "lm_head."))}
     return set()
 
 

@@ -93,6 +93,9 @@ class BlockCost:
         per_token = self.mixer.state(length) + self.feedforward.state(length)
         return per_token + (self.cross.state(source) if self.cross else 0)
 
+    def state_integers(self, length: int) -> int:
+        return self.mixer.state_integers(length) + self.feedforward.state_integers(length)
+
     def recurrent_state(self, length: int) -> int:
         return self.mixer.recurrent_state(length) + self.feedforward.recurrent_state(length)
 

@@ -18,4 +18,4 @@ class DecoderCost(EmbeddedModelCost):
             self.further_tokens = FurtherTokensCost(model.further_tokens, stack, self.head)
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
-        return self.stacks[0].state(length), 0
+        return self.stacks[0].state(length), self.stacks[0].state_integers(length)

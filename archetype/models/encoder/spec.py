@@ -90,7 +90,10 @@ class Encoder(EndsWithNorm, ModelSpec):
         Raises:
             SpecError: layers have blocks of different lengths.
         """
-        lengths = {layer.mixer.block_length: index for index, layer in enumerate(self.layers)}
+        lengths = {
+            layer.mixer.block_length if layer.feedforward.separates_documents else None: index
+            for index, layer in enumerate(self.layers)
+        }
         if len(lengths) > 1:
             cause = f"has other blocks than layer {min(lengths.values())}, so that no block is generated at once"
             raise SpecError(f"layers[{max(lengths.values())}].mixer", cause, "use one pattern in each layer")

@@ -53,7 +53,8 @@ class EncoderDecoderCost(EmbeddedModelCost):
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
         # per cross-attention, one integer: the source's length
-        return self.stacks[1].state(length, source=source or length), self.num_cross_attentions
+        integers = self.num_cross_attentions + self.stacks[1].state_integers(length)
+        return self.stacks[1].state(length, source=source or length), integers
 
     def saved_activations(self, work: TrainingWork) -> int:
         reading = work._replace(length=work.source or work.length)

@@ -118,13 +118,17 @@ class StackCost:
     def state(self, length: int, source: int = 0) -> int:
         return sum(len(group.layers) * group.cost.state(length, source) for group in self.groups)
 
+    def state_integers(self, length: int) -> int:
+        return sum(len(group.layers) * group.cost.state_integers(length) for group in self.groups)
+
     def state_parts(self, length: int, source: int = 0) -> Iterator[StatePart]:
         for group in self.groups:
             count, crosses = len(group.layers), group.cost.cross is not None
             kind = str(getattr(group.cost.block.mixer, "kind", "")) + (" and cross-attention" if crosses else "")
             elements, recurrent = count * group.cost.state(length, source), count * group.cost.recurrent_state(length)
             scales = count * group.cost.key_scales(length, source)
-            yield StatePart(f"layers {group.label}", kind, group.layers, elements, count * crosses, recurrent, scales)
+            integers = count * (crosses + group.cost.state_integers(length))
+            yield StatePart(f"layers {group.label}", kind, group.layers, elements, integers, recurrent, scales)
 
     def saved_activations(self, work: TrainingWork) -> StackActivations:
         shared: dict[Hashable, int] = {}

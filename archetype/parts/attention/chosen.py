@@ -29,7 +29,9 @@ class ChosenPairs(MaskedPairs):
     ) -> ValueHeads:
         if keys.choice.keys is None:
             return self.every.attend(q, keys, score, bias, context)
-        if keys.positions is not None and keys.choice.can_be_gathered(q.shape[2]):
+        can_be_gathered = keys.choice.can_be_gathered(q.shape[2], keys.k.shape[1])
+        # gathered for each share of heads, keys have no common positions for a bias
+        if keys.positions is not None and can_be_gathered and (bias is None or keys.choice.keys.shape[1] == 1):
             chosen, positions, (k, v) = gather_chosen(keys.choice, keys.k, keys.v)
             keys = Keys(k, v, positions, choice=Choice(chosen))
         return super().attend(q, keys, score, bias, context)
@@ -41,4 +43,6 @@ class ChosenPairs(MaskedPairs):
         if chosen is None:
             return self.every.masked(q, keys, score, bias, context)
         positions = context.shared_positions if keys.positions is None else keys.positions
+        if chosen.shape[1] > 1:  # one selection for each share of the heads
+            chosen = chosen.repeat_interleave(q.shape[1] // chosen.shape[1], dim=1)
         return q, chosen if bias is None else biased(bias, context.shared_positions, positions, chosen)

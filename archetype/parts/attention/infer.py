@@ -4,7 +4,9 @@ from math import gcd
 from typing import Literal, get_args
 
 from archetype.parts.attention.spec import Attention, OutputGate, QueryScale
+from archetype.parts.block_index.spec import BlockIndex
 from archetype.parts.norm.spec import NoNorm, RMSNorm
+from archetype.parts.position.spec import Rotary
 from archetype.roles.checkpoint import (
     CheckpointMixer,
     DoubledQuery,
@@ -14,6 +16,7 @@ from archetype.roles.checkpoint import (
     NameTable,
 )
 from archetype.roles.norm import VectorNorm
+from archetype.roles.position import MixerPosition
 from archetype.spec.base import MAX_LENGTH
 from archetype.spec.registry import provides
 
@@ -29,6 +32,14 @@ HEADS = (
 HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
 SCORE_SCALE = ("attention_multiplier", "softmax_scale")
 USUAL_HEAD_DIM = 64  # assumed if nothing tells the number of heads
+BLOCK_SPARSE = "minimax_m3_sparse"  # in `layer_types`: layers with an index of blocks
+BLOCK_KEYS = {  # field -> key, and its name in the older `sparse_attention_config`
+    "num_heads": ("index_n_heads", "sparse_num_index_heads"),
+    "head_dim": ("index_head_dim", "sparse_index_dim"),
+    "block": ("index_block_size", "sparse_block_size"),
+    "top_blocks": ("index_topk_blocks", "sparse_topk_blocks"),
+    "local_blocks": ("index_local_blocks", "sparse_local_block"),
+}
 HEAD_BY_HEAD = "query_key_value"  # the name of fused tensors that usually interleave q, k and v per head
 
 GATE_ACTIVATION = "no file says which activation attention's gate has"
@@ -38,6 +49,10 @@ PREFIX = (
     r"(?:self\.|attention\.)?"
 )
 NAMES: NameTable = (
+    (rf"{PREFIX}indexer\.q_proj", "index.q"),
+    (rf"{PREFIX}indexer\.k_proj", "index.k"),
+    (rf"{PREFIX}indexer\.q_norm", "index.q_norm"),
+    (rf"{PREFIX}indexer\.k_norm", "index.k_norm"),
     (rf"{PREFIX}(?:q_norm|q_layernorm|query_layernorm|q_ln|query_norm)", "q_norm"),
     (rf"{PREFIX}(?:k_norm|k_layernorm|key_layernorm|k_ln|key_norm)", "k_norm"),
     (rf"{PREFIX}(?:q_proj|query|wq|Wq|q_lin|query_proj|q)", "q"),
@@ -86,6 +101,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         position=position,
         pattern=tensors.pattern(),
         keys_from=source,
+        index=_index(tensors, position, head_dim),
     )
 
 
@@ -122,6 +138,39 @@ def _value_width(tensors: CheckpointMixer, num_kv_heads: int, head_dim: int) -> 
     if width != head_dim and tensors.size(("v_head_dim",)) != width:
         raise tensors.missing(f"attention with values of {width} features for keys of {head_dim}, which no key says")
     return None if width == head_dim else width
+
+
+def _index(tensors: CheckpointMixer, position: MixerPosition, head_dim: int) -> BlockIndex | None:
+    # MiniMax M3: the first features of the index rotate by the angles of the attention
+    kind, has_tensors = tensors.entry("layer_types"), any(param.startswith("index.") for param in tensors.shapes)
+    if kind == BLOCK_SPARSE:
+        tensors.shape("index.k.weight")  # missing
+    elif not has_tensors:
+        return None
+    elif kind is not None:
+        raise tensors.missing(f"an index in a layer of the kind {kind!r}")
+    section, sizes = tensors.config.section("sparse_attention_config"), dict[str, int]()
+    for field, (key, older) in BLOCK_KEYS.items():
+        is_older = section is not None and section.get(older) is not None
+        size = section.size(older) if section is not None and is_older else tensors.size((key,))
+        if size is None:
+            raise tensors.missing(
+                f"an index of blocks of unknown size: the keys {', '.join(dict(BLOCK_KEYS.values()))}"
+            )
+        sizes[field] = size
+    shapes = {name: tensors.sides(f"index.{name}.weight")[0] for name in "qk"}
+    if shapes != {"q": sizes["num_heads"] * sizes["head_dim"], "k": sizes["head_dim"]}:
+        raise tensors.missing("an index with other sizes than its keys name")
+    norms = [tensors.shape(f"index.{name}_norm.weight") for name in "qk"]
+    if norms != [(sizes["head_dim"],)] * 2 or "index.k_norm.bias" in tensors.shapes:
+        raise tensors.missing("an index without RMSNorm of its queries and keys")
+    rotary = None
+    if isinstance(position, Rotary):
+        rotary_dim = position.dim or head_dim
+        if rotary_dim > sizes["head_dim"]:
+            raise tensors.missing(f"an index that rotates {rotary_dim} of {sizes['head_dim']} features")
+        rotary = position.replace(dim=None if rotary_dim == sizes["head_dim"] else rotary_dim)
+    return BlockIndex(**sizes, position=rotary, norm=tensors.norm(bias=False))
 
 
 def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int]:

@@ -228,6 +228,9 @@ class Attention(Mixer):
             for field in (name for name, is_set in unsupported.items() if is_set):
                 cause = f"{self.position.kind} positions need dot-product scores of all keys of this layer"
                 invalid(field, cause, f"remove {field}, or use other positions")
+        if self.index is not None and self.num_heads % self.index.num_selections:
+            cause = f"{self.index.num_selections} heads that select keys do not divide num_heads {self.num_heads}"
+            invalid("index.num_heads", cause, "use 1, or as many as num_kv_heads")
         if self.index is not None and not is_full:
             cause = f"an index selects among all earlier keys, and pattern {self.pattern.dump()['kind']} allows others"
             invalid("index", cause, "remove index, or use pattern full")

@@ -23,7 +23,7 @@ class DepthAttention(Residual):
         norm_eps: epsilon of the RMS norm, which has no weights.
     """
 
-    title: ClassVar[str] = "Attention over depth"
+    title: ClassVar[str] = "Depth attention"
     grows: ClassVar[bool] = True
     letters: ClassVar = {"n": "sums of layers that are read"}
     kind: Literal["depth_attention"] = "depth_attention"

@@ -25,8 +25,12 @@ class MixtureOfExpertsCost(FeedForwardCost):
             self.latent = {"latent_down": Linear(d, self.width), "latent_up": Linear(self.width, d)}
         self.shared = MLPCost.of(part.shared, d) if part.shared else None
         self.num_experts = symbol("E", part.num_experts)
-        self.router = RouterCost.of(part.router, d, self.num_experts)
+        total = symbol("E_t", part.num_experts + part.idle, part) if part.idle else self.num_experts
+        self.router = RouterCost.of(part.router, d, total)
         self.experts_per_token = symbol("k", part.experts_per_token)
+        if part.idle:  # those that compute, if all are selected equally often
+            busy = -(-part.experts_per_token * part.num_experts // (part.num_experts + part.idle))
+            self.experts_per_token = symbol("k_b", busy, part)
 
     def parameters(self) -> Counts:
         return self._parameters(self.num_experts)
@@ -61,10 +65,12 @@ class MixtureOfExpertsCost(FeedForwardCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # the router, each expert's gathered inputs, and outputs multiplied by learned weights; if weights multiply
         # inputs, the inputs and the weights are saved instead of outputs
-        d, routed = self.d.value, work.tokens * self.part.experts_per_token
+        d, routed = self.d.value, self._routed(work)
         width = self.width.value
         saved = self.router.saved_activations(work)
         saved += self.expert.saved_activations(work, routed)
+        if self.part.idle:  # the vectors and the sums of idle weights; weights are gathered again
+            saved += work.tokens * (d + 1 + self.part.experts_per_token) * FLOAT32
         if self.part.weighs == "inputs":
             saved += routed * FLOAT32 + (work.input_bytes(width) if self.router.learns else 0)
         else:
@@ -78,4 +84,9 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return saved
 
     def hidden_gradient(self, work: TrainingWork) -> int:
-        return self.expert.hidden_gradient(work, work.tokens * self.part.experts_per_token)
+        return self.expert.hidden_gradient(work, self._routed(work))
+
+    def _routed(self, work: TrainingWork) -> int:
+        # vectors that experts compute
+        chosen, part = work.tokens * self.part.experts_per_token, self.part
+        return chosen * part.num_experts // (part.num_experts + part.idle)

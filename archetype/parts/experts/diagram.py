@@ -11,7 +11,7 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     cells = network_cells(part.expert, "experts.", 0, 1)
     groups = [Group(f"{part.num_experts} experts", tuple(cell.name for cell in cells), part.num_experts)]
     column = network_width(part.expert) + 0.25
-    chosen = f"top {part.experts_per_token} of {part.num_experts}"
+    chosen = f"top {part.experts_per_token} of {part.num_experts + part.idle}"
     cells.append(Cell("router", column, 1, (X,), gives="router_logits"))
     cells.append(
         Cell("top", column, 2, ("router",), label=chosen, rows=("top",), slim=True, kind="operation", gives="weights")
@@ -32,6 +32,7 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
             inputs.append("shared_gate")
             column += 1
     label = "Σ weight · expert(x)" if part.weighs == "outputs" else "Σ expert(weight · x)"
+    label += f", {part.idle} are idle" if part.idle else ""
     if part.latent_width is None:
         cells.append(Cell("weighted", 0, 5, tuple(inputs), column, label, slim=True, kind="operation"))
         return Inside(tuple(cells), "weighted", tuple(groups))

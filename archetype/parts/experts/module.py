@@ -44,14 +44,15 @@ class MixtureOfExperts(nn.Module):
         d_model = place.d_model
         self.spec = feedforward
         router_place = replace(place, experts_per_token=feedforward.experts_per_token)
-        self.router: Any = module_class(feedforward.router)(feedforward.router, feedforward.num_experts, router_place)
+        total = feedforward.num_experts + feedforward.idle
+        self.router: Any = module_class(feedforward.router)(feedforward.router, total, router_place)
         width = feedforward.latent_width
         self.latent_down = None if width is None else Linear(d_model, width, bias=False)
         self.latent_up = None if width is None else Linear(width, d_model, bias=False)
         self.experts = Experts(feedforward.expert, feedforward.num_experts, width or d_model)
         self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, place)
         self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
-        correction = torch.empty(feedforward.num_experts) if feedforward.router.expert_bias else None
+        correction = torch.empty(total) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
@@ -75,7 +76,7 @@ class MixtureOfExperts(nn.Module):
         y = self._routed(tokens, chosen, weights, context.kernels).view_as(x)
         return y if self.shared is None else y + self._shared(x, context)
 
-    def _routed(
+    def _computed(
         self,
         tokens: Float[Tensor, "N D"],
         chosen: Int[Tensor, "N k"],
@@ -89,6 +90,29 @@ class MixtureOfExperts(nn.Module):
             inputs = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1)  # (N k, D)
             y = self.experts(inputs, chosen.reshape(-1, 1), kernels=kernels).view(*chosen.shape, -1).sum(1)
         return y if self.latent_up is None else self.latent_up(y)
+
+    def _routed(
+        self,
+        x: Float[Tensor, "N D"],
+        chosen: Int[Tensor, "N k"],
+        weights: Float[Tensor, "N k"],
+        kernels: Kernels,
+    ) -> Float[Tensor, "N D"]:
+        if not self.spec.idle:
+            return self._computed(x, chosen, weights, kernels)
+        # idle experts return their input, which their weights multiply
+        is_idle = chosen >= self.spec.num_experts  # (N, k)
+        y = (x * (weights * is_idle).sum(-1, keepdim=True)).to(x.dtype)
+        busy = None
+        if not (kernels.records or torch.compiler.is_compiling() or is_symbolic(x.shape[0])):
+            busy = (~is_idle).flatten().nonzero().squeeze(1)  # choices of experts that compute
+        # a graph has no choice, and without any tokens the experts still need (zero) gradients
+        if busy is None or (not len(busy) and self.experts.exchange is None):
+            return y + self._computed(x, chosen.masked_fill(is_idle, 0), weights.masked_fill(is_idle, 0.0), kernels)
+        owners = busy // chosen.shape[1]
+        choices, shares = (values.flatten().index_select(0, busy)[:, None] for values in (chosen, weights))
+        outputs = self._computed(x.index_select(0, owners), choices, shares, kernels)
+        return y.index_add(0, owners, outputs.to(y.dtype))
 
     def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
         assert self.shared is not None

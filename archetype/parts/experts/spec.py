@@ -9,7 +9,7 @@ from archetype.parts.feedforward.spec import Expert
 from archetype.parts.router.spec import SoftmaxRouter
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import AnyRouter
-from archetype.spec.base import Flag, NotNegative, Size, Spec
+from archetype.spec.base import Flag, Index, NotNegative, Size, Spec
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
@@ -44,12 +44,14 @@ class MixtureOfExperts(FeedForward):
     or their inputs with `weighs: inputs` (Llama 4). With `latent_width` the routed experts work in a smaller space,
     between a projection into it and a projection out of it (Nemotron 3). The default `router` is a softmax with
     renormalized weights. For a single expert per token it keeps the affinity, since a renormalized weight would always
-    be 1.
+    be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash);
+    costs assume that all experts are selected equally often.
 
     Attributes:
         num_experts: number of experts, E.
         experts_per_token: number of experts that a token selects, k.
         expert: form of each expert.
+        idle: further experts that return their input.
         latent_width: width of the routed experts' inputs and outputs (absent: d_model).
         weighs: whether an expert's weight multiplies its output or its input.
         shared: expert that every token uses (absent: none).
@@ -60,10 +62,15 @@ class MixtureOfExperts(FeedForward):
     """
 
     title: ClassVar[str] = "Mixture of experts"
+    letters: ClassVar = {
+        "E_t": "experts, with those that are idle",
+        "k_b": "experts of each token that compute, on average",
+    }
     kind: Literal["experts"] = "experts"
     num_experts: Size
     experts_per_token: Size
     expert: Expert
+    idle: Index = 0
     latent_width: Width | None = None
     weighs: Literal["outputs", "inputs"] = "outputs"
     shared: Expert | None = None
@@ -99,8 +106,16 @@ class MixtureOfExperts(FeedForward):
     @model_validator(mode="after")
     def _choices_exist(self) -> "MixtureOfExperts":
         experts, chosen = self.num_experts, self.experts_per_token
-        if chosen > experts:
+        if chosen > experts + self.idle:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
+        if self.idle:
+            for name, is_set, cause in (
+                ("latent_width", self.latent_width is not None, "idle experts return vectors of d_model"),
+                ("groups", self.groups is not None, "idle experts belong to no group"),
+                ("router", self.router.routes_tokens, "a table of token ids names experts that compute"),
+            ):
+                if is_set:
+                    invalid(name, cause, "remove it, or use idle: 0")
         if not self.expert.activation.is_fixed:
             cause = "has parameters or reads all features, and experts share one elementwise activation"
             invalid("expert.activation", cause, "use another one, such as silu")

@@ -51,7 +51,7 @@ class GatedDeltaNetCost(MixerCost):
         rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
         counts = {name: 2 * work.tokens * inputs * outputs for name, (inputs, outputs) in self.projections.items()}
         # keys with keys, and keys with queries; with decays of channels only with those of earlier positions
-        pairs = chunks.earlier if self.part.decay == "channel" else chunks.pairs
+        pairs = symbol("A_e", chunks.earlier) if self.part.decay == "channel" else chunks.pairs
         return counts | without_zero(
             {
                 "scores": 2 * rows * pairs * self.heads * self.head_dim,

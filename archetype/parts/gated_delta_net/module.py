@@ -42,7 +42,7 @@ class GatedDeltaNet(nn.Module):
     """
 
     parameter_roles: ClassVar = {"A_log": "vector"}  # rates, which weight decay must not shrink
-    probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H *rows", "rate": "B T H"}
+    probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H *dims", "rate": "B T H"}
 
     def __init__(self, mixer: spec.GatedDeltaNet, place: Place) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class GatedDeltaNet(nn.Module):
             y = self.get_submodule(f"{name}_up")(self.get_submodule(f"{name}_down")(x))
         return y
 
-    def _log_decay(self, x: Vectors, exact: torch.dtype) -> Float[Tensor, "B T H *rows"]:
+    def _log_decay(self, x: Vectors, exact: torch.dtype) -> Float[Tensor, "B T H *dims"]:
         mixer = self.spec
         if not mixer.decays:
             return torch.zeros(*x.shape[:2], mixer.num_heads, dtype=exact, device=x.device)

@@ -167,7 +167,7 @@ class LatentAttention(KeepsKeys, nn.Module):
         if latent.dtype == torch.int8:
             latent, key = cache.widened(dtype)
         allowed = self._allowed(context, positions) if choice.keys is None else choice.keys
-        if choice.can_be_gathered(queries[0].shape[2]):
+        if choice.can_be_gathered(queries[0].shape[2], 1):
             allowed, _, (latent, key) = gather_chosen(choice, latent, key)
         return self.attend(queries, (latent.to(dtype), key.to(dtype)), allowed, context.kernels)
 

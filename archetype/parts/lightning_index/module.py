@@ -1,7 +1,6 @@
 """Lightning index: scores by a small attention, and the best keys of each query."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,25 +10,11 @@ from archetype.nn.cache import KeepsKeys, LayerState, write_slots
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
-from archetype.nn.selection import EVERY_KEY, Choice, KeySelector
+from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys
 from archetype.parts.lightning_index import spec
 from archetype.parts.pattern.scores import MASKED, at_least_float32
 from archetype.parts.position.module import Rotary
 from archetype.weights.linear import Linear
-
-
-@dataclass
-class IndexKeys(LayerState):
-    """The index's key of every position: slot s holds position s."""
-
-    keys: Float[Tensor, "B 1 S P"]
-
-    @property
-    def can_shorten(self) -> bool:
-        return True
-
-    def narrow(self, slots: int) -> "IndexKeys":
-        return IndexKeys(self.keys[:, :, :slots])
 
 
 @module_for(spec.LightningIndex)
@@ -52,8 +37,7 @@ class LightningIndex(KeepsKeys, KeySelector):
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys | None:
         if self.spec.from_layer is not None:
             return None
-        cache_dtype = self.cache_dtype or dtype
-        return IndexKeys(torch.zeros(batch, 1, capacity, self.spec.head_dim, dtype=cache_dtype, device=device))
+        return IndexKeys.empty(batch, capacity, self.spec.head_dim, self.cache_dtype or dtype, device)
 
     def forward(
         self,
@@ -115,14 +99,3 @@ class LightningIndex(KeepsKeys, KeySelector):
 
     def _rotated(self, x: Float[Tensor, "B H T P"], context: ForwardContext) -> Float[Tensor, "B H T P"]:
         return x if self.rotary is None else self.rotary(x, context.positions, context)
-
-
-def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S"]:
-    """Return True for each query's keys with the largest scores. Ties go to earlier keys."""
-    # Many scores tie at zero, for keys that no head finds relevant. Which of these `topk` returns depends on the
-    # number of keys, so that results would differ between chunked and whole sequences.
-    least = scores.topk(count).values[..., -1:]  # (B, T, 1)
-    above, equal = scores > least, scores == least
-    # of the keys that equal the smallest chosen score, the earliest fill the remaining places
-    room = count - above.sum(-1, keepdim=True)
-    return above | (equal & (equal.cumsum(-1) <= room))

@@ -33,6 +33,9 @@ class TogetherCost(ContentCost):
     def state(self, length: int) -> int:
         return sum(part.state(length) for part in self.parts)
 
+    def state_integers(self, length: int) -> int:
+        return sum(part.state_integers(length) for part in self.parts)
+
     def recurrent_state(self, length: int) -> int:
         return sum(part.recurrent_state(length) for part in self.parts)
 

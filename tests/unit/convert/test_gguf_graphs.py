@@ -12,8 +12,8 @@ from archetype import spec
 from archetype.convert.gguf.architectures import GGUF
 from archetype.convert.gguf.choice import gguf_family, gguf_of
 from archetype.convert.gguf.file import write_gguf
-from archetype.convert.gguf.graph import plain
 from archetype.convert.gguf.graphs import ROWS
+from archetype.convert.gguf.plain import plain
 from archetype.convert.gguf.read import read_gguf
 from archetype.errors import CheckpointError
 from archetype.families.family import Family

@@ -24,7 +24,9 @@ HYBRID = {
 STATES = {
     "attention": "KV cache", "latent": "latent KV cache", "rnn": "recurrent state", "gru": "recurrent state",
     "lstm": "recurrent state", "mamba": "convolution and SSM state", "mamba2": "convolution and SSM state",
-    "gated_delta_net": "convolution and delta-rule state", "short_convolution": "convolution state",
+    "gated_delta_net": "convolution and delta-rule state",
+    "linear_attention": "linear attention state", "rg_lru": "convolution and recurrent state",
+    "short_convolution": "convolution state",
 }  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import archetype
 from archetype import spec
+from archetype.cost.formula import symbol
+from archetype.cost.registry import ResidualCost
 from archetype.errors import SpecError
 from archetype.models.build import build
 from archetype.nn.context import ForwardContext
@@ -68,6 +70,13 @@ def test_streams_begin_nearly_as_one() -> None:
     plain = build(model()).eval()
     drawn = build(model("streams")).eval()
     assert distance(drawn(TOKENS).logits, plain(TOKENS).logits) < 0.02
+
+
+def test_a_published_count_of_stream_weights() -> None:
+    """(2 + n) n (n D + 1) + 3 numbers for each sublayer of DeepSeek-V4-Flash, and n^2 D + n + 1 at the end."""
+    cost = ResidualCost.of(spec.Streams(num_streams=4), symbol("D", 4096))
+    assert cost.parameters().value == 393_243
+    assert (end := cost.exit(43)) is not None and end.parameters().value == 65_541
 
 
 def test_the_mixing_matrix_is_doubly_stochastic() -> None:

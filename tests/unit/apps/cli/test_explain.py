@@ -44,7 +44,7 @@ def test_every_part_of_a_block_has_an_example_whose_sizes_are_those_of_its_tenso
                     assert (outputs, inputs) in [tuple(shape[-2:]) for shape in shapes]
                 examples.add(kind)
     # without tensors, or in no preset
-    assert parts - examples == {"block_causal", "none", "per_layer_input", "plain", "together"}
+    assert parts - examples == {"block_causal", "ngram_memory", "none", "per_layer_input", "plain", "together"}
 
 
 def test_a_kind_is_shown_as_it_is_written_with_formulas_and_state() -> None:
@@ -59,7 +59,7 @@ def test_a_kind_is_shown_as_it_is_written_with_formulas_and_state() -> None:
 
 
 def test_a_part_or_a_field_lists_its_kinds() -> None:
-    assert [line.split()[0] for line in shown("pattern").splitlines()[1:8]] == [
+    assert [line.split()[0] for line in shown("pattern").splitlines()[1:9]] == [
         "full", "window", "chunked", "block_causal", "strided", "fixed", "global_window", "bigbird",
     ]  # fmt: skip
     assert shown("feedforward").startswith("kinds of feed forward:\n  experts ")

@@ -29,14 +29,15 @@ def evaluate(**fields: Any) -> dict[str, Any]:
 def test_every_box_of_every_preset_is_counted_once_folded_or_not(name: str) -> None:
     length = None if name == "vit-tiny" else 16
     report = cost_report(name, batch=2, length=length)
-    for unfold in (False, True):
-        answer = evaluate(preset=name, batch=2, length=length, unfold=unfold)
+    ways: tuple[dict[str, Any], ...] = ({}, {"unfold": True}, {"aspect": "3:2"})
+    for way in ways:
+        answer = evaluate(preset=name, batch=2, length=length, **way)
         assert answer["cost"] == report.to_json()
         boxes = answer["diagram"]["boxes"]
         sums = {key: sum(box["cost"][key] for box in boxes) for key in ("parameters", "active", "flops")}
         totals = report.parameters
         expected = {"parameters": totals["total"], "active": totals["active"], "flops": report.flops["forward"]}
-        assert sums == expected, unfold
+        assert sums == expected, way
         ids = [box["id"] for box in boxes]
         assert len(ids) == len(set(ids))
         painted = {item.get("id") for item in answer["diagram"]["items"]}
@@ -49,6 +50,16 @@ def test_unfolded_layers_stand_each_for_itself() -> None:
     blocks = [one["id"] for one in unfolded["containers"] if one["kind"] == "block"]
     assert sorted(blocks) == [f"blocks.{layer}" for layer in range(load_spec("llama-tiny").num_layers)]
     assert unfolded["height"] > folded["height"]
+
+
+def test_a_diagram_in_an_aspect_ratio_has_larger_text() -> None:
+    plain, arranged = (evaluate(preset="gpt-oss-20b", aspect=aspect)["diagram"] for aspect in ("", "3:2"))
+    assert arranged["width"] / arranged["height"] == pytest.approx(1.5)
+    texts = [[item["size"] / drawn["width"] for item in drawn["items"] if item["type"] == "text"]
+             for drawn in (plain, arranged)]  # fmt: skip
+    assert min(texts[1]) > 1.5 * min(texts[0])
+    (problem,) = evaluate(preset="gpt-oss-20b", aspect="wide")["problems"]
+    assert "is not an aspect ratio" in str(problem)
 
 
 def test_a_change_of_a_field_gives_the_changed_file_and_what_differs() -> None:

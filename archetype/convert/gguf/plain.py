@@ -1,0 +1,52 @@
+"""The plainest of equal specifications, so that a model may be compared with what a file describes."""
+
+from typing import Any
+
+from archetype.models.block.spec import Block, NormedWiring
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.position.spec import Rotary
+
+
+def plain(model: Any) -> Any:
+    """Return an equal specification in which every default is left out and every common norm written once."""
+    if isinstance(model, Encoder):
+        model = model.replace(pooler=False, pooling="first")  # which need a head
+    if not isinstance(model, Decoder | Encoder):
+        return model
+    return model.replace(layers=tuple(_plain_block(block, model.d_model) for block in model.layers))
+
+
+def _plain_block(block: Block, d_model: int) -> Block:
+    wiring, mixer, network = block.wiring, block.mixer, block.feedforward
+    if isinstance(wiring, NormedWiring):
+        names = [name for name in type(wiring).model_fields if name.endswith("_norm") and name != "shared_norm"]
+        same = {name: None for name in names if getattr(wiring, name) == wiring.norm}
+        wiring = wiring.replace(**same) if same else wiring
+    if isinstance(mixer, Attention):
+        sizes = mixer.sizes(d_model)
+        position = mixer.position
+        if isinstance(position, Rotary) and position.dim == sizes.head_dim:
+            position = position.replace(dim=None)
+        mixer = mixer.replace(
+            num_kv_heads=None if sizes.num_kv_heads == sizes.num_heads else sizes.num_kv_heads,
+            head_dim=None if sizes.head_dim * sizes.num_heads == d_model else sizes.head_dim,
+            position=position,
+        )
+    return block.replace(wiring=wiring, mixer=mixer, feedforward=_plain_network(network, d_model))
+
+
+def _plain_network(part: Any, d_model: int) -> Any:
+    if isinstance(part, MixtureOfExperts):
+        groups = part.groups
+        if groups is not None and groups.num_groups == groups.groups_per_token:
+            groups = None  # every token may use all groups
+        fields = {name: _plain_network(getattr(part, name), d_model) for name in ("expert", "shared")}
+        return part.replace(groups=groups, **fields)
+    if isinstance(part, MLP | GatedMLP):
+        down = None if part.down_bias == part.bias else part.down_bias
+        return part.replace(d_ff=part.width(d_model), down_bias=down)
+    return part

@@ -1,0 +1,1 @@
+"""Block index: key selection by blocks of keys (MiniMax M3, MoBA)."""

@@ -1,0 +1,71 @@
+"""Cost of the block index (MiniMax M3)."""
+
+from collections.abc import Hashable, Mapping
+
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import Linear, NormCost, SelectionCost, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.block_index import spec
+from archetype.parts.position.cost import PositionCost
+
+
+@cost_of(spec.BlockIndex)
+class BlockIndexCost(SelectionCost):
+    """Cost of two projections, and of a product over all pairs of positions if blocks are left out.
+
+    The FLOPs of its loss, which computes the attention weights again, are not counted.
+    """
+
+    part: spec.BlockIndex
+
+    def __init__(self, part: spec.BlockIndex, d: Formula, query: Formula) -> None:
+        super().__init__(part, d, query)
+        self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
+        self.norm = NormCost.of(part.norm, self.head_dim)
+        self.projections = {"q": Linear(d, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
+
+    def parameters(self) -> Counts:
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        return counts | dict.fromkeys(("q_norm", "k_norm"), self.norm.parameters())
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        return {name: sizes[:2] for name, sizes in self.projections.items()}
+
+    def flops(self, work: Work) -> Counts:
+        # only keys are computed if nothing is left out
+        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        if not self._leaves_out(work.length.value):
+            return {"k": counts["k"]}
+        return counts | {"scores": 2 * work.tokens * work.length * self.heads * self.head_dim}
+
+    def _leaves_out(self, length: int) -> bool:
+        return -(-length // self.part.block) > self.part.top_blocks
+
+    def state(self, length: int) -> int:
+        # one key per position
+        return length * self.part.head_dim
+
+    def most_keys(self, length: int) -> int:
+        return min(self.part.top_blocks * self.part.block, length)
+
+    def saved_mask(self, work: TrainingWork) -> int:
+        # a mask for each selection, repeated for the attention's heads
+        return self.part.num_heads * super().saved_mask(work)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        # queries, keys, scores of keys by head, pooled scores, both distributions and the masks
+        if not self.part.adds_to_loss:
+            return 0
+        part, tokens, pairs = self.part, work.tokens, work.tokens * work.length
+        saved = self.norm.saved_activations(tokens * (part.num_heads + 1))
+        saved += tokens * (part.num_heads + 1) * part.head_dim * (work.itemsize + FLOAT32)
+        blocks = -(-work.length // part.block)
+        saved += FLOAT32 * part.num_heads * (pairs + 4 * tokens * blocks) + FLOAT32 * tokens
+        return saved + work.length**2 + (part.num_heads * pairs if self._leaves_out(work.length) else 0)
+
+    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
+        # tables of angles, if rotated queries and keys are trained
+        if self.part.position is None or not self.part.adds_to_loss:
+            return {}
+        heads, _, _, rotary_dim, _ = self.part.sizes
+        return PositionCost.of(self.part.position, self.d).shared_activations(heads, rotary_dim, work)

@@ -1,0 +1,105 @@
+"""Block index: scores of keys by a small attention, pooled by blocks, and the best blocks of each query."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from archetype.nn.cache import KeepsKeys, LayerState, write_slots
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.place import Place
+from archetype.nn.registry import build_norm, module_for
+from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys
+from archetype.parts.block_index import spec
+from archetype.parts.pattern.scores import MASKED, at_least_float32
+from archetype.parts.position.module import Rotary
+from archetype.weights.linear import Linear
+
+
+@module_for(spec.BlockIndex)
+class BlockIndex(KeepsKeys, KeySelector):
+    """Select the blocks of keys with the largest pooled q_t k_s, and the blocks up to the query's own."""
+
+    keeps_int8 = False
+
+    def __init__(self, index: spec.BlockIndex, place: Place, query_features: int) -> None:
+        super().__init__()
+        self.spec = index
+        self.q = Linear(place.d_model, index.num_heads * index.head_dim, bias=False)
+        self.k = Linear(place.d_model, index.head_dim, bias=False)
+        norms = (None if index.norm.is_absent else build_norm(index.norm, index.head_dim) for _ in range(2))
+        self.q_norm, self.k_norm = norms
+        self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys:
+        return IndexKeys.empty(batch, capacity, self.spec.head_dim, self.cache_dtype or dtype, device)
+
+    def forward(
+        self,
+        x: Vectors,
+        queries: Float[Tensor, "B T r"],
+        allowed: Bool[Tensor, "b 1 t S"],
+        context: ForwardContext,
+        state: LayerState | None = None,
+    ) -> Choice:
+        x = x.detach()  # the index's loss must not train the model
+        keys = self._heads(self.k(x), self.k_norm, 1, context)  # (B, 1, T, P)
+        if state is not None:
+            assert isinstance(state, IndexKeys)
+            write_slots(state.keys, keys, context)
+            keys = state.keys.to(x.dtype)  # (B, 1, S, P), every slot
+        size, count = self.spec.block, keys.shape[2]
+        learns = self.training and self.spec.adds_to_loss
+        leaves_out = -(-count // size) > self.spec.top_blocks
+        if not (learns or leaves_out):  # the scores would change nothing
+            return EVERY_KEY
+        q = self._heads(self.q(x), self.q_norm, self.spec.num_heads, context)  # (B, H, T, P)
+        # in float32, as transformers computes them: rounded products would select other blocks
+        scores = at_least_float32(q) @ at_least_float32(keys).transpose(2, 3)  # (B, H, T, S)
+        blocks = self._pooled(scores, allowed)  # (B, H, T, blocks)
+        chosen = None
+        if leaves_out:
+            own = context.shared_positions[:, None, :, None] // size  # (b, 1, T, 1)
+            distance = own - torch.arange(blocks.shape[3], device=blocks.device)
+            local = (distance >= 0) & (distance < self.spec.local_blocks)
+            best = best_keys(blocks.detach().masked_fill(local, math.inf).flatten(0, 1), self.spec.top_blocks)
+            selected = best.view_as(blocks)
+            chosen = context.probe(self, "chosen", allowed & selected.repeat_interleave(size, 3)[..., :count])
+            blocks = blocks.masked_fill(~selected, MASKED)
+        return Choice(chosen, self.spec.top_blocks * size, blocks if learns else None)
+
+    def loss(self, choice: Choice, attended: Float[Tensor, "B H T S"], context: ForwardContext) -> Float[Tensor, ""]:
+        """Return KL(attended blocks || softmax of scores), averaged over queries that are not padding, and weighted."""
+        assert choice.scores is not None
+        log_weights = (choice.scores / math.sqrt(self.spec.head_dim)).log_softmax(-1)  # (B, H, T, blocks)
+        target = self._blocks(attended, 0.0).sum(-1)
+        divergence = nn.functional.kl_div(log_weights, target, reduction="none").sum(-1).mean(1)  # (B, T)
+        valid = torch.ones_like(divergence) if context.valid is None else context.valid.to(divergence.dtype)
+        mean: Tensor = (divergence * valid).sum() / valid.sum().clamp(min=1)
+        return self.spec.loss_weight * mean
+
+    def _heads(
+        self, x: Float[Tensor, "B T HP"], norm: nn.Module | None, heads: int, context: ForwardContext
+    ) -> Float[Tensor, "B H T P"]:
+        split = x.unflatten(-1, (heads, self.spec.head_dim))  # (B, T, H, P)
+        split = (split if norm is None else norm(split)).transpose(1, 2)
+        rotated: Tensor = split if self.rotary is None else self.rotary(split, context.positions, context)
+        return rotated
+
+    def _pooled(
+        self, scores: Float[Tensor, "B H T S"], allowed: Bool[Tensor, "b 1 t S"]
+    ) -> Float[Tensor, "B H T blocks"]:
+        # of the visible keys of each block; MASKED without any
+        if self.spec.pooling == "max":
+            largest: Tensor = self._blocks(scores.masked_fill(~allowed, MASKED), MASKED).amax(-1)
+            return largest
+        visible = self._blocks(allowed.to(scores.dtype), 0.0).sum(-1)  # (b, 1, t, blocks)
+        total = self._blocks(scores.masked_fill(~allowed, 0.0), 0.0).sum(-1)
+        mean: Tensor = (total / visible.clamp(min=1)).masked_fill(visible == 0, MASKED)
+        return mean
+
+    def _blocks(self, x: Float[Tensor, "b h t S"], fill: float) -> Float[Tensor, "b h t blocks block"]:
+        padding = -x.shape[3] % self.spec.block
+        blocks: Tensor = nn.functional.pad(x, (0, padding), value=fill).unflatten(3, (-1, self.spec.block))
+        return blocks

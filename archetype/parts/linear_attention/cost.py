@@ -1,0 +1,119 @@
+"""Cost of linear attention in chunks (Sun 2023, section 2.3; Yang 2023, section 4)."""
+
+from collections.abc import Hashable, Mapping
+
+from archetype.cost.chunks import Chunks, chunk_activations, halved_chunk_activations, without_zero
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import Complexity, Linear, MixerCost, NormCost, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.linear_attention import spec
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.position.cost import PositionCost
+
+
+@cost_of(spec.LinearAttention)
+class LinearAttentionCost(MixerCost):
+    """Cost of products over pairs of a chunk and with the memory."""
+
+    part: spec.LinearAttention
+    state_name = "linear attention state"
+    complexity = Complexity("O(T D P)", "O(D P)", "O(D P)")
+
+    def __init__(self, part: spec.LinearAttention, d: Formula) -> None:
+        super().__init__(part, d)
+        self.heads = symbol("H", part.num_heads, part)
+        self.head_dim = symbol("P", part.key_size(d.value), part)
+        self.v_dim = symbol("Q", part.value_size(d.value), part) if part.v_head_dim else self.head_dim
+        self.keys, self.values = self.heads * self.head_dim, self.heads * self.v_dim
+        names = part.widths(d.value)
+        self.channels = (len(names) - 1) * self.keys + self.values
+        self.projections = {name: Linear(d, self.values if name == "v" else self.keys) for name in names}
+        match part.decay:
+            case spec.HeadDecay(bias=bias):
+                self.projections["a"] = Linear(d, self.heads, bias)
+            case spec.ChannelDecay(rank=rank, bias=bias):
+                self.projections |= _of_rank("a", d, self.keys, rank, bias)
+        if part.gate != "none":
+            self.projections |= _of_rank("gate", d, self.values, part.gate_rank)
+        if part.conv_kernel is not None:
+            self.projections["conv"] = Linear(symbol("c", part.conv_kernel, part), self.channels)
+        self.projections["o"] = Linear(self.values, d)
+        self.norm = NormCost.of(part.norm, self.v_dim if part.norm_over == "head" else self.values)
+        self.position = PositionCost.of(part.position, d)
+
+    @property
+    def by_channel(self) -> bool:
+        return isinstance(self.part.decay, spec.ChannelDecay)
+
+    def parameters(self) -> Counts:
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        if not self.part.qk_norm.is_absent:
+            counts |= dict.fromkeys(("q_norm", "k_norm"), self._qk_norm().parameters())
+        return counts | {"norm": self.norm.parameters()}
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
+
+    def flops(self, work: Work) -> Counts:
+        rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
+        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        pairs = symbol("A_e", chunks.earlier) if self.by_channel else chunks.pairs
+        return counts | without_zero(
+            {
+                "scores": rows * pairs * self.keys,
+                "mixture": rows * chunks.pairs * self.values,
+                "memory": rows * chunks.memory_products(2, 1) * self.head_dim * self.values,
+            }
+        )
+
+    def state(self, length: int) -> int:
+        # each head's memory, and the convolution's last inputs
+        tail = 0 if self.part.conv_kernel is None else self.channels.value * (self.part.conv_kernel - 1)
+        return self.values.value * self.head_dim.value + tail
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        # the input, every step between the projections, and the chunks; the memory is in float32
+        part, keys, values, heads = self.part, self.keys.value, self.values.value, self.part.num_heads
+        ranks = (part.gate_rank or 0) + (getattr(part.decay, "rank", None) or 0)
+        steps = values + ranks + 2 * values * (part.gate != "none") + values * (part.gate == "silu")
+        exact = (2 if self.by_channel else 3) * keys + 2 * values
+        padding = 0
+        if part.conv_kernel is not None:
+            steps += self.channels.value
+            padding = (part.conv_kernel - 1) * self.channels.value * work.itemsize
+        if part.feature_map != "none":
+            exact += 2 * keys
+        if not part.qk_norm.is_absent:  # normed keys, and all that the convolution returned
+            exact += keys + (self.channels.value if part.conv_kernel is not None else 0)
+        if part.value_activation != "none":
+            exact += values
+        decays = 0
+        match part.decay:
+            case spec.HeadDecay():
+                decays = heads
+                exact += 2 * heads
+            case spec.ChannelDecay(floor=floor, gives_keys=gives_keys):
+                decays = keys
+                exact += (2 + 2 * (floor > 0) + gives_keys) * keys
+        saved = work.input_bytes(self.d.value) + work.rows * padding
+        saved += work.tokens * (steps * work.itemsize + exact * FLOAT32)
+        saved += self.norm.saved_activations(work.tokens * (heads if part.norm_over == "head" else 1))
+        saved += 2 * self._qk_norm().saved_activations(work.tokens * heads)
+        memory = values * self.head_dim.value
+        if self.by_channel:
+            return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=1)
+        return saved + chunk_activations(work, part.chunk_size, heads, memory, pairs=3 if decays else 2)
+
+    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
+        turned = getattr(self.part.position, "dim", None) or self.head_dim.value
+        return self.position.shared_activations(self.part.num_heads, turned, work)
+
+    def _qk_norm(self) -> NormCost:
+        return NormCost.of(self.part.qk_norm if not self.part.qk_norm.is_absent else NoNorm(), self.head_dim)
+
+
+def _of_rank(name: str, inputs: Formula, outputs: Formula, rank: int | None, bias: bool = False) -> dict[str, Linear]:
+    if rank is None:
+        return {name: Linear(inputs, outputs, bias)}
+    low = symbol("r", rank)
+    return {f"{name}_down": Linear(inputs, low), f"{name}_up": Linear(low, outputs, bias)}

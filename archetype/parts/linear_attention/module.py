@@ -1,0 +1,147 @@
+"""Linear attention: attention without softmax, whose memory of constant size may decay."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.nn.cache import LayerState
+from archetype.nn.chunks import linear_chunk, read_chunks
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.convolution import CausalConvolution, MatrixState
+from archetype.nn.place import Place
+from archetype.nn.registry import build_norm, module_for
+from archetype.parts.linear_attention import spec
+from archetype.parts.position.module import Rotary
+from archetype.roles.position import AttentionSizes
+from archetype.weights.linear import Linear
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "silu": nn.functional.silu,
+    "relu": nn.functional.relu,
+    "elu": lambda x: 1.0 + nn.functional.elu(x),
+    "sigmoid": torch.sigmoid,
+}
+
+
+@dataclass
+class MemoryState(LayerState):
+    """The state matrix of each head."""
+
+    memory: Float[Tensor, "B H P Q"]
+
+
+@module_for(spec.LinearAttention)
+class LinearAttention(nn.Module):
+    """o(norm(S^T q) * gate(x)), S the decayed sum of k v^T (Katharopoulos 2020), computed in at least float32.
+
+    Projections of low rank are a_up(a_down(x)) and gate_up(gate_down(x)).
+    """
+
+    probes: ClassVar = {"q": "B T H P", "k": "B T H P", "v": "B T H Q", "log_decay": "b T H *dims"}
+
+    def __init__(self, mixer: spec.LinearAttention, place: Place) -> None:
+        super().__init__()
+        self.spec, self.layer, d_model, heads = mixer, place.layer, place.d_model, mixer.num_heads
+        self.sizes = mixer.key_size(d_model), mixer.value_size(d_model)  # P, Q
+        self.widths = mixer.widths(d_model)
+        values = self.widths["v"]
+        for name, width in self.widths.items():
+            self._project(name, d_model, width)
+        match mixer.decay:
+            case spec.HeadDecay(bias=bias):
+                self._project("a", d_model, heads, bias=bias)
+            case spec.ChannelDecay(rank=rank, bias=bias):
+                self._project("a", d_model, heads * self.sizes[0], rank, bias)
+        if mixer.gate != "none":
+            self._project("gate", d_model, values, mixer.gate_rank)
+        self.conv = None
+        if mixer.conv_kernel is not None:
+            self.conv = CausalConvolution(sum(self.widths.values()), mixer.conv_kernel, bias=False)
+        if not mixer.qk_norm.is_absent:
+            self.q_norm, self.k_norm = (build_norm(mixer.qk_norm, self.sizes[0]) for _ in range(2))
+        self.rotary = None
+        if not mixer.position.is_absent:
+            turned = getattr(mixer.position, "dim", None) or self.sizes[0]
+            self.rotary = Rotary(mixer.position, AttentionSizes(heads, heads, self.sizes[0], turned))  # type: ignore[arg-type]
+        self.norm = build_norm(mixer.norm, self.sizes[1] if mixer.norm_over == "head" else values)
+        self.o = Linear(values, d_model, bias=False)
+
+    def _project(self, name: str, inputs: int, outputs: int, rank: int | None = None, bias: bool = False) -> None:
+        if rank is not None:
+            self.add_module(f"{name}_down", Linear(inputs, rank, bias=False))
+            self.add_module(f"{name}_up", Linear(rank, outputs, bias=bias))
+        else:
+            self.add_module(name, Linear(inputs, outputs, bias=bias))
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
+        memory = torch.zeros(batch, self.spec.num_heads, *self.sizes, dtype=dtype, device=device)
+        if self.conv is None:
+            return MemoryState(memory)
+        return MatrixState(self.conv.new_state(batch, dtype, device), memory)
+
+    def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
+        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
+        assert isinstance(state, MemoryState | MatrixState)
+        mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
+        before, heads = context.before(state), (mixer.num_heads, -1)
+        inputs = [self._projected(name, x) for name in self.widths]  # (B, T, H P or H Q) each
+        if self.conv is not None:
+            assert isinstance(state, MatrixState) and isinstance(before, MatrixState)
+            u, conv = self.conv.convolve(torch.cat(inputs, dim=-1), context, before.conv)
+            state.conv = conv.to(state.conv.dtype)
+            inputs = list(u.split([*self.widths.values()], dim=-1))
+        parts = dict(zip(self.widths, (part.to(exact).unflatten(-1, heads) for part in inputs), strict=True))
+        a = self._log_decay(x, exact)  # (b, T, H) or (B, T, H, P)
+        q = self._prepared("q", parts["q"], context) * (mixer.scale or self.sizes[0] ** -0.5)
+        # with keys from the decay, 1 - exp(a) without cancellation
+        k = self._prepared("k", parts["k"] if "k" in parts else -torch.expm1(a), context)
+        v = ACTIVATIONS[mixer.value_activation](parts["v"])
+        if context.valid is not None:  # padding: no decay, and nothing is written
+            padding = ~context.valid[..., None]
+            k = k.masked_fill(padding[..., None], 0.0)
+            a = a.masked_fill(padding.view(*padding.shape, *(1,) * (a.dim() - 3)), 0.0)
+        q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
+        a = context.probe(self, "log_decay", a)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, before.memory.to(exact), q, k, v, a)  # (B, T, H, Q)
+        state.memory = memory.to(state.memory.dtype)
+        y = self.norm(y.to(x.dtype) if mixer.norm_over == "head" else y.to(x.dtype).flatten(-2), context)
+        y = y.flatten(-2) if mixer.norm_over == "head" else y
+        if mixer.gate != "none":
+            y = y * ACTIVATIONS[mixer.gate](self._projected("gate", x))
+        z: Tensor = self.o(y)
+        return z
+
+    def _prepared(self, name: str, x: Float[Tensor, "B T H P"], context: ForwardContext) -> Float[Tensor, "B T H P"]:
+        # queries or keys
+        x = ACTIVATIONS[self.spec.feature_map](x)
+        if not self.spec.qk_norm.is_absent:
+            x = self.get_submodule(f"{name}_norm")(x, context).to(x.dtype)
+        if self.rotary is not None:
+            x = self.rotary(x.transpose(1, 2), context.positions, context).transpose(1, 2)
+        return x
+
+    def _projected(self, name: str, x: Vectors) -> Float[Tensor, "B T F"]:
+        y: Tensor
+        if name in self._modules:
+            y = self.get_submodule(name)(x)
+        else:  # of low rank
+            y = self.get_submodule(f"{name}_up")(self.get_submodule(f"{name}_down")(x))
+        return y
+
+    def _log_decay(self, x: Vectors, exact: torch.dtype) -> Float[Tensor, "b T H *dims"]:
+        heads, decay = self.spec.num_heads, self.spec.decay
+        match decay:
+            case spec.HeadDecay():
+                return nn.functional.logsigmoid(self._projected("a", x).to(exact)) / decay.temperature
+            case spec.ChannelDecay():
+                logits = self._projected("a", x).to(exact).unflatten(-1, (heads, -1))
+                a = nn.functional.logsigmoid(logits) / decay.temperature
+                return a if decay.floor == 0.0 else torch.log(decay.floor + (1.0 - decay.floor) * a.exp())
+        rates = decay.rates(heads) if isinstance(decay, spec.FixedDecay) else [0.0] * heads
+        fixed = -torch.tensor(rates, dtype=exact, device=x.device)
+        return fixed.expand(1, x.shape[1], heads)  # of all sequences alike

@@ -1,0 +1,55 @@
+"""Cost of the n-gram memory."""
+
+from collections.abc import Mapping
+
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import FeedForwardCost, Linear, NormCost, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork
+from archetype.parts.ngram_memory import spec
+
+
+@cost_of(spec.NgramMemory)
+class NgramMemoryCost(FeedForwardCost):
+    """Cost of two projections and a convolution. The table has parameters and no FLOPs: a token reads a few rows."""
+
+    part: spec.NgramMemory
+    state_name = "n-gram state"
+
+    def __init__(self, part: spec.NgramMemory, d: Formula) -> None:
+        super().__init__(part, d)
+        self.features, self.kernel = symbol("E", part.width, part), symbol("c", part.conv_kernel, part)
+        self.projections = {"key": Linear(self.features, d), "value": Linear(self.features, d)}
+        self.norm = NormCost.of(part.norm, d)
+
+    def parameters(self) -> Counts:
+        rows = symbol("M", self.part.total_rows, self.part) * symbol("P", self.part.row_width, self.part)
+        return {"table": rows} | self._others()
+
+    def active_parameters(self) -> Counts:
+        return {"table": self.features} | self._others()
+
+    def _others(self) -> Counts:
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        norms = dict.fromkeys(("key_norm", "query_norm", "conv_norm"), self.norm.parameters())
+        return counts | norms | {"conv": self.kernel * self.d}
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        return {name: projection[:2] for name, projection in self.projections.items()}
+
+    def flops(self, tokens: Formula) -> Counts:
+        counts = {name: projection.flops(tokens) for name, projection in self.projections.items()}
+        return counts | {"conv": 2 * tokens * self.kernel * self.d}
+
+    def state(self, length: int) -> int:
+        return (self.part.conv_kernel - 1) * self.part.n * self.d.value
+
+    def state_integers(self, length: int) -> int:
+        return self.part.n - 1
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        # rows and their ids, keys, values, gated values, the convolution's output, and inputs of three norms
+        d, tokens = self.d.value, work.tokens
+        saved = work.input_bytes(d) + tokens * self.part.num_rows * 8 + tokens * 4 * FLOAT32
+        saved += tokens * (self.part.width + 5 * d) * work.itemsize + tokens * 2 * d * FLOAT32
+        padding = self.state(0) * work.itemsize * work.rows
+        return saved + 3 * self.norm.saved_activations(tokens) + padding

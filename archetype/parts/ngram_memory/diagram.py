@@ -1,0 +1,30 @@
+"""Drawing of the n-gram memory."""
+
+from archetype.parts.ngram_memory.spec import NgramMemory
+from archetype.roles.drawing import Cell, Inside, X, inside_of
+
+
+@inside_of(NgramMemory)
+def ngram_memory(part: NgramMemory, modules: frozenset[str]) -> Inside:
+    """Draw a lookup that the stream gates (Cheng 2026, figure 1)."""
+    lookup = f"{part.heads} hashes of 2 to {part.n} tokens"
+    cells = [
+        Cell("table", 1, 0, (), 2, lookup),
+        Cell("key", 1, 1, ("table",)),
+        Cell("value", 2, 1, ("table",)),
+    ]
+    query, key, row = X, "key", 2
+    if not part.norm.is_absent:
+        cells += [
+            Cell("query_norm", 0, 2, (X,), kind="norm", slim=True, label="query norm"),
+            Cell("key_norm", 1, 2, ("key",), kind="norm", slim=True, label="key norm"),
+        ]
+        query, key, row = "query_norm", "key_norm", 3
+    cells.append(Cell("gate", 0, row, (query, key, "value"), 3, "σ(√(q k)) × value", kind="operation", slim=True))
+    below = "gate"
+    if not part.norm.is_absent:
+        row, below = row + 1, "conv_norm"
+        cells.append(Cell("conv_norm", 0, row, ("gate",), 2, kind="norm", slim=True, label="norm"))
+    cells.append(Cell("conv", 0, row + 1, (below,), 2))
+    cells.append(Cell("sum", 0, row + 2, ("conv", "gate"), 3, "value + SiLU(conv)", kind="operation", slim=True))
+    return Inside(tuple(cells), "sum")

@@ -1,0 +1,74 @@
+"""N-gram memory: hashes of the last tokens, a gated lookup, and a convolution."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from archetype.nn.cache import LayerState
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.convolution import CausalConvolution, ConvolutionState, after_newest
+from archetype.nn.place import Place
+from archetype.nn.registry import build_norm, module_for
+from archetype.parts.ngram_memory import spec
+from archetype.weights.linear import Linear
+
+SMALLEST = 1e-6  # of |g| before its root, whose derivative is infinite at 0
+
+
+@dataclass
+class NgramState(ConvolutionState):
+    """The newest n - 1 tokens, and the newest inputs of the convolution."""
+
+    tokens: Int[Tensor, "B 1 n"]
+
+
+@module_for(spec.NgramMemory)
+class NgramMemory(nn.Module):
+    """Values of the n-grams that end at each position, gated by the stream, and their convolution."""
+
+    def __init__(self, memory: spec.NgramMemory, place: Place) -> None:
+        super().__init__()
+        self.spec, self.multipliers = memory, memory.multipliers(place.vocab_size)
+        self.table = nn.Parameter(torch.empty(memory.total_rows, memory.row_width))
+        self.key, self.value = (Linear(memory.width, place.d_model, bias=False) for _ in range(2))
+        self.key_norm, self.query_norm, self.conv_norm = (build_norm(memory.norm, place.d_model) for _ in range(3))
+        self.conv = CausalConvolution(place.d_model, memory.conv_kernel, bias=False, dilation=memory.n)
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> NgramState:
+        tokens = torch.full((batch, 1, self.spec.n - 1), self.spec.boundary, dtype=torch.long, device=device)
+        return NgramState(self.conv.new_state(batch, dtype, device), tokens)
+
+    def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
+        assert context.tokens is not None, "a memory of n-grams reads tokens"
+        cache = self.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
+        assert isinstance(cache, NgramState)
+        before = context.before(cache)
+        history, newest = after_newest(context.tokens[:, None].long(), context, before.tokens)
+        rows = self.table[self.row_ids(history[:, 0])].flatten(-2)  # (B, T, E)
+        exact = torch.promote_types(x.dtype, torch.float32)
+        key, query = self.key_norm(self.key(rows), context), self.query_norm(x, context)
+        gate = (key.to(exact) * query.to(exact)).sum(-1, keepdim=True) / math.sqrt(x.shape[2])  # (B, T, 1)
+        gate = gate.abs().clamp(min=SMALLEST).sqrt() * gate.sign()
+        value = gate.sigmoid().to(x.dtype) * self.value(rows)  # (B, T, D)
+        y, conv = self.conv.convolve(self.conv_norm(value, context), context, before.conv)
+        cache.conv, cache.tokens = conv.to(cache.conv.dtype), newest
+        result: Tensor = value + nn.functional.silu(y)
+        return result
+
+    def row_ids(self, history: Int[Tensor, "B S"]) -> Int[Tensor, "B T R"]:
+        """Return the row of the table for each hash of each position, after n - 1 earlier tokens in `history`."""
+        n, boundary = self.spec.n, self.spec.boundary
+        length = history.shape[1] - (n - 1)
+        sizes = torch.tensor(self.spec.table_sizes, device=history.device).view(n - 1, -1)  # (n - 1, heads)
+        offsets = (sizes.flatten().cumsum(0) - sizes.flatten()).view_as(sizes)
+        mixed = history[:, n - 1 :] * self.multipliers[0]  # (B, T)
+        is_open, ids = torch.ones_like(mixed, dtype=torch.bool), []
+        for back in range(1, n):
+            tokens = history[:, n - 1 - back : n - 1 - back + length]
+            is_open = is_open & (tokens != boundary)
+            mixed = mixed ^ (tokens.masked_fill(~is_open, boundary) * self.multipliers[back])
+            ids.append(mixed[..., None] % sizes[back - 1] + offsets[back - 1])
+        return torch.cat(ids, dim=-1)

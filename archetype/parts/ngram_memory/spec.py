@@ -1,0 +1,116 @@
+"""N-gram memory: vectors looked up by a hash of the last tokens, gated by the stream (Engram; Qwen4-Exp)."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import isqrt
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from archetype.parts.norm.spec import RMSNorm
+from archetype.roles.feedforward import FeedForward
+from archetype.roles.norm import AnyNorm
+from archetype.spec.base import Index, Size
+from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
+
+__all__ = ["NgramMemory"]
+
+STEP = 0x9E3779B97F4A7C15  # of the splitmix64 generator
+MASK = 2**64 - 1
+TABLE_STRIDE = 10_007  # between the seeds of a model's tables
+
+
+@part
+class NgramMemory(FeedForward):
+    """sigmoid(g) v + silu(conv(norm(sigmoid(g) v))), v = W_v e, g = signed root of norm(x) norm(W_k e) / sqrt(D).
+
+    e joins a row for each n-gram of 2 to `n` tokens that ends at the position and for each of `heads` hashes of it. A
+    hash is the exclusive or of the tokens, each times an odd number, modulo a prime of at least `rows`: the hashes of
+    transformers' Qwen4-Exp. The convolution has a dilation of `n`. Used as the feed-forward part of a block without
+    mixer and norm, it adds to the stream.
+
+    Attributes:
+        rows: least number of rows of each table; the numbers of rows are different primes.
+        row_width: features of a row, P; e has (n - 1) heads P features.
+        n: longest n-gram, in tokens.
+        heads: number of hashes of each n-gram.
+        conv_kernel: positions of the convolution.
+        boundary: token that n-grams do not cross, such as the end of a text; it also precedes the first token.
+        table: index of this memory among those of the model; each has other hashes.
+        seed: seed of the hashes.
+        multiple: the rows of all tables together are padded to a multiple of this.
+        norm: norm of the stream, of the keys and of the convolution's input, each with its own weights.
+    """
+
+    title: ClassVar[str] = "N-gram memory"
+    letters: ClassVar[Mapping[str, str]] = {
+        "E": "features of the rows of a position",
+        "P": "features of a row",
+        "M": "rows of all tables",
+        "c": "positions of a convolution",
+    }
+    kind: Literal["ngram_memory"] = "ngram_memory"
+    rows: Size
+    row_width: Width
+    n: Annotated[int, Field(strict=True, ge=2, le=64)] = 3
+    heads: Size = 8
+    conv_kernel: Size = 4
+    boundary: Index = 0
+    table: Index = 0
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    multiple: Size = 1
+    norm: AnyNorm = RMSNorm()
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that a position reads."""
+        return (self.n - 1) * self.heads
+
+    @property
+    def width(self) -> int:
+        """Features of all rows of a position together, E."""
+        return self.num_rows * self.row_width
+
+    @property
+    def table_sizes(self) -> tuple[int, ...]:
+        """Number of rows of the table of each hash: the hashes of pairs of tokens first."""
+        return _primes(self.rows, self.table * self.num_rows, self.num_rows)
+
+    @property
+    def total_rows(self) -> int:
+        return -(-sum(self.table_sizes) // self.multiple) * self.multiple
+
+    def multipliers(self, vocab_size: int) -> tuple[int, ...]:
+        """Return the odd factor of each token of an n-gram, the newest first. No product exceeds 63 bits."""
+        bound = max(1, (2**63 - 1) // max(vocab_size, 1) // 2)
+        seed = self.seed + TABLE_STRIDE * self.table
+        return tuple(2 * (_mixed(seed + STEP * (index + 1)) % bound) + 1 for index in range(self.n))
+
+    @property
+    def tokens_read_by(self) -> str:
+        return "kind"
+
+    @property
+    def separates_documents(self) -> bool:
+        return False
+
+
+def _mixed(value: int) -> int:
+    # one number of splitmix64, whose state is incremented once more (Steele 2014, figure 16)
+    value = (value + STEP) & MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+@lru_cache(maxsize=256)
+def _primes(least: int, skipped: int, count: int) -> tuple[int, ...]:
+    # the primes from `least` on, without the first `skipped`
+    primes: list[int] = []
+    number = max(least, 2)
+    while len(primes) < skipped + count:
+        if number == 2 or (number % 2 and all(number % divisor for divisor in range(3, isqrt(number) + 1, 2))):
+            primes.append(number)
+        number += 1
+    return tuple(primes[skipped:])

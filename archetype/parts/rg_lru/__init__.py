@@ -1,0 +1,1 @@
+"""Real-gated linear recurrent units (Griffin)."""

@@ -1,0 +1,144 @@
+"""Training and decoding of linear recurrences beside transformers' plain forms: one mixer of each kind, in turns.
+
+python -m benchmarks.linear_recurrence --length 512 --d-model 256
+"""
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, KimiLinearConfig, Mamba2Config, MiniMaxConfig, PreTrainedConfig, Qwen3NextConfig
+from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
+from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+from transformers.models.minimax.modeling_minimax import MiniMaxCache, MiniMaxLightningAttention
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+
+from archetype import spec
+from archetype.models.initialization import initialize
+from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.nn.registry import build_mixer
+from benchmarks.machine import heading
+
+ROUNDS, HEAD = 7, 64  # timed turns, and the width of a head
+Peer = tuple[nn.Module, Callable[[Tensor, Any], Any], Any]  # module, (x, cache) -> output, cache
+
+
+def peers(d_model: int) -> dict[str, tuple[spec.Mixer, Callable[[], Peer]]]:
+    """Return each mixer of a model of this width, and how transformers' module for it is made."""
+    heads = d_model // HEAD
+    common: dict[str, Any] = {
+        "hidden_size": d_model, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
+        "num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": HEAD,
+    }  # fmt: skip
+
+    def cached(module: nn.Module, config: PreTrainedConfig, name: str) -> Peer:
+        return module, lambda x, cache: module(x, **{name: cache}), DynamicCache(config=config)
+
+    def delta_net() -> Peer:
+        config = Qwen3NextConfig(
+            **common, linear_num_value_heads=heads, linear_num_key_heads=heads, linear_key_head_dim=HEAD,
+            linear_value_head_dim=HEAD,
+        )  # fmt: skip
+        return cached(Qwen3NextGatedDeltaNet(config, 0), config, "cache")
+
+    def delta_attention() -> Peer:
+        config = KimiLinearConfig(**common, linear_head_dim=HEAD, linear_num_heads=heads)
+        return cached(KimiLinearDeltaAttention(config, 0), config, "cache")
+
+    def lightning() -> Peer:
+        module = MiniMaxLightningAttention(MiniMaxConfig(**common), 0)
+        return module, lambda x, cache: module(x, None, None, cache=cache)[0], MiniMaxCache()
+
+    def mamba2() -> Peer:
+        config = Mamba2Config(
+            hidden_size=d_model, num_heads=2 * heads, head_dim=HEAD, state_size=128, n_groups=1, num_hidden_layers=1
+        )
+        return cached(Mamba2Mixer(config, 0), config, "cache")
+
+    delta: dict[str, Any] = {"num_heads": heads, "head_dim": HEAD, "v_head_dim": HEAD}
+    channels: dict[str, Any] = {"decay": "channel", "decay_rank": HEAD, "gate": "sigmoid", "gate_rank": HEAD}
+    return {
+        "gated delta net": (spec.GatedDeltaNet(**delta), delta_net),
+        "delta attention": (spec.GatedDeltaNet(**delta, **channels), delta_attention),
+        "lightning": (
+            spec.LinearAttention(
+                num_heads=heads, feature_map="silu", value_activation="silu", scale=1.0, norm_over="all",
+                gate="sigmoid", decay=spec.FixedDecay(form="alibi"),
+            ),
+            lightning,
+        ),
+        "mamba2": (spec.Mamba2(num_heads=2 * heads), mamba2),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--d-model", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=2)
+    chosen = parser.parse_args()
+    torch.set_num_threads(2)
+    command = f"--length {chosen.length} --d-model {chosen.d_model} --batch {chosen.batch}"
+    print(heading(f"python -m benchmarks.linear_recurrence {command}"))
+    columns = ("training", "transformers", "ratio", "decoding", "transformers", "ratio")
+    print(f"{'':<16}" + "".join(f"{column:>14}" for column in columns))
+    for name, (mixer, make) in peers(chosen.d_model).items():
+        ours, theirs = measured(mixer, make, chosen.d_model, chosen.batch, chosen.length)
+        cells = [
+            cell
+            for mine, peer in zip(ours, theirs, strict=True)
+            for cell in (f"{1e3 * mine:.2f} ms", f"{1e3 * peer:.2f} ms", f"{peer / mine:.2f} x")
+        ]
+        print(f"{name:<16}" + "".join(f"{cell:>14}" for cell in cells))
+
+
+def measured(
+    mixer: spec.Mixer, make: Callable[[], Peer], d_model: int, batch: int, length: int
+) -> tuple[list[float], list[float]]:
+    """Median seconds of a training step and of one more token, ours and theirs, taking turns."""
+    module: Any = build_mixer(mixer, Place(d_model, causal=True, layer=0))
+    initialize(module, spec.NormalInitialization(), 1, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of kernels for GPU that are not installed
+        their_module, run, cache = make()
+        state = module.new_state(batch, length, torch.float32, torch.device("cpu"))
+        text = torch.randn(batch, length, d_model)
+
+        def step(x: Tensor) -> Tensor:
+            position = torch.full((batch,), length)
+            y: Tensor = module(x, ForwardContext.of(x, position), state)
+            return y
+
+        with torch.no_grad():
+            module(text, ForwardContext.of(text), state)
+            run(text, cache)
+        runs = ((lambda x: module(x, ForwardContext.of(x)), step), (lambda x: run(x, None), lambda x: run(x, cache)))
+        seconds: list[tuple[list[float], list[float]]] = [([], []), ([], [])]
+        for turn in range(ROUNDS + 1):
+            for times, (train, decode) in zip(seconds, runs, strict=True):
+                trained = timed(lambda train=train: train(text.clone().requires_grad_()).sum().backward())  # type: ignore[misc]
+                with torch.no_grad():
+                    decoded = timed(lambda decode=decode: decode(text[:, :1]))  # type: ignore[misc]
+                if turn:  # the first warms up
+                    times[0].append(trained)
+                    times[1].append(decoded)
+    assert their_module.training
+    return tuple([statistics.median(times) for times in of_one] for of_one in seconds)  # type: ignore[return-value]
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
