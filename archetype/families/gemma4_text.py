@@ -56,7 +56,7 @@ def gemma4_text(
     def mixer(layer: int) -> Attention:
         is_full = full[layer]
         kv_heads, width = (full_kv_heads or num_kv_heads, full_head_dim) if is_full else (num_kv_heads, head_dim)
-        alike = [before for before in range(first_shared) if full[before] == is_full]
+        candidates = [before for before in range(first_shared) if full[before] == is_full]
         return Attention(
             num_heads=num_heads,
             num_kv_heads=None if kv_heads == num_heads else kv_heads,
@@ -67,7 +67,7 @@ def gemma4_text(
             value_norm=norm.replace(weight=False),
             position=GLOBAL if is_full else LOCAL,
             pattern=Full() if is_full else Window(size=window),
-            keys_from=each * alike[-1] if layer >= first_shared else None,
+            keys_from=each * candidates[-1] if layer >= first_shared else None,
         )
 
     blocks: list[Block] = []
@@ -102,7 +102,7 @@ SIZES: dict[str, dict[str, Any]] = {
 FAMILY = Family("gemma4_text", {
     **presets("text_config of google/gemma-4-* config.json", gemma4_text, SIZES),
     **tiny(gemma4_text, {
-        "gemma4-tiny": dict(num_layers=4, num_heads=2, num_kv_heads=1, d_ff=160, window=32, period=2, head_dim=16,
-            full_head_dim=32, num_shared=2, layer_features=16),
+        "gemma4-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, d_ff=160, window=32, period=2, head_dim=16,
+            full_head_dim=32, keys_as_values=True, layer_features=16),
     }),
 })

@@ -186,8 +186,6 @@ class InterpolatedBlock(Block):
             self.register_parameter(f"{content}_rate", nn.Parameter(torch.empty(place.d_model)))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if not name.endswith("_rate"):
-            return super().init_tensor(name, tensor, generator)
         if is_rate := name.endswith("_rate"):
             tensor.fill_(self.stored_rate)
         return is_rate
