@@ -48,6 +48,8 @@ def evidence(
 
 def missing(said: str) -> str:
     """What is missing, without the place in the file and without the remedy."""
+    if unknown := re.match(r"(\S+): belongs to an unknown part", said):
+        return f"the part with the tensor {unknown[1]}, which is not known"
     return re.sub(r", which is not supported.*", "", re.sub(r"^.*?: needs ", "", said))
 
 

@@ -19,6 +19,8 @@ from archetype.spec.steps import assignments
 UNITS = {"M": 10**6, "B": 10**9, "T": 10**12}
 FIRST_LENGTH = 128
 SHOWN_LENGTH = 8192  # of the cost table
+# Parameters of a published count that are outside of the text model, and what they are.
+OUTSIDE: Mapping[str, tuple[int, str]] = {"gemma-4-e2b": (475_728_160, "its encoders of sound and images")}
 State = Literal["yes", "no", "unknown"]
 
 
@@ -200,6 +202,11 @@ def _claimed(card: Card) -> Iterator[Mark]:
         if published_digits(count, claim):
             yield Mark("as published", "yes", f"{count:,} {word}{which}; published as {claim}")
             return
+    outside, what = OUTSIDE.get(entry.id, (0, ""))
+    if outside and published_digits(counts[kind] + outside, claim):
+        text = f"{counts[kind]:,} {word}, and {outside:,} of {what}; published as {claim}"
+        yield Mark("as published", "yes", text)
+        return
     yield Mark("as published", "no", f"{counts[kind]:,} {word}; published as {claim}")
 
 
@@ -209,7 +216,7 @@ def _agrees(card: Card) -> Mark:
         return Mark("logits", "yes", f"small {card.entry.type} models give transformers {version}'s logits to 1e-5")
     if card.entry.evidence.needs:
         return Mark("logits", "no", f"needs {card.entry.evidence.needs}")
-    return Mark("logits", "unknown", "there is no reference to compare with")
+    return Mark("logits", "unknown", "no comparison with a reference is recorded")
 
 
 def _loads(card: Card) -> Mark:

@@ -6,8 +6,11 @@
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from archetype.gallery.card import OUTSIDE
 from archetype.gallery.entries import entries
 from archetype.spec.base import fingerprint
 from benchmarks.gallery import evidence, missing
@@ -46,6 +49,17 @@ def test_a_card_is_what_the_published_files_say(name: str, shared: Path) -> None
     said = spec_of(shared, models[f"{PINNED[name]}.json"])
     assert fingerprint(entry.specification()) == fingerprint(said)
     assert entry.evidence.numbers is not None and entry.evidence.places
+
+
+def test_what_a_published_count_has_beside_the_text_model_is_counted(shared: Path) -> None:
+    models = {model.file: model for model in published_models(shared)}
+    for name, (count, _) in OUTSIDE.items():
+        values = models[f"{PINNED[name]}.json"].values
+        with torch.device("meta"):
+            config = CONFIG_MAPPING[values["model_type"]].from_dict(values)
+            whole = getattr(transformers, values["architectures"][0])(config)
+        others = [one for place, one in whole.named_parameters() if not place.startswith("model.language_model.")]
+        assert sum(one.numel() for one in others) == count
 
 
 @pytest.mark.slow
