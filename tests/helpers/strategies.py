@@ -454,7 +454,8 @@ def mambas(draw: DrawFn, wild: bool = False) -> spec.Mamba:
 @st.composite
 def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec.Mixer:
     """Mixers that read a text in chunks, of which encoders take some, and the short convolution."""
-    kinds = [spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution, *([spec.LinearAttention] if causal else [])]
+    kinds: list[type[spec.Mixer]] = [spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution]
+    kinds += [spec.LinearAttention, spec.RGLRU] if causal else []
     kind, groups = draw(st.sampled_from(kinds)), counts(1, 2, wild)
     kernel, number, chunk = draw(counts(1, 4, wild)), draw(groups), draw(counts(1, CONTEXT, wild))
     if kind is spec.ShortConvolution:
@@ -462,6 +463,9 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
     heads, size = number * draw(st.integers(1, 2)) if number <= 2 else number, draw(counts(2, 4, wild))
     common = {"num_heads": heads, "head_dim": size, "conv_kernel": kernel, "chunk_size": chunk}
     eps = draw(positive(1e-6, 1e-2, wild))
+    if kind is spec.RGLRU:
+        width = heads * size
+        return spec.RGLRU(num_heads=heads, width=width, conv_kernel=kernel, chunk_size=chunk, activation=spec.SiLU())
     if kind is spec.LinearAttention:
         gives = draw(st.booleans())
         decays = st.sampled_from([

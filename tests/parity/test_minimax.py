@@ -57,10 +57,10 @@ def test_minimax(keys: dict[str, Any], tmp_path: Path) -> None:
     ours = in_chunks(lm.model, TOKENS, state, list(range(PROMPT, TOKENS.shape[1])))
     assert distance(ours, whole) < EXACT
     archetype.export(lm, tmp_path / "written")
-    read, kept = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "written"))
+    read, rewritten = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "written"))
     tables = {name for name in read if name.endswith(("slope_rate", "query_decay", "key_decay", "diagonal_decay"))}
-    assert tables and kept.keys() == read.keys() - tables
-    assert all(torch.equal(tensor, read[name]) for name, tensor in kept.items())
+    assert tables and rewritten.keys() == read.keys() - tables
+    assert all(torch.equal(tensor, read[name]) for name, tensor in rewritten.items())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         again = MiniMaxForCausalLM.from_pretrained(tmp_path / "written", dtype=torch.float32).eval()

@@ -23,11 +23,15 @@ ALLOWED = {
     "parts/attention/cost.py": 1,
     "parts/attention/module.py": 1,
     "parts/attention/diagram.py": 3,
+    "parts/attention/infer.py": 1,
     "parts/attention/parallel.py": 1,
     "parts/attention/recorded.py": 2,
     "parts/attention/spec.py": 12,
     "parts/experts/module.py": 1,
-    "parts/latent_attention/infer.py": 1,
+    "parts/latent_attention/infer.py": 2,
+    "parts/latent_attention/module.py": 1,
+    "parts/latent_attention/spec.py": 1,
+    "parts/linear_attention/spec.py": 3,
     # a kind of model or a block about its parts
     "models/block/spec.py": 2,
     # what reads checkpoints whose names are not ours
