@@ -66,7 +66,7 @@ def maps_times_values_are_outputs(trace: Trace) -> None:
     for path in attention_paths(trace):
         module, y = module_at(trace.model, path), attention_steps(trace, path).mixed
         if isinstance(module, LatentAttention):
-            y = module.o(y.transpose(1, 2).flatten(2))
+            y = module.o(module.apply_gate(y, trace[f"{path}.in"]).transpose(1, 2).flatten(2))
         else:
             assert isinstance(module, MultiHeadProjection)
             y = module.merge_heads(module.apply_gate(y, trace[f"{path}.in"]))
@@ -115,7 +115,9 @@ def streams_are_sums(trace: Trace) -> None:
         parts = [added_by(trace, name) for name in names]
         for name, part in zip(names, parts, strict=True):
             block = module_at(trace.model, name)
-            assert (part is not None) == (type(block).__name__ not in ("PostNormBlock", "PlainBlock")), name
+            assert (part is not None) == (
+                type(block).__name__ not in ("PostNormBlock", "PlainBlock", "InterpolatedBlock")
+            ), name
         if all(part is not None for part in parts):
             total = trace[f"{names[0]}.in"]
             for index, (name, part) in enumerate(zip(names, parts, strict=True)):
