@@ -47,7 +47,7 @@ def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
 
 def output_scale(block: Block) -> float:
     """Return the factor on the whole output of a block, 1 if it has none."""
-    return 1.0 if block.output_scale is None else float(block.output_scale)
+    return 1.0 if block.output_scale is None else float(block.output_scale.detach())
 
 
 def main_stack(trace: Trace) -> str:

@@ -98,9 +98,11 @@ class LatentAttention(KeepsKeys, nn.Module):
             y = self.attend_to_cache(queries, latents, x, inputs, context, cache)
         else:
             y = self.attend_within(queries, latents, x, inputs, context)
-        y = y if self.gate is None else gated(y, self.gate(x), self.spec.gate)
-        z: Tensor = self.o(context.probe(self, "heads", y).transpose(1, 2).flatten(2))
+        z: Tensor = self.o(context.probe(self, "heads", self.apply_gate(y, x)).transpose(1, 2).flatten(2))
         return z
+
+    def apply_gate(self, y: Float[Tensor, "B H T Q"], x: Vectors) -> Float[Tensor, "B H T Q"]:
+        return y if self.gate is None else gated(y, self.gate(x), self.spec.gate)
 
     def attend(
         self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels

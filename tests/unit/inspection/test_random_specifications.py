@@ -15,7 +15,7 @@ from archetype.inspection.attribution import attribution_view
 from archetype.inspection.inspection import VIEWS
 from archetype.inspection.lens import answering_stack, read_out, residual_names
 from archetype.inspection.names import SharedBlocks, activation_shapes, layers, module_at, stacks
-from archetype.inspection.residual import added_by
+from archetype.inspection.residual import added_by, output_scale
 from archetype.inspection.trace import Trace, Tracer
 from archetype.legend import LEGEND
 from archetype.models.build import Model, build
@@ -66,7 +66,7 @@ def maps_times_values_are_outputs(trace: Trace) -> None:
     for path in attention_paths(trace):
         module, y = module_at(trace.model, path), attention_steps(trace, path).mixed
         if isinstance(module, LatentAttention):
-            y = module.o(y.transpose(1, 2).flatten(2))
+            y = module.o(module.apply_gate(y, trace[f"{path}.in"]).transpose(1, 2).flatten(2))
         else:
             assert isinstance(module, MultiHeadProjection)
             y = module.merge_heads(module.apply_gate(y, trace[f"{path}.in"]))
@@ -115,10 +115,15 @@ def streams_are_sums(trace: Trace) -> None:
         parts = [added_by(trace, name) for name in names]
         for name, part in zip(names, parts, strict=True):
             block = module_at(trace.model, name)
-            assert (part is not None) == (type(block).__name__ not in ("PostNormBlock", "PlainBlock")), name
+            assert (part is not None) == (
+                type(block).__name__ not in ("PostNormBlock", "PlainBlock", "InterpolatedBlock")
+            ), name
         if all(part is not None for part in parts):
-            total = trace[f"{names[0]}.in"] + sum(x for part in parts for x in (part or {}).values())
-            total = total + sum(trace[f"{names[source]}.in"] for source in stack.reinjected.values())
+            total = trace[f"{names[0]}.in"]
+            for index, (name, part) in enumerate(zip(names, parts, strict=True)):
+                if (source := stack.reinjected.get(index)) is not None:
+                    total = total + trace[f"{names[source]}.in"]
+                total = total * output_scale(module_at(trace.model, name)) + sum((part or {}).values())
             assert distance(total, trace[f"{names[-1]}.out"]) < EXACT
 
 
