@@ -14,6 +14,7 @@ LEFT_OUT = re.compile(
 )
 # Names of the part for text in files of several modalities.
 TEXT_PARTS = ("language_model", "text_model")
+HEADS = ("lm_head", "score", "classifier")  # of a text, beside the parts of other modalities
 # Causal masks of older files, which are scalars or have four dimensions.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
 # Integer tables that every library computes and no checkpoint needs.

@@ -165,6 +165,8 @@ def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Bloc
 def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> LanguageModelHead | ClassHead:
     scale, softcap = _head_scale(info, d_model), info.config.optional_positive("final_logit_softcapping")
     if (head := info.class_head) is not None:
+        if "classifier.weight" not in tensors.outer:
+            raise info.missing(f"{info.config.place}: architectures", "a head for classes of another name")
         num_classes, _ = info.sides(tensors.outer["classifier.weight"])
         return head.replace(num_classes=num_classes, bias="classifier.bias" in tensors.outer)
     return LanguageModelHead(

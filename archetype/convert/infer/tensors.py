@@ -7,6 +7,7 @@ from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.names import (
     EXPERTS,
     FURTHER,
+    HEADS,
     LEFT_OUT,
     MASK,
     NETWORKS,
@@ -154,11 +155,12 @@ def _outside_text(info: CheckpointInfo) -> set[str]:
     # in a file of several modalities, whatever is neither in the part of the text nor its head
     if info.outer_type == info.type:
         return set()
+    heads = "|".join(HEADS)
     for part in TEXT_PARTS:
         if any(re.fullmatch(rf"(.*\.)?{part}\..*", name) for name in info.shapes):
-            return {name for name in info.shapes if not re.fullmatch(rf"(.*\.)?({part}|lm_head)\..*", name)}
+            return {name for name in info.shapes if not re.fullmatch(rf"(.*\.)?({part}|{heads})\..*", name)}
     if any(re.match(r"model\.(.*\.)?\d+\.", name) for name in info.shapes):
-        return {name for name in info.shapes if not name.startswith(("model.", "lm_head."))}
+        return {name for name in info.shapes if not re.match(rf"(model|{heads})\.", name)}
     return set()
 
 
