@@ -102,12 +102,12 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
     small |= _ratios(values, small)
     small |= {key: value for key, value in special.items() if value is not None}
     layer_indices = _layers(values, layers)
-    if values.get(SHARED):  # each kind of layer with its own keys, then one that reads those of the last
+    if values.get(SHARED) and layers:  # each kind of layer with its own keys, then one that reads those of the last
         layer_indices = (*layer_indices, layer_indices[-1])
         small |= {SHARED: 1, next(key for key in LAYERS if key in small): len(layer_indices)}
     if isinstance(overrides := values.get(OVERRIDES), dict):
         picked = [(str(new), overrides.get(str(old))) for new, old in enumerate(layer_indices)]
-        small[OVERRIDES] = {new: _small_override(values, small, own) for new, own in picked if own}
+        small[OVERRIDES] = {new: _small_override(values, small, own) for new, own in picked if isinstance(own, dict)}
     for key, value in values.items():
         if isinstance(value, list) and len(value) == layers and key not in special:
             small[key] = [value[min(layer, len(value) - 1)] for layer in layer_indices]
@@ -119,11 +119,12 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
                 for name, value in section.items()
             }
     if isinstance(section := values.get(BLOCK_SPARSE), dict):
-        heads = {"sparse_num_index_heads": small["num_key_value_heads"]}  # one for each key head
+        heads = {"sparse_num_index_heads": small.get("num_key_value_heads", 1)}  # one for each key head
         sizes = {key: value for key, value in (BLOCK_SIZES | heads).items() if key in section}
         small[BLOCK_SPARSE] = section | sizes
         if isinstance(per_layer := section.get(BLOCK_SPARSE_LAYERS), list):
-            small[BLOCK_SPARSE][BLOCK_SPARSE_LAYERS] = [per_layer[layer] for layer in layer_indices]
+            entries = [per_layer[layer] for layer in layer_indices if layer < len(per_layer)]
+            small[BLOCK_SPARSE][BLOCK_SPARSE_LAYERS] = entries
     # torch refuses a padding id beyond the small vocabulary; Gemma 4 puts the padding token where a text has images
     return small | {"pad_token_id": 0 if str(values.get("model_type")).startswith("gemma4") else None}
 
@@ -146,14 +147,16 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["num_key_value_heads"] = small["num_attention_heads"]
     if isinstance(groups := values.get("n_group"), int) and groups > 1:
         ratios |= {"n_group": 2, "topk_group": 1 if values.get("topk_group") != groups else 2}
-    if values.get("head_dim") == sum(values.get(key) or 0 for key in PARTS):  # of latent attention
+    # of what a file says, sizes alone: anything may stand there
+    sizes = {key: size for key, size in values.items() if isinstance(size, int) and size > 0 and key in small}
+    head_dim = sizes.get("head_dim")
+    if sizes.keys() >= {*PARTS} and head_dim == sum(sizes[key] for key in PARTS):  # of latent attention
         ratios["head_dim"] = sum(small[key] for key in PARTS)
-    widths = values.get("head_dim"), values.get("v_head_dim")
-    if isinstance(widths[0], int) and isinstance(widths[1], int) and "kv_lora_rank" not in values:
-        ratios["v_head_dim"] = max(1, small["head_dim"] * widths[1] // widths[0])
+    if head_dim is not None and "v_head_dim" in sizes and "kv_lora_rank" not in values:
+        ratios["v_head_dim"] = max(1, small["head_dim"] * sizes["v_head_dim"] // head_dim)
     if values.get("hidden_size_per_layer_input") == 0:  # no per-layer inputs
         ratios["hidden_size_per_layer_input"] = 0
-    if values.get("index_topk_blocks") is not None:  # each key head selects blocks of its own
+    if "index_topk_blocks" in sizes and "num_key_value_heads" in small:  # each key head selects blocks of its own
         ratios["index_n_heads"] = ratios.get("num_key_value_heads") or small["num_key_value_heads"]
     return ratios
 
