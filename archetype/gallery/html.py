@@ -227,7 +227,9 @@ def _specification(card: Card, editor: str) -> str:
     text = mapping_to_yaml(card.spec.dump())
     edit = escape(f"{editor}#/spec?spec=yaml:{packed(text)}")
     small = f"{entry.id}{TINY}"
-    commands = f"archetype cost {entry.id}.yaml\narchetype train TEXT --spec {small}.yaml --to runs/{entry.id}"
+    commands = "\n".join(
+        (f"archetype cost {entry.id}.yaml", f"archetype train TEXT --spec {small}.yaml --to runs/{entry.id}")
+    )
     return (
         f'<section><h2>Specification</h2><p><a href="{edit}">Open in the editor</a> while '
         f'<code>archetype serve</code> runs, or take the file: <a href="{entry.id}.yaml">{entry.id}.yaml</a>, and '

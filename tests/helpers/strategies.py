@@ -858,11 +858,17 @@ def bridged_layers(
 ) -> tuple[tuple[spec.Block, ...], tuple[spec.Block, ...]]:
     """Recurrent layers of an encoder and of a decoder that starts from their last states."""
     encoder, decoder = [], []
+
+    def without_memory(place: Place, mixer: spec.Mixer, cross: bool = False) -> spec.Block:
+        # a bridge hands on the states of mixers alone
+        block = draw(blocks(place, wild, mixer, cross=cross))
+        return block if block.feedforward.separates_documents else block.replace(feedforward=spec.NoFeedForward())
+
     for _ in range(draw(st.integers(1, 2))):
         source = draw(recurrences(Place(d_model, causal=False)))
         target = source.replace(bidirectional=False)
-        encoder.append(draw(blocks(Place(d_model, causal=False), wild, source)))
-        decoder.append(draw(blocks(Place(d_model), wild, target, cross=draw(st.booleans()))))
+        encoder.append(without_memory(Place(d_model, causal=False), source))
+        decoder.append(without_memory(Place(d_model), target, draw(st.booleans())))
     return tuple(encoder), tuple(decoder)
 
 

@@ -153,9 +153,9 @@ def test_home_says_what_a_model_is_and_runs_an_example(page: Page, server: Serve
             else:
                 assert task == "picture" and len(texts_of(page, "[data-answer]")) == 5
     links = tab.locator("nav[aria-label='Next steps'] a")
-    assert links.count() == 4
+    assert links.count() == 5
     assert [link.get_attribute("href").split("?")[0] for link in links.all()] == [
-        "#/write", "#/inside", "#/spec", "#/architecture"
+        "#/write", "#/inside", "#/spec", "#/architecture", "/gallery/"
     ]  # fmt: skip
     focus(page, lambda: tab.evaluate("document.activeElement.innerText").startswith("Look inside"))
     tab.keyboard.press("Enter")

@@ -38,7 +38,11 @@ VERBS = {
         "draw",
         "Draw an architecture, or the difference of two, as SVG, PNG or PDF, with shapes and costs.",
     ),
-    "gallery": ("gallery", "app", "Write a static site of published models, or add a model to it."),
+    "gallery": (
+        "gallery",
+        "app",
+        "Write a static site of published models: cost, state by length, diagram and changes from the ancestor.",
+    ),
     "tokenizer": ("tokenizer", "app", "Train, show and use tokenizers."),
     "train": ("train", "train", "Train a model on text, text pairs or images and write a run directory."),
     "runs": (

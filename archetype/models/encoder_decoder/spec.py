@@ -107,6 +107,11 @@ class EncoderDecoder(ModelSpec):
             if ours != theirs or not set(ours) <= {RNN, LSTM, GRU}:
                 cause = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
                 invalid("state_bridge", cause, "make the stacks alike, or use cross-attention")
+            for stack in ("encoder", "decoder"):
+                for index, block in enumerate(getattr(self, stack).layers):
+                    if not block.feedforward.separates_documents:
+                        cause = "a bridge hands on the states of mixers, and this part keeps one of its own"
+                        invalid(f"{stack}.layers[{index}].feedforward", cause, "remove it, or use cross-attention")
             if not crosses:
                 self._check_all_is_read()
         return self

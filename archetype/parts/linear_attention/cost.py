@@ -102,7 +102,12 @@ class LinearAttentionCost(MixerCost):
         memory = values * self.head_dim.value
         if self.by_channel:
             return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=1)
-        return saved + chunk_activations(work, part.chunk_size, heads, memory, pairs=3 if decays else 2)
+        if decays:
+            return saved + chunk_activations(work, part.chunk_size, heads, memory)
+        # decays that need no gradient are saved once for all rows
+        size = min(part.chunk_size, work.length)
+        shared = -(-work.length // part.chunk_size) * size * size * heads * FLOAT32
+        return saved + shared + chunk_activations(work, part.chunk_size, heads, memory, pairs=1)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         turned = getattr(self.part.position, "dim", None) or self.head_dim.value

@@ -119,7 +119,8 @@ def _waves(angles: list[float], length: int) -> dict[str, Any]:
     # cosines of some pairs, fast ones first, without waves too short to draw
     distances = points(length)
     shortest = POINTS_OF_A_TURN * length / len(distances)
-    drawn = [pair for pair, angle in enumerate(angles) if 2 * math.pi / angle >= shortest] or [len(angles) - 1]
+    turned = [pair for pair, angle in enumerate(angles) if angle]  # the others have no wave (proportional positions)
+    drawn = [pair for pair in turned if 2 * math.pi / angles[pair] >= shortest] or turned[-1:]
     count = min(NUM_WAVES, len(drawn))
     pairs = sorted({drawn[round(index * (len(drawn) - 1) / max(1, count - 1))] for index in range(count)})
     waves = [

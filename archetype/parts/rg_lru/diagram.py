@@ -9,9 +9,9 @@ def rg_lru(part: RGLRU, modules: frozenset[str]) -> Inside:
     """Draw a convolution, its gates and the recurrence beside a gate (De 2024, figure 2)."""
     gates = ("input_gate", "decay_gate", "rate")
     cells = (
-        Cell("x", 0, 0, (X,), 2),
+        Cell("inputs", 0, 0, (X,), 2, label="x", rows=("x",)),
         Cell("gate", 2, 0, (X,)),
-        Cell("conv", 0, 1, ("x",), 2),
+        Cell("conv", 0, 1, ("inputs",), 2),
         Cell("gates", 0, 2, ("conv",), label="gates i, r", rows=gates),
         Cell("h", 0, 3, ("gates", "conv@1"), 2, "h = a h + √(1 − a²) i u", slim=True, kind="operation"),
         Cell("gated", 0, 4, ("h", "gate"), 3, "h × activation(gate)", slim=True, kind="operation", gives="o.in"),

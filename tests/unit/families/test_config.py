@@ -111,7 +111,7 @@ WRONG = [
     (GPT2, {"add_cross_attention": True},
      "config.json: add_cross_attention: True is not supported (cross-attention); only False is"),
     (GPT2, {"activation_function": "mish"}, "config.json: activation_function: unknown activation 'mish'; "
-     "use one of relu, gelu, gelu_new, gelu_pytorch_tanh, silu, swish, tanh, sigmoid, relu2, quick_gelu"),
+     "use one of relu, gelu, gelu_new, gelu_pytorch_tanh, silu, swish, tanh, sigmoid, relu2, quick_gelu, xielu"),
     (GPT2, {"n_embd": "768"}, "config.json: n_embd: '768' is not a positive whole number; fix the file"),
     (GPT2, {"n_layer": 0}, "config.json: n_layer: 0 is not a positive whole number; fix the file"),
     (LLAMA_2_7B, {"attention_bias": "no"},

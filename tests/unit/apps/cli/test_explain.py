@@ -44,7 +44,9 @@ def test_every_part_of_a_block_has_an_example_whose_sizes_are_those_of_its_tenso
                     assert (outputs, inputs) in [tuple(shape[-2:]) for shape in shapes]
                 examples.add(kind)
     # without tensors, or in no preset
-    assert parts - examples == {"block_causal", "ngram_memory", "none", "per_layer_input", "plain", "together"}
+    assert parts - examples == {
+        "block_causal", "interpolated", "l2", "ngram_memory", "none", "plain", "poly_norm", "together", "xielu"
+    }  # fmt: skip
 
 
 def test_a_kind_is_shown_as_it_is_written_with_formulas_and_state() -> None:

@@ -8,7 +8,7 @@ from tests.helpers.named_options import OPTION, options_of_verbs, texts_of, wron
 PACKAGE = Path(archetype.__file__).parent
 OTHERS = {  # options of other programs, by the file that names them
     "--nproc-per-node": "torchrun", "--logdir": "tensorboard", "--line": "CSS", "--soft": "CSS", "--paper": "CSS",
-    "--ink": "CSS",
+    "--ink": "CSS", "--share": "CSS",
 }  # fmt: skip
 
 
