@@ -80,7 +80,8 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         raise CheckpointError(tensor, f"belongs to an expert beyond the {num_experts} of the router", "fix the file")
     if "experts.gate_up.weight" in names or "shared.gate_up.weight" in names:
         gate_up_order(info)
-    _settle_first_matrix(info, layer, next((name for param, _, name in layer.experts if ".gate" in param), ""))
+    first = next((name for param, _, name in layer.experts if ".gate" in param), "")
+    _settle_first_matrix(info, layer, names.get("experts.gate.weight", first))
     gated = any(name.startswith("experts.gate") for name in (*names, *(param for param, _, _ in layer.experts)))
     shared = None
     if "shared.down.weight" in names:
@@ -110,7 +111,9 @@ def gate_up_order(info: CheckpointInfo) -> GateUpOrder:
 
 def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
     # swap gate and up of matrices named w1 and w3 if w1 is not the gate
-    if not gate.endswith(".w1.weight") or info.settle("w1_is_gate", (True, False), "no file says whether w1 or w3 is"):
+    if not gate.removesuffix(".weight").endswith(".w1") or info.settle(
+        "w1_is_gate", (True, False), "no file says whether w1 or w3 is"
+    ):
         return
 
     def other(param: str) -> str:
@@ -121,9 +124,10 @@ def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
 
 
 def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
-    stacked = layer.network.get("experts.down.weight")
-    if stacked is not None and len(info.shapes[stacked]) == 3:  # (E, D, F), or (E, F, D) if transposed
-        return info.shapes[stacked][1 if layer.experts_transposed(info) else 2]
+    if layer.are_stacked_by_rows(info):
+        info.settle("stacked_order", ("by_expert",), "no file says how the rows of all experts are ordered in a matrix")
+    if len(stacked := layer.experts_shape(info)) == 3:  # (E, D, F), or (E, F, D) if transposed
+        return stacked[1 if layer.experts_transposed(info) else 2]
     single = next((name for param, _, name in layer.experts if param == "experts.down.weight"), None)
     if single is None:
         raise info.missing(layer.prefix, "an unknown form of experts")

@@ -76,8 +76,8 @@ LAYOUTS = frozenset({
     "delta_order", "doubled_query", "expert_bias_on", "experts_layout", "fused_order", "gate_activation",
     "gate_up_order", "in_proj_order", "index_interleaved", "interleaved", "latent_order", "logits_times_scaling",
     "matrix_layout", "norm_first", "norm_kind", "norms_first", "parallel", "positions", "positions_after_padding",
-    "qk_norm_after_rope", "renormalize", "reversed", "scaled_embedding", "sigmoid", "unit_offset", "unscaled_scores",
-    "w1_is_gate", "weighs_inputs",
+    "qk_norm_after_rope", "renormalize", "reversed", "scaled_embedding", "sigmoid", "stacked_order", "unit_offset",
+    "unscaled_scores", "w1_is_gate", "weighs_inputs",
 })  # fmt: skip
 
 # Keys that do not change what a trained model computes on text, or that tensors show.
@@ -199,6 +199,27 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
 
 
+def dbrx(keys: Config) -> dict[str, Any]:
+    """Return what DBRX's sections for attention and experts say, under the usual names."""
+    attention, network = (keys.section(name) or Config({}, keys.place) for name in ("attn_config", "ffn_config"))
+    rotary = keys.get("rope_parameters") or keys.get("rope_scaling")
+    theta = rotary.get("rope_theta") if isinstance(rotary, dict) else keys.get("rope_theta")
+    if (other := attention.get("rope_theta", theta)) != theta:
+        cause = f"{other!r} is not {theta!r}, which transformers uses as it does not read this key"
+        raise attention.error("rope_theta", cause, "set rope_theta outside this section to the same value")
+    if (power := network.get("moe_normalize_expert_weights", 1)) not in (1, None):
+        raise network.error(
+            "moe_normalize_expert_weights", f"the norm of power {power!r} is not supported", "only 1 is"
+        )
+    activation = network.section("ffn_act_fn")
+    return {
+        "clip_qkv": attention.get("clip_qkv"),
+        "num_experts_per_tok": network.get("moe_top_k", 1),
+        "norm_topk_prob": power is not None,
+        "hidden_act": "silu" if activation is None else activation.get("name", "silu"),
+    }
+
+
 NEIGHBOURS = FamilyQuirks(interleaved=True)
 ROBERTA = FamilyQuirks(positions_after_padding=True)
 GEMMA4 = FamilyQuirks(
@@ -259,6 +280,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
         interleaved=True, full_layers_without_rope=True, dense_layers_rotate=True, only=(("rope_scaling", None),)
     ),
     "cohere_compass_text": FamilyQuirks(asks=("layer_types",)),
+    "dbrx": FamilyQuirks(
+        norm=LayerNorm(),
+        renames=((r"norm_attn_norm\.(.*)", r"\1"),),
+        asks=("attn_config", "ffn_config"),
+        derive=dbrx,
+    ),
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
     "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
@@ -330,7 +357,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
         "sparse attention by a learned index of another form",
     ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
-    (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),

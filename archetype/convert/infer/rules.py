@@ -83,8 +83,10 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> 
             params = (f"{below}.experts.{part}" for part in parts)
             # rows repeat gate and up once per expert (or once per row, if interleaved): E times in (E, 2 F, D)
             rules.append(rule(name, *params, heads=shape[0] * times, shape=shape, transposed=is_transposed))
-        elif path in ("experts.up", "experts.down"):
-            rules.append(rule(name, f"{below}.{path}", transposed=layer.experts_transposed(info)))
+        elif path in ("experts.gate", "experts.up", "experts.down"):
+            stacked = layer.are_stacked_by_rows(info)  # then those to inner features are never transposed
+            is_transposed = layer.experts_transposed(info) and (path == "experts.down" or not stacked)
+            rules.append(rule(name, f"{below}.{path}", transposed=is_transposed, stacked=stacked))
         elif path.endswith("gate_up"):
             parent = path.removesuffix("gate_up")
             is_transposed = transposed and len(shape) == 2

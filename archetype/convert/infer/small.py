@@ -23,7 +23,7 @@ SIZES: dict[str, int] = {
             "dff",
         ),
         (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers "),
-        (2, "num_encoder_layers num_key_value_heads num_kv_heads num_experts_per_tok depth"),
+        (2, "num_encoder_layers num_key_value_heads num_kv_heads kv_n_heads num_experts_per_tok depth"),
         (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
@@ -91,7 +91,8 @@ def _has_size(config: Any, key: str) -> bool:
 
 
 def _is_model(value: Any) -> bool:
-    return isinstance(value, dict) and "hidden_size" in value
+    # DBRX has sections for its attention and its experts
+    return isinstance(value, dict) and not {"hidden_size", "ffn_hidden_size", "kv_n_heads"}.isdisjoint(value)
 
 
 def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from archetype.convert.infer.names import (
     read_name,
 )
 from archetype.errors import CheckpointError
-from archetype.roles.checkpoint import MixerReader
+from archetype.roles.checkpoint import MixerReader, Shape
 from archetype.roles.mixer import Mixer
 from archetype.spec.registry import providers
 
@@ -73,15 +73,27 @@ class Layer:
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
         """Return whether stacked experts are stored as (inputs, outputs), judged by the axis of size D."""
-        name = self.network.get("experts.down.weight", "")
-        shape = info.shapes.get(name, ())
-        if len(shape) != 3:
+        if len(shape := self.experts_shape(info)) != 3:
             return False
         if self.d_model in shape[1:] and shape[1] != shape[2]:
             return shape[2] == self.d_model
         if "experts.gate_up.weight" in self.network:
             return info.shapes[self.network["experts.gate_up.weight"]][1] == self.d_model
         return _in_columns(info, "experts_layout")
+
+    def are_stacked_by_rows(self, info: CheckpointInfo) -> bool:
+        """Return whether the experts' matrices are one matrix, as in DBRX."""
+        return len(info.shapes.get(self.network.get("experts.down.weight", ""), ())) == 2
+
+    def experts_shape(self, info: CheckpointInfo) -> Shape:
+        """Return the shape (E, rows, columns) of the experts' last matrices; () if each has its own tensor."""
+        name = self.network.get("experts.down.weight", "")
+        if not self.are_stacked_by_rows(info) or "router.weight" not in self.network:
+            return info.shapes.get(name, ())
+        (rows, columns), (num_experts, _) = info.sides(name), info.sides(self.network["router.weight"])
+        if rows % num_experts:
+            raise CheckpointError(name, f"has {rows} rows, which {num_experts} experts do not divide", "fix the file")
+        return num_experts, rows // num_experts, columns
 
 
 @dataclass
