@@ -8,10 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from archetype.convert.infer import read_unknown
+from archetype.convert.infer.checkpoint_info import Shapes
 from archetype.errors import CheckpointError
 from tests.helpers.published import WRONG, swap
 from tests.helpers.weights import distance
-from tests.parity.test_inferred_families import TOKENS, check, read
+from tests.parity.test_inferred_families import SIZES, TOKENS, check, read, written
 
 ATTENTION = {"clip_qkv": 1.0, "kv_n_heads": 2, "model_type": "", "rope_theta": 500.0}
 NETWORK: dict[str, Any] = {
@@ -74,3 +75,52 @@ def test_rows_that_the_experts_do_not_divide_are_refused() -> None:
     }  # fmt: skip
     with pytest.raises(CheckpointError, match=r"mlp\.w2: has 95 rows, which 4 experts do not divide"):
         read_unknown(DBRX, shapes)
+
+
+FALCON: dict[str, Any] = SIZES | {
+    "architectures": ["FalconH1ForCausalLM"], "model_type": "falcon_h1", "head_dim": 8, "hidden_act": "silu",
+    "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 6, "mamba_n_groups": 2,
+    "mamba_d_conv": 3, "mamba_chunk_size": 8, "mamba_rms_norm": True, "mamba_norm_before_gate": True,
+    "num_hidden_layers": 2, "rms_norm_eps": 1e-5, "rope_theta": 1000.0, "tie_word_embeddings": False,
+    "embedding_multiplier": 1.7, "lm_head_multiplier": 0.6, "key_multiplier": 0.8, "attention_in_multiplier": 0.9,
+    "attention_out_multiplier": 1.3, "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.7,
+    "mlp_multipliers": [0.75, 1.4], "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("norm", "changes"),
+    [
+        ("before_gate", {}),
+        ("after_gate", {"mamba_norm_before_gate": False}),
+        ("none", {"mamba_rms_norm": False, "ssm_multipliers": None, "mlp_multipliers": None}),
+    ],
+)
+def test_falcon_h1_has_attention_beside_a_state_space(norm: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """With each of its multipliers; `test_blocks.py` has the controls, each of them lost."""
+    mistake = swap("blocks.1.mixer.parts.0.k.weight", "blocks.1.mixer.parts.0.v.weight")
+    lm = check(FALCON | changes, mistake, tmp_path)
+    attention, state_space = lm.spec.layers[0].mixer.parts
+    assert (attention.kind, state_space.kind, state_space.norm) == ("attention", "mamba2", norm)
+    assert (state_space.in_scales is None) == (norm == "none") == (lm.spec.layers[0].feedforward.kind == "gated")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers: is not a list of five factors"),
+        ({"mlp_multipliers": [0.0, 2.0]}, "mlp_multipliers: is not a pair of factors"),
+        ({"mlp_multipliers": [0.5, 2.0], "hidden_act": "gelu"}, "'gelu' after a convolution is not supported"),
+        ({"mamba_rms_norm": False}, "a gated norm that no key names"),
+    ],
+)
+def test_what_falcon_h1_cannot_say_is_refused(change: dict[str, Any], message: str, falcon_shapes: Shapes) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_unknown(FALCON | change, falcon_shapes)
+
+
+@pytest.fixture(scope="module")
+def falcon_shapes(tmp_path_factory: pytest.TempPathFactory) -> Shapes:
+    folder = tmp_path_factory.mktemp("falcon")
+    written(FALCON, folder)
+    return {name: tuple(tensor.shape) for name, tensor in load_file(folder / "model.safetensors").items()}

@@ -140,6 +140,7 @@ class FamilyQuirks(MixerQuirks):
         norm_first: the embedding's norm precedes the addition of position embeddings.
         overridden: keys of `per_layer_config` that the class reads.
         weighs_inputs: router weights multiply the inputs of experts.
+        side_by_side: each layer has attention beside a state space.
         expert_bias_on: scores to which the expert selection bias is added.
         only: keys that the class treats differently, each with the value for which the difference does not matter.
         asks: keys whose values the class derives if the file lacks them.
@@ -172,6 +173,7 @@ class FamilyQuirks(MixerQuirks):
     norm_first: bool = False
     overridden: tuple[str, ...] = ()
     weighs_inputs: bool = False
+    side_by_side: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     only: tuple[tuple[str, Any], ...] = ()
     asks: tuple[str, ...] = ()
@@ -268,6 +270,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "kolibri1": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, expert_bias_on="logits"),
     "blenderbot-small": FamilyQuirks(norm_first=True, only=(("scale_embedding", False),)),
     "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5),
+    "falcon_h1": FamilyQuirks(side_by_side=True),
     "falcon_mamba": FamilyQuirks(norm=RMSNorm()),
     **dict.fromkeys(
         ("lfm2", "lfm2_moe", "lfm3"),

@@ -155,6 +155,8 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["head_dim"] = sum(small[key] for key in PARTS)
     if head_dim is not None and "v_head_dim" in sizes and "kv_lora_rank" not in values:
         ratios["v_head_dim"] = max(1, small["head_dim"] * sizes["v_head_dim"] // head_dim)
+    if "mamba_d_ssm" in sizes:  # of Falcon-H1: the channels of all heads
+        ratios["mamba_d_ssm"] = SIZES["mamba_n_heads"] * SIZES["mamba_d_head"]
     if values.get("hidden_size_per_layer_input") == 0:  # no per-layer inputs
         ratios["hidden_size_per_layer_input"] = 0
     if "index_topk_blocks" in sizes and "num_key_value_heads" in small:  # each key head selects blocks of its own

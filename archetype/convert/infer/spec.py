@@ -38,16 +38,19 @@ from archetype.models.block.spec import Block, NoMixer, OutputNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.activation.spec import GELU, NoActivation
+from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Learned, NoPosition
+from archetype.parts.together.spec import MixersTogether
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import EmbeddingPosition
 from archetype.spec.base import MAX_LENGTH
 from archetype.spec.errors import explain
+from archetype.spec.registry import provided
 
 USUAL_CONTEXT = 2048
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
@@ -121,7 +124,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     firsts = [
         Block(
             wiring=wiring,
-            mixer=layer.reader.read(InferredMixer(info, layer, dims)) if layer.mixer else NoMixer(),
+            mixer=_mixer(info, layer, dims),
             feedforward=read_feedforward(info, layer, tensors.transposed, apart),
             residual_scale=scale,
         )
@@ -146,6 +149,25 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
     )
     return model, [norms for _, norms in wirings]
+
+
+def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
+    if not layer.mixer:
+        return NoMixer()
+    mixer: Mixer = layer.reader.read(InferredMixer(info, layer, dims, layer.mixer))
+    if not layer.beside:
+        return mixer
+    # Falcon-H1: attention and a state space, each with a factor on its input and one on its output
+    attention: Mixer = provided("infer", Attention).read(InferredMixer(info, layer, dims, layer.beside))
+    inputs, outputs = (
+        tuple(info.positive((f"{part}_{side}_multiplier",), 1.0) for part in ("attention", "ssm"))
+        for side in ("in", "out")
+    )
+    return MixersTogether(
+        parts=(attention, mixer),
+        scales=None if outputs == (1, 1) else outputs,
+        input_scales=None if inputs == (1, 1) else inputs,
+    )
 
 
 def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Block]:
@@ -311,7 +333,8 @@ def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:
 
 def _unknown_keys(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder) -> dict[str, Any]:
     # a key that the class reads may only have its default value
-    attends = any(block.mixer.attention_sizes(model.d_model) is not None for block in model.layers)
+    attends = any(layer.beside for layer in tensors.layers)
+    attends = attends or any(block.mixer.attention_sizes(model.d_model) is not None for block in model.layers)
     patterns = (
         *NEUTRAL,
         *(() if attends else (OF_ATTENTION,)),

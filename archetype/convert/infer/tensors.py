@@ -45,6 +45,7 @@ class Layer:
         network: Archetype's names below `feedforward` -> names in the file.
         norms: names below the layer -> full names, both in the file.
         experts: tensors of single experts as (Archetype's name, index of the expert, name in the file).
+        beside: Archetype's names of attention beside the mixer -> names in the file; empty without one.
         further: Archetype's names below the block that follows the layer's own -> names in the file; empty without one.
         output_scale: name of the factor on the layer's output.
     """
@@ -57,6 +58,7 @@ class Layer:
     network: Names = field(default_factory=dict)
     norms: Names = field(default_factory=dict)
     experts: list[tuple[str, int, str]] = field(default_factory=list)
+    beside: Names = field(default_factory=dict)
     further: Names = field(default_factory=dict)
     output_scale: str | None = None
     d_model: int = 0
@@ -142,7 +144,7 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
                 layer.reader = reader
     for name in used:
         if match := in_layer.fullmatch(name):
-            _add_to_layer(info, layers[int(match[1])], match[2], name)
+            _add_to_layer(info, layers[int(match[1])], default_reader, match[2], name)
     ordered, outer = [layers[index] for index in indices], _outer(info, outside)
     narrow = outer.get("embedding.project.weight")  # of OPT 350M
     d_model = info.sides(outer["embedding.token.weight"])[1] if narrow is None else info.sides(narrow)[0]
@@ -213,7 +215,7 @@ def _tails(path: str) -> list[str]:
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
-def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> None:
+def _add_to_layer(info: CheckpointInfo, layer: Layer, attention: MixerReader, inner: str, name: str) -> None:
     # inner: name below the layer
     inner = _rename(info, inner)
     path, _, kind = inner.rpartition(".")
@@ -242,6 +244,8 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> 
             _add_once(info, layer.network, f"{param}.{kind}", name)
     elif match := read_name(layer.reader.names, path):
         _add_once(info, layer.mixer, f"{match[0]}.{kind}", name)
+    elif info.quirks.side_by_side and (match := read_name(attention.names, path)):
+        _add_once(info, layer.beside, f"{match[0]}.{kind}", name)
     elif match := read_name(NETWORKS, path):
         _add_once(info, layer.network, f"{match[0]}.{kind}", name)
     # any other vector is taken for a norm, whose place `read_wiring` looks up
