@@ -124,3 +124,32 @@ def falcon_shapes(tmp_path_factory: pytest.TempPathFactory) -> Shapes:
     folder = tmp_path_factory.mktemp("falcon")
     written(FALCON, folder)
     return {name: tuple(tensor.shape) for name, tensor in load_file(folder / "model.safetensors").items()}
+
+
+XLM: dict[str, Any] = {
+    "architectures": ["XLMWithLMHeadModel"], "model_type": "xlm", "asm": False, "causal": True, "emb_dim": 32,
+    "gelu_activation": True, "layer_norm_eps": 1e-3, "max_position_embeddings": 128, "n_heads": 4, "n_langs": 1,
+    "n_layers": 2, "vocab_size": 61, "pad_token_id": 0, "pad_index": 0, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def test_xlm_numbers_each_kind_of_part(tmp_path: Path) -> None:
+    """Its class reads no text from a cache, which our steps are therefore compared without."""
+    check(XLM, swap("blocks.0.mixer.q.weight", "blocks.1.mixer.q.weight"), tmp_path, their_cache=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"causal": False}, "causal: needs attention to later tokens"),
+        ({"causal": ...}, "causal: needs attention to later tokens"),  # the default of the class
+        ({"asm": True}, "asm: True is not supported"),
+        ({}, r"transformer\.lang_embeddings\.weight: needs embeddings of languages"),
+    ],
+)
+def test_what_xlm_cannot_say_is_refused(change: dict[str, Any], message: str) -> None:
+    values = {key: value for key, value in (XLM | change).items() if value is not ...}
+    shapes = {f"transformer.{name}embeddings.weight": (61, 32) for name in ("", "lang_")}
+    shapes["transformer.ffns.0.lin1.weight"] = (128, 32)
+    with pytest.raises(CheckpointError, match=message):
+        read_unknown(values, shapes)

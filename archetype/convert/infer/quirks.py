@@ -222,6 +222,18 @@ def dbrx(keys: Config) -> dict[str, Any]:
     }
 
 
+def xlm(keys: Config) -> dict[str, Any]:
+    """Return what XLM's own keys say, under the usual names, and refuse its encoders."""
+    if keys.get("causal") is not True:
+        raise keys.error("causal", "needs attention to later tokens, which is not supported", "only true is")
+    for key in ("asm", "pre_norm"):
+        keys.expect(key, False, "another head, or other norms")
+    # sizes and tables that the tensors show, and ids
+    keys.used |= {"emb_dim", "n_langs", "use_lang_emb", "lang_id", "is_encoder", "sinusoidal_embeddings", "n_words"}
+    keys.used |= {f"{name}_index" for name in ("bos", "eos", "pad", "unk", "mask")} | {"start_n_top", "end_n_top"}
+    return {"hidden_act": "gelu" if keys.get("gelu_activation", True) else "relu"}
+
+
 NEIGHBOURS = FamilyQuirks(interleaved=True)
 ROBERTA = FamilyQuirks(positions_after_padding=True)
 GEMMA4 = FamilyQuirks(
@@ -269,6 +281,19 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "qwen3_5_moe_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), gate_in_queries=True, renormalize=True),
     "kolibri1": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, expert_bias_on="logits"),
     "blenderbot-small": FamilyQuirks(norm_first=True, only=(("scale_embedding", False),)),
+    **dict.fromkeys(
+        ("xlm", "flaubert"),
+        FamilyQuirks(
+            derive=xlm,
+            renames=(
+                (r"transformer\.attentions\.(\d+)\.(.*)", r"transformer.layers.\1.attention.\2"),
+                (r"transformer\.ffns\.(\d+)\.(.*)", r"transformer.layers.\1.ffn.\2"),
+                (r"transformer\.layer_norm([12])\.(\d+)\.(.*)", r"transformer.layers.\2.norm\1.\3"),
+                (r"transformer\.layer_norm_emb\.(.*)", r"transformer.embedding_norm.\1"),
+                (r"pred_layer\.proj\.(.*)", r"lm_head.\1"),
+            ),
+        ),
+    ),
     "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5),
     "falcon_h1": FamilyQuirks(side_by_side=True),
     "falcon_mamba": FamilyQuirks(norm=RMSNorm()),
@@ -349,7 +374,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.conv_qk_\w+\..*", "queries and keys from convolutions over positions (CCA)"),
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
-    (r"transformer\.attentions\..*", "layers with separately numbered parts"),
+    (r"transformer\.lang_embeddings\..*", "embeddings of languages"),
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
     (r".*norm\w*\.W_(down|up)\..*", "norms with projections"),
     (r".*\.layers\.\d+\.lambda_\d", "residuals that are means with learned weights (nGPT)"),

@@ -45,6 +45,7 @@ from archetype.parts.norm.spec import NoNorm
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Learned, NoPosition
 from archetype.parts.together.spec import MixersTogether
+from archetype.roles.checkpoint import MixerReader
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import EmbeddingPosition
@@ -158,7 +159,9 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
     if not layer.beside:
         return mixer
     # Falcon-H1: attention and a state space, each with a factor on its input and one on its output
-    attention: Mixer = provided("infer", Attention).read(InferredMixer(info, layer, dims, layer.beside))
+    reader: MixerReader | None = provided("infer", Attention)
+    assert reader is not None
+    attention: Mixer = reader.read(InferredMixer(info, layer, dims, layer.beside))
     inputs, outputs = (
         tuple(info.positive((f"{part}_{side}_multiplier",), 1.0) for part in ("attention", "ssm"))
         for side in ("in", "out")

@@ -124,15 +124,16 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     """
     predicting, others = set(prediction_tensors(info.shapes)), _outside_text(info)
     left_out = [name for name in info.shapes if name in predicting or name in others or _has_no_use(info, name)]
-    used = [name for name in info.shapes if name not in set(left_out)]
-    prefix, indices = _numbered_layers(info, used)
+    # by the names below which the parts of a layer are together (XLM numbers each kind of part)
+    used = {name: _rename(info, name) for name in info.shapes if name not in set(left_out)}
+    prefix, indices = _numbered_layers(info, list(used.values()))
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
     readers = [reader for kind, reader in providers("infer") if issubclass(kind, Mixer)]
     default_reader = next(reader for reader in readers if reader.sign is None)
     layers = {index: Layer(index, f"{prefix}.{index}", default_reader) for index in indices}
     outside = []
-    for name in used:
-        if (match := in_layer.fullmatch(name)) is None:
+    for name, renamed in used.items():
+        if (match := in_layer.fullmatch(renamed)) is None:
             outside.append(name)
             continue
         layer = layers[int(match[1])]
@@ -142,8 +143,8 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
         for reader in readers:
             if reader.sign and re.fullmatch(reader.sign[0], match[2]) and len(info.shapes[name]) == reader.sign[1]:
                 layer.reader = reader
-    for name in used:
-        if match := in_layer.fullmatch(name):
+    for name, renamed in used.items():
+        if match := in_layer.fullmatch(renamed):
             _add_to_layer(info, layers[int(match[1])], default_reader, match[2], name)
     ordered, outer = [layers[index] for index in indices], _outer(info, outside)
     narrow = outer.get("embedding.project.weight")  # of OPT 350M
