@@ -10,8 +10,9 @@ from safetensors.torch import load_file, save_file
 from archetype.convert.infer import read_unknown
 from archetype.convert.infer.checkpoint_info import Shapes
 from archetype.errors import CheckpointError
-from tests.helpers.published import WRONG, swap
+from tests.helpers.published import EXACT, WRONG, swap
 from tests.helpers.weights import distance
+from tests.helpers.zoo import TEXT, write_small
 from tests.parity.test_inferred_families import SIZES, TOKENS, check, read, written
 
 ATTENTION = {"clip_qkv": 1.0, "kv_n_heads": 2, "model_type": "", "rope_theta": 500.0}
@@ -153,3 +154,22 @@ def test_what_xlm_cannot_say_is_refused(change: dict[str, Any], message: str) ->
     shapes["transformer.ffns.0.lin1.weight"] = (128, 32)
     with pytest.raises(CheckpointError, match=message):
         read_unknown(values, shapes)
+
+
+def test_phi4_multimodal_is_read_without_what_is_for_images_and_speech(tmp_path: Path) -> None:
+    """Adapters for other input are left out, and said; any other adapter is refused."""
+    theirs = write_small("phi4_multimodal", tmp_path)
+    file, place = tmp_path / "model.safetensors", "model.layers.0.self_attn.o_proj.lora"
+    adapters = {f"{place}_{side}.{kind}.weight": torch.ones(1) for side in "AB" for kind in ("vision", "speech")}
+    save_file(load_file(file) | adapters, file, {"format": "pt"})
+    lm = read(tmp_path)
+    assert lm.family is not None and lm.family.reading is not None
+    left_out = lm.family.reading.left_out
+    assert adapters.keys() <= set(left_out) and any("audio_embed" in name for name in left_out)
+    with torch.no_grad():
+        assert distance(lm.model(TEXT).logits, theirs) < EXACT
+        swap("blocks.0.mixer.k.weight", "blocks.0.mixer.v.weight")(lm.model)
+        assert distance(lm.model(TEXT).logits, theirs) > WRONG
+    save_file(load_file(file) | {f"{place}_A.text.weight": torch.ones(1, 32)}, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"lora_A\.text\.weight: belongs to an unknown part"):
+        read(tmp_path)
