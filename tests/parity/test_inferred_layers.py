@@ -173,3 +173,16 @@ def test_phi4_multimodal_is_read_without_what_is_for_images_and_speech(tmp_path:
     save_file(load_file(file) | {f"{place}_A.text.weight": torch.ones(1, 32)}, file, {"format": "pt"})
     with pytest.raises(CheckpointError, match=r"lora_A\.text\.weight: belongs to an unknown part"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("mllama", r"lm_head\.weight: needs a head with 61 outputs for 69 ids"),
+        ("cpmant", r"cpmant\.position_bias\.\w+: needs biases by position and segment, and a learned prompt"),
+    ],
+)
+def test_what_is_not_read_is_named(kind: str, message: str, tmp_path: Path) -> None:
+    write_small(kind, tmp_path)
+    with pytest.raises(CheckpointError, match=message):
+        read(tmp_path)

@@ -194,6 +194,10 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
             raise info.missing(f"{info.config.place}: architectures", "a head for classes of another name")
         num_classes, _ = info.sides(tensors.outer["classifier.weight"])
         return head.replace(num_classes=num_classes, bias="classifier.bias" in tensors.outer)
+    outputs, num_ids = _rows(info, tensors, "lm_head"), _rows(info, tensors, "embedding.token")
+    if outputs not in (None, num_ids):  # Mllama: ids of pictures, which are never predicted
+        part = f"a head with {outputs} outputs for {num_ids} ids"
+        raise info.missing(tensors.outer["lm_head.weight"], part)
     return LanguageModelHead(
         tied=_tied(info, tensors),
         bias="lm_head.bias" in tensors.outer,
