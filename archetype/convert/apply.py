@@ -88,7 +88,8 @@ def export_tensors(
         tensor = tensor.reshape(_shape_in_file(rule, [tuple(param.shape) for param in params]))
         tensor = _halves_swapped(tensor) if rule.swapped else tensor
         # GPT-2's Conv1D stores matrices as (inputs, outputs); safetensors only stores contiguous tensors
-        yield rule.hf, tensor.transpose(-1, -2).contiguous() if rule.transposed else tensor
+        tensor = tensor.transpose(-1, -2).contiguous() if rule.transposed else tensor
+        yield rule.hf, tensor.flatten(0, 1) if rule.stacked else tensor
 
 
 def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
@@ -122,7 +123,9 @@ def _split(
     if as_it_is and device in (None, torch.device("cpu")):
         return {rule.params[0]: tensors.mapped(rule.hf).view(shapes[0])}
     with tensors.copied(rule.hf) as tensor:
-        matrix = tensor.transpose(-1, -2) if rule.transposed else tensor
+        # DBRX stores the matrices of all experts as one, (E rows, columns)
+        matrix = tensor.unflatten(0, (shapes[0][0], -1)) if rule.stacked else tensor
+        matrix = matrix.transpose(-1, -2) if rule.transposed else matrix
         matrix = _halves_swapped(matrix) if rule.swapped else matrix
         if rule.heads == 1 and rule.shape is None:  # split into views: only `copy_` below copies
             pieces = (matrix,) if len(shapes) == 1 else matrix.split([shape[0] for shape in shapes])
@@ -157,7 +160,8 @@ def _joint_shape(shapes: list[Shape]) -> Shape:
 def file_shape(rule: Rule, shapes: list[Shape]) -> Shape:
     """Return the shape of the file tensor that stores parameters of the given shapes."""
     shape = _shape_in_file(rule, shapes)
-    return (*shape[:-2], shape[-1], shape[-2]) if rule.transposed else shape
+    shape = (*shape[:-2], shape[-1], shape[-2]) if rule.transposed else shape
+    return (shape[0] * shape[1], *shape[2:]) if rule.stacked else shape
 
 
 def _shape_in_file(rule: Rule, shapes: list[Shape]) -> Shape:

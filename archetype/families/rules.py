@@ -24,6 +24,8 @@ class Rule:
         shape: shape of the tensor in the file, if it differs from the parameter's shape.
         swapped: whether the file stores the two halves of each row in the opposite order.
         rows: first row and end of the rows that the tensor has, if the file stores a parameter in several tensors.
+        stacked: whether the matrices of a parameter (E, rows, columns), after any transposition, are one matrix of the
+            file, (E rows, columns).
     """
 
     hf: str
@@ -34,6 +36,7 @@ class Rule:
     shape: tuple[int, ...] | None = None
     swapped: bool = False
     rows: tuple[int, int] | None = None
+    stacked: bool = False
 
     def for_layer(self, layer: int) -> "Rule":
         params = tuple(name.replace("{i}", str(layer)) for name in self.params)
@@ -41,6 +44,11 @@ class Rule:
 
     def for_expert(self, expert: int) -> "Rule":
         return replace(self, hf=self.hf.replace("{e}", str(expert)), expert=expert)
+
+    @property
+    def is_reshaped(self) -> bool:
+        """Whether the tensor has other axes than the parameter."""
+        return self.shape is not None or self.stacked
 
     @property
     def share(self) -> int | slice | None:
@@ -61,8 +69,9 @@ def rule(
     heads: int = 1,
     shape: tuple[int, ...] | None = None,
     rows: tuple[int, int] | None = None,
+    stacked: bool = False,
 ) -> Rule:
-    return Rule(hf, params, transposed, heads=heads, shape=shape, rows=rows)
+    return Rule(hf, params, transposed, heads=heads, shape=shape, rows=rows, stacked=stacked)
 
 
 def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[Rule, ...]:

@@ -149,6 +149,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "mamba2, chunks": mixed(
         kind="mamba2", num_heads=3, head_dim=4, state_size=5, chunk_size=8, dt_limit_min=0.6, dt_limit_max=0.8
     ),
+    "mamba2, norm first": mixed(
+        kind="mamba2", num_heads=4, head_dim=6, state_size=5, norm="before_gate", in_scales=[0.5, 1.5, 0.7, 2.0, 0.9]
+    ),
+    "mamba2, no norm": mixed(kind="mamba2", num_heads=3, head_dim=4, state_size=5, norm="none"),
     "delta net": mixed(kind="gated_delta_net", num_heads=4, num_key_heads=2, head_dim=5, v_head_dim=6),
     "delta net, chunks": mixed(
         kind="gated_delta_net", num_heads=3, head_dim=4, v_head_dim=6, chunk_size=8, negative_eigenvalues=True

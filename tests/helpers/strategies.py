@@ -488,6 +488,8 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
             **common,
         )  # fmt: skip
     return spec.Mamba2(
+        norm=draw(st.sampled_from(["after_gate", "before_gate", "none"])),
+        in_scales=draw(st.none() | st.tuples(*5 * [st.floats(0.5, 2.0)])),
         num_groups=number, state_size=draw(counts(2, 4, wild)), bias=draw(st.booleans()), eps=eps,
         conv_bias=draw(st.booleans()), **common,
     )  # fmt: skip

@@ -288,6 +288,7 @@ def class_of(config: PreTrainedConfig, task: Task) -> tuple[Any, PreTrainedConfi
 def _sized(default: PreTrainedConfig, special: dict[str, Any], is_decoder: bool) -> dict[str, Any]:
     sizes = {key: value for key, value in SIZES.items() if _settable(default, key)}
     sizes |= {"is_decoder": True} if is_decoder else {}
+    sizes |= {"causal": True} if is_decoder and _settable(default, "causal") else {}
     for name in default.sub_configs:
         if isinstance(inner := getattr(default, name, None), PreTrainedConfig):
             sizes[name] = inner.to_dict() | _sized(inner, SPECIAL.get(inner.model_type, {}), is_decoder)

@@ -29,10 +29,8 @@ def drawn(theirs: nn.Module) -> nn.Module:
     return theirs.requires_grad_(False)
 
 
-# Attention and a state space side by side (Falcon-H1). Eight of its nine multipliers are fields here: the factor of the
-# gate as a swish of another slope, that of keys in the scale of the scores. The ninth, five factors inside Mamba-2, is
-# none: they are multiplied into the rows of its input projection. Nor is Mamba-2 without a norm (mamba_rms_norm false),
-# or with one before the gate, which some of the published sizes have.
+# Attention and a state space side by side (Falcon-H1). Its nine multipliers are fields here: the factor of the gate as
+# a swish of another slope, that of keys in the scale of the scores.
 
 MULTIPLIERS: dict[str, Any] = {
     "embedding_multiplier": 1.7, "lm_head_multiplier": 0.6, "key_multiplier": 0.8, "attention_in_multiplier": 0.9,
@@ -63,7 +61,7 @@ def falcon_spec(config: FalconH1Config) -> spec.Decoder:
     mamba = spec.Mamba2(
         num_heads=config.mamba_n_heads, head_dim=config.mamba_d_head, state_size=config.mamba_d_state,
         num_groups=config.mamba_n_groups, conv_kernel=config.mamba_d_conv, chunk_size=config.mamba_chunk_size,
-        eps=config.rms_norm_eps,
+        eps=config.rms_norm_eps, in_scales=config.ssm_multipliers,
     )  # fmt: skip
     mixers = spec.MixersTogether(
         parts=(attention, mamba),
@@ -82,7 +80,7 @@ def falcon_spec(config: FalconH1Config) -> spec.Decoder:
 
 
 def falcon_weights(theirs: FalconH1ForCausalLM) -> dict[str, Tensor]:
-    """Their tensors under our names; the five factors within Mamba-2 go into the rows that they multiply."""
+    """Their tensors under our names."""
     model = theirs.model
     weights = {"embedding.token.weight": model.embed_tokens.weight, "final_norm.weight": model.final_layernorm.weight,
                "lm_head.weight": theirs.lm_head.weight}  # fmt: skip
@@ -95,7 +93,7 @@ def falcon_weights(theirs: FalconH1ForCausalLM) -> dict[str, Tensor]:
         weights |= {
             f"{place}.mixer_norm.weight": layer.input_layernorm.weight,
             f"{place}.feedforward_norm.weight": layer.pre_ff_layernorm.weight,
-            f"{place}.mixer.parts.1.in_proj.weight": mamba.in_proj.weight * mamba.mup_vector.flatten()[:, None],
+            f"{place}.mixer.parts.1.in_proj.weight": mamba.in_proj.weight,
             f"{place}.mixer.parts.1.conv.weight": mamba.conv1d.weight,
             f"{place}.mixer.parts.1.conv.bias": mamba.conv1d.bias,
             f"{place}.mixer.parts.1.norm.weight": mamba.norm.weight,
@@ -127,13 +125,7 @@ def test_a_lost_multiplier_of_falcon_h1_shows(name: str) -> None:
     one: Any = [1.0] * len(MULTIPLIERS[name]) if isinstance(MULTIPLIERS[name], list) else 1.0
     theirs = drawn(FalconH1ForCausalLM(falcon_config()).eval())
     ours = build(falcon_spec(falcon_config(**{name: one}))).eval().requires_grad_(False)
-    weights = falcon_weights(theirs)
-    if name == "ssm_multipliers":
-        weights |= {
-            f"blocks.{index}.mixer.parts.1.in_proj.weight": layer.mamba.in_proj.weight
-            for index, layer in enumerate(theirs.model.layers)
-        }
-    ours.load_state_dict(weights)
+    ours.load_state_dict(falcon_weights(theirs))
     assert distance(ours(TOKENS).logits, theirs(TOKENS, use_cache=False).logits) > WRONG
 
 

@@ -18,15 +18,17 @@ from archetype.convert.infer.quirks import (
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
-from archetype.parts.activation.spec import Swish
+from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
+from archetype.parts.together.spec import FeedForwardsTogether
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 
+NETWORK_SCALES = "mlp_multipliers"
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 # Kinds of routers by their score functions.
 ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
@@ -55,7 +57,21 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
         gate_up_order(info)
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     width = info.sides(names["down.weight"])[0 if transposed else 1]
-    return _network(info, gated, width, bias="down.bias" in names)
+    return _scaled(info, _network(info, gated, width, bias="down.bias" in names))
+
+
+def _scaled(info: CheckpointInfo, network: MLP | GatedMLP) -> FeedForward:
+    # Falcon-H1: factors on the gate before its activation, and on the output; silu(m g) is m times the swish of slope m
+    scales = info.config.get(NETWORK_SCALES)
+    match scales:
+        case None | [1, 1]:
+            return network
+        case [float() | int() as gate, float() | int() as down] if gate > 0:
+            if not isinstance(network, GatedMLP) or network.activation != SiLU() or network.bias:
+                raise info.missing(f"{info.config.place}: {NETWORK_SCALES}", "factors in another network than SwiGLU")
+            network = network.replace(activation=Swish(beta=gate))
+            return FeedForwardsTogether(parts=(network,), scales=(gate * down,))
+    raise info.config.error(NETWORK_SCALES, "is not a pair of factors, of gate and output", "fix the file")
 
 
 def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False) -> MLP | GatedMLP:
@@ -80,7 +96,8 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         raise CheckpointError(tensor, f"belongs to an expert beyond the {num_experts} of the router", "fix the file")
     if "experts.gate_up.weight" in names or "shared.gate_up.weight" in names:
         gate_up_order(info)
-    _settle_first_matrix(info, layer, next((name for param, _, name in layer.experts if ".gate" in param), ""))
+    first = next((name for param, _, name in layer.experts if ".gate" in param), "")
+    _settle_first_matrix(info, layer, names.get("experts.gate.weight", first))
     gated = any(name.startswith("experts.gate") for name in (*names, *(param for param, _, _ in layer.experts)))
     shared = None
     if "shared.down.weight" in names:
@@ -110,7 +127,9 @@ def gate_up_order(info: CheckpointInfo) -> GateUpOrder:
 
 def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
     # swap gate and up of matrices named w1 and w3 if w1 is not the gate
-    if not gate.endswith(".w1.weight") or info.settle("w1_is_gate", (True, False), "no file says whether w1 or w3 is"):
+    if not gate.removesuffix(".weight").endswith(".w1") or info.settle(
+        "w1_is_gate", (True, False), "no file says whether w1 or w3 is"
+    ):
         return
 
     def other(param: str) -> str:
@@ -121,9 +140,10 @@ def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
 
 
 def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
-    stacked = layer.network.get("experts.down.weight")
-    if stacked is not None and len(info.shapes[stacked]) == 3:  # (E, D, F), or (E, F, D) if transposed
-        return info.shapes[stacked][1 if layer.experts_transposed(info) else 2]
+    if layer.are_stacked_by_rows(info):
+        info.settle("stacked_order", ("by_expert",), "no file says how the rows of all experts are ordered in a matrix")
+    if len(stacked := layer.experts_shape(info)) == 3:  # (E, D, F), or (E, F, D) if transposed
+        return stacked[1 if layer.experts_transposed(info) else 2]
     single = next((name for param, _, name in layer.experts if param == "experts.down.weight"), None)
     if single is None:
         raise info.missing(layer.prefix, "an unknown form of experts")

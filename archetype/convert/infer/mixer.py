@@ -5,7 +5,7 @@ from typing import Any
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.position import read_latent_rotary, read_pattern, read_position
-from archetype.convert.infer.tensors import Layer
+from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.position.spec import Rotary
@@ -29,17 +29,17 @@ class ModelDims:
 
 
 class InferredMixer(CheckpointMixer):
-    """Keys and tensors of one layer's mixer."""
+    """Keys and tensors of one mixer of a layer. `names` are those of its tensors, by Archetype's names."""
 
-    def __init__(self, info: CheckpointInfo, layer: Layer, dims: ModelDims) -> None:
-        shapes = {param: info.shapes[name] for param, name in layer.mixer.items()}
-        super().__init__(shapes, layer.mixer, dims.d_model, dims.transposed, info.config, info.quirks)
+    def __init__(self, info: CheckpointInfo, layer: Layer, dims: ModelDims, names: Names) -> None:
+        shapes = {param: info.shapes[name] for param, name in names.items()}
+        super().__init__(shapes, names, dims.d_model, dims.transposed, info.config, info.quirks)
         self.info, self.layer, self.context_length = info, layer, dims.context_length
 
     def sides(self, param: str) -> Shape:
         """Return (rows, columns) of a matrix that the mixer requires."""
         self.shape(param)
-        return self.info.sides(self.layer.mixer[param])
+        return self.info.sides(self.names[param])
 
     def size(self, keys: tuple[str, ...]) -> int | None:
         """Return the size under the first of these keys in the file; this layer's entry if the size is a list."""

@@ -9,7 +9,8 @@ from archetype.roles.checkpoint import NameTable
 # Tensors that a text decoder does not use: cross-attention, image and audio parts, and constant tables.
 LEFT_OUT = re.compile(
     r".*\.(encoder_attn|encoder_attn_layer_norm|crossattention|cross_attn|pooler)\..*"
-    r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|connector)\..*"
+    r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|connector|embed_tokens_extend)\..*"
+    r"|.*\.lora_[AB]\.(vision|speech)\.weight"  # of Phi-4 multimodal, whose text has no adapter
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
 )
 # Names of the part for text in files of several modalities.
@@ -71,9 +72,12 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}experts\.gate_up_proj", "experts.gate_up.weight"),
     (rf"{NETWORK}experts\.up_proj", "experts.up.weight"),
     (rf"{NETWORK}experts\.down_proj", "experts.down.weight"),
+    (rf"{NETWORK}experts\.mlp\.w1", "experts.gate.weight"),
+    (rf"{NETWORK}experts\.mlp\.v1", "experts.up.weight"),
+    (rf"{NETWORK}experts\.mlp\.w2", "experts.down.weight"),
     (rf"{NETWORK}(?:(?:gate|router|moe_statics|experts)\.)?(?:e_score_correction_bias|expert_bias)", "correction"),
 )
-SPARSE = re.compile(rf"{NETWORK}(?:experts\.(?:\d+\..*|fc1\..*|gate_up_proj|up_proj)|input_linear\..*)")
+SPARSE = re.compile(rf"{NETWORK}(?:experts\.(?:\d+\..*|fc1\..*|gate_up_proj|up_proj|mlp\.w1)|input_linear\..*)")
 NETWORKS: NameTable = (
     (rf"{NETWORK}(?:gate_up_proj|dense_h_to_8h)", "gate_up"),
     (rf"{NETWORK}(?:gate_proj|w1|wi_0|c_fc_0|linear_gate|gate_linear)", "gate"),

@@ -76,8 +76,8 @@ LAYOUTS = frozenset({
     "delta_order", "doubled_query", "expert_bias_on", "experts_layout", "fused_order", "gate_activation",
     "gate_up_order", "in_proj_order", "index_interleaved", "interleaved", "latent_order", "logits_times_scaling",
     "matrix_layout", "norm_first", "norm_kind", "norms_first", "parallel", "positions", "positions_after_padding",
-    "qk_norm_after_rope", "renormalize", "reversed", "scaled_embedding", "sigmoid", "unit_offset", "unscaled_scores",
-    "w1_is_gate", "weighs_inputs",
+    "qk_norm_after_rope", "renormalize", "reversed", "scaled_embedding", "sigmoid", "stacked_order", "unit_offset",
+    "unscaled_scores", "w1_is_gate", "weighs_inputs",
 })  # fmt: skip
 
 # Keys that do not change what a trained model computes on text, or that tensors show.
@@ -140,6 +140,7 @@ class FamilyQuirks(MixerQuirks):
         norm_first: the embedding's norm precedes the addition of position embeddings.
         overridden: keys of `per_layer_config` that the class reads.
         weighs_inputs: router weights multiply the inputs of experts.
+        side_by_side: each layer has attention beside a state space.
         expert_bias_on: scores to which the expert selection bias is added.
         only: keys that the class treats differently, each with the value for which the difference does not matter.
         asks: keys whose values the class derives if the file lacks them.
@@ -172,6 +173,7 @@ class FamilyQuirks(MixerQuirks):
     norm_first: bool = False
     overridden: tuple[str, ...] = ()
     weighs_inputs: bool = False
+    side_by_side: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     only: tuple[tuple[str, Any], ...] = ()
     asks: tuple[str, ...] = ()
@@ -197,6 +199,39 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     }
     before = keys.get("sliding_window_size")
     return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
+
+
+def dbrx(keys: Config) -> dict[str, Any]:
+    """Return what DBRX's sections for attention and experts say, under the usual names."""
+    attention, network = (keys.section(name) or Config({}, keys.place) for name in ("attn_config", "ffn_config"))
+    rotary = keys.get("rope_parameters") or keys.get("rope_scaling")
+    theta = rotary.get("rope_theta") if isinstance(rotary, dict) else keys.get("rope_theta")
+    if (other := attention.get("rope_theta", theta)) != theta:
+        cause = f"{other!r} is not {theta!r}, which transformers uses as it does not read this key"
+        raise attention.error("rope_theta", cause, "set rope_theta outside this section to the same value")
+    if (power := network.get("moe_normalize_expert_weights", 1)) not in (1, None):
+        raise network.error(
+            "moe_normalize_expert_weights", f"the norm of power {power!r} is not supported", "only 1 is"
+        )
+    activation = network.section("ffn_act_fn")
+    return {
+        "clip_qkv": attention.get("clip_qkv"),
+        "num_experts_per_tok": network.get("moe_top_k", 1),
+        "norm_topk_prob": power is not None,
+        "hidden_act": "silu" if activation is None else activation.get("name", "silu"),
+    }
+
+
+def xlm(keys: Config) -> dict[str, Any]:
+    """Return what XLM's own keys say, under the usual names, and refuse its encoders."""
+    if keys.get("causal") is not True:
+        raise keys.error("causal", "needs attention to later tokens, which is not supported", "only true is")
+    for key in ("asm", "pre_norm"):
+        keys.expect(key, False, "another head, or other norms")
+    # sizes and tables that the tensors show, and ids
+    keys.used |= {"emb_dim", "n_langs", "use_lang_emb", "lang_id", "is_encoder", "sinusoidal_embeddings", "n_words"}
+    keys.used |= {f"{name}_index" for name in ("bos", "eos", "pad", "unk", "mask")} | {"start_n_top", "end_n_top"}
+    return {"hidden_act": "gelu" if keys.get("gelu_activation", True) else "relu"}
 
 
 NEIGHBOURS = FamilyQuirks(interleaved=True)
@@ -246,7 +281,21 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "qwen3_5_moe_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), gate_in_queries=True, renormalize=True),
     "kolibri1": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, expert_bias_on="logits"),
     "blenderbot-small": FamilyQuirks(norm_first=True, only=(("scale_embedding", False),)),
+    **dict.fromkeys(
+        ("xlm", "flaubert"),
+        FamilyQuirks(
+            derive=xlm,
+            renames=(
+                (r"transformer\.attentions\.(\d+)\.(.*)", r"transformer.layers.\1.attention.\2"),
+                (r"transformer\.ffns\.(\d+)\.(.*)", r"transformer.layers.\1.ffn.\2"),
+                (r"transformer\.layer_norm([12])\.(\d+)\.(.*)", r"transformer.layers.\2.norm\1.\3"),
+                (r"transformer\.layer_norm_emb\.(.*)", r"transformer.embedding_norm.\1"),
+                (r"pred_layer\.proj\.(.*)", r"lm_head.\1"),
+            ),
+        ),
+    ),
     "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5),
+    "falcon_h1": FamilyQuirks(side_by_side=True),
     "falcon_mamba": FamilyQuirks(norm=RMSNorm()),
     **dict.fromkeys(
         ("lfm2", "lfm2_moe", "lfm3"),
@@ -259,6 +308,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
         interleaved=True, full_layers_without_rope=True, dense_layers_rotate=True, only=(("rope_scaling", None),)
     ),
     "cohere_compass_text": FamilyQuirks(asks=("layer_types",)),
+    "dbrx": FamilyQuirks(
+        norm=LayerNorm(),
+        renames=((r"norm_attn_norm\.(.*)", r"\1"),),
+        asks=("attn_config", "ffn_config"),
+        derive=dbrx,
+    ),
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
     "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
@@ -319,7 +374,8 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.conv_qk_\w+\..*", "queries and keys from convolutions over positions (CCA)"),
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
-    (r"transformer\.attentions\..*", "layers with separately numbered parts"),
+    (r"transformer\.lang_embeddings\..*", "embeddings of languages"),
+    (r"cpmant\.position_bias\..*", "biases by position and segment, and a learned prompt before each text"),
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
     (r".*norm\w*\.W_(down|up)\..*", "norms with projections"),
     (r".*\.layers\.\d+\.lambda_\d", "residuals that are means with learned weights (nGPT)"),
@@ -330,7 +386,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
         "sparse attention by a learned index of another form",
     ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
-    (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),

@@ -10,6 +10,7 @@ from archetype.errors import CheckpointError
 from archetype.families.rules import Rule, rule
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
+from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
 from archetype.roles.checkpoint import MixerReader
 from archetype.roles.mixer import Mixer
 from archetype.spec.registry import provided
@@ -31,8 +32,11 @@ def inferred_rules(
     rules = [rule(name, param) for param, name in tensors.outer.items()]
     for layer, names in zip(tensors.layers, norms, strict=True):
         rules += [rule(name, f"blocks.{layer.block}.{param}") for param, name in names.items()]
-        rules += _mixer_rules(InferredMixer(info, layer, dims), model.layers[layer.block].mixer)
-        rules += _feedforward_rules(info, layer, tensors.transposed)
+        below, block = f"blocks.{layer.block}", model.layers[layer.block]
+        for names_of_mixer, mixer, path in _mixers(layer, block.mixer):
+            rules += _mixer_rules(InferredMixer(info, layer, dims, names_of_mixer), mixer, f"{below}.{path}")
+        scaled = ".parts.0" if isinstance(block.feedforward, FeedForwardsTogether) else ""
+        rules += _feedforward_rules(info, layer, tensors.transposed, f"{below}.feedforward{scaled}")
         last = f"blocks.{layer.block + layer.num_blocks - 1}"
         rules += [rule(name, f"{last}.{param}") for param, name in layer.further.items()]
         if layer.output_scale is not None:
@@ -40,11 +44,21 @@ def inferred_rules(
     return tuple(rules)
 
 
-def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
-    rules, below = [], f"blocks.{tensors.layer.block}.mixer"
+def _mixers(layer: Layer, mixer: Mixer) -> list[tuple[Names, Mixer, str]]:
+    # tensors, specification and path of each mixer
+    if not layer.beside:
+        return [(layer.mixer, mixer, "mixer")]
+    if not isinstance(mixer, MixersTogether) or len(mixer.parts) != 2:
+        raise CheckpointError(f"layers[{layer.number}].mixer", "the file has two mixers side by side", "leave both")
+    pairs = zip((layer.beside, layer.mixer), mixer.parts, strict=True)
+    return [(names, part, f"mixer.parts.{index}") for index, (names, part) in enumerate(pairs)]
+
+
+def _mixer_rules(tensors: InferredMixer, mixer: Mixer, below: str) -> list[Rule]:
+    rules = []
     # by the mixer's current kind, which the user may have changed
     reader: MixerReader | None = provided("infer", type(mixer))
-    for param, name in tensors.layer.mixer.items():
+    for param, name in tensors.names.items():
         path, _, kind = param.rpartition(".")
         matrix = tensors.transposed and len(tensors.shapes[param]) == 2
         joint = reader.joint(mixer, tensors, path, name) if reader is not None else None
@@ -64,8 +78,7 @@ def _gate_and_up(info: CheckpointInfo, num_rows: int) -> tuple[tuple[str, str], 
     return ("up", "gate") if order == "up_gate" else ("gate", "up"), num_rows // 2 if order == "gate_up_in_turn" else 1
 
 
-def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> list[Rule]:
-    below = f"blocks.{layer.block}.feedforward"
+def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool, below: str) -> list[Rule]:
     # one rule for the tensors of all experts
     params_of_experts = {
         re.sub(rf"\bexperts\.{expert}\.", "experts.{e}.", name): f"{below}.{param.removesuffix('.weight')}"
@@ -83,8 +96,10 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> 
             params = (f"{below}.experts.{part}" for part in parts)
             # rows repeat gate and up once per expert (or once per row, if interleaved): E times in (E, 2 F, D)
             rules.append(rule(name, *params, heads=shape[0] * times, shape=shape, transposed=is_transposed))
-        elif path in ("experts.up", "experts.down"):
-            rules.append(rule(name, f"{below}.{path}", transposed=layer.experts_transposed(info)))
+        elif path in ("experts.gate", "experts.up", "experts.down"):
+            stacked = layer.are_stacked_by_rows(info)  # then those to inner features are never transposed
+            is_transposed = layer.experts_transposed(info) and (path == "experts.down" or not stacked)
+            rules.append(rule(name, f"{below}.{path}", transposed=is_transposed, stacked=stacked))
         elif path.endswith("gate_up"):
             parent = path.removesuffix("gate_up")
             is_transposed = transposed and len(shape) == 2

@@ -23,7 +23,7 @@ SIZES: dict[str, int] = {
             "dff",
         ),
         (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers "),
-        (2, "num_encoder_layers num_key_value_heads num_kv_heads num_experts_per_tok depth"),
+        (2, "num_encoder_layers num_key_value_heads num_kv_heads kv_n_heads num_experts_per_tok depth"),
         (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
@@ -91,7 +91,8 @@ def _has_size(config: Any, key: str) -> bool:
 
 
 def _is_model(value: Any) -> bool:
-    return isinstance(value, dict) and "hidden_size" in value
+    # DBRX has sections for its attention and its experts
+    return isinstance(value, dict) and not {"hidden_size", "ffn_hidden_size", "kv_n_heads"}.isdisjoint(value)
 
 
 def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -154,6 +155,8 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["head_dim"] = sum(small[key] for key in PARTS)
     if head_dim is not None and "v_head_dim" in sizes and "kv_lora_rank" not in values:
         ratios["v_head_dim"] = max(1, small["head_dim"] * sizes["v_head_dim"] // head_dim)
+    if "mamba_d_ssm" in sizes:  # of Falcon-H1: the channels of all heads
+        ratios["mamba_d_ssm"] = SIZES["mamba_n_heads"] * SIZES["mamba_d_head"]
     if values.get("hidden_size_per_layer_input") == 0:  # no per-layer inputs
         ratios["hidden_size_per_layer_input"] = 0
     if "index_topk_blocks" in sizes and "num_key_value_heads" in small:  # each key head selects blocks of its own

@@ -38,16 +38,20 @@ from archetype.models.block.spec import Block, NoMixer, OutputNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.activation.spec import GELU, NoActivation
+from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Learned, NoPosition
+from archetype.parts.together.spec import MixersTogether
+from archetype.roles.checkpoint import MixerReader
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import EmbeddingPosition
 from archetype.spec.base import MAX_LENGTH
 from archetype.spec.errors import explain
+from archetype.spec.registry import provided
 
 USUAL_CONTEXT = 2048
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
@@ -121,7 +125,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     firsts = [
         Block(
             wiring=wiring,
-            mixer=layer.reader.read(InferredMixer(info, layer, dims)) if layer.mixer else NoMixer(),
+            mixer=_mixer(info, layer, dims),
             feedforward=read_feedforward(info, layer, tensors.transposed, apart),
             residual_scale=scale,
         )
@@ -148,6 +152,27 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     return model, [norms for _, norms in wirings]
 
 
+def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
+    if not layer.mixer:
+        return NoMixer()
+    mixer: Mixer = layer.reader.read(InferredMixer(info, layer, dims, layer.mixer))
+    if not layer.beside:
+        return mixer
+    # Falcon-H1: attention and a state space, each with a factor on its input and one on its output
+    reader: MixerReader | None = provided("infer", Attention)
+    assert reader is not None
+    attention: Mixer = reader.read(InferredMixer(info, layer, dims, layer.beside))
+    inputs, outputs = (
+        tuple(info.positive((f"{part}_{side}_multiplier",), 1.0) for part in ("attention", "ssm"))
+        for side in ("in", "out")
+    )
+    return MixersTogether(
+        parts=(attention, mixer),
+        scales=None if outputs == (1, 1) else outputs,
+        input_scales=None if inputs == (1, 1) else inputs,
+    )
+
+
 def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Block]:
     # a layer's per-layer input is a block of its own, whose output is then the layer's
     blocks = [block]
@@ -169,6 +194,10 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
             raise info.missing(f"{info.config.place}: architectures", "a head for classes of another name")
         num_classes, _ = info.sides(tensors.outer["classifier.weight"])
         return head.replace(num_classes=num_classes, bias="classifier.bias" in tensors.outer)
+    outputs, num_ids = _rows(info, tensors, "lm_head"), _rows(info, tensors, "embedding.token")
+    if outputs not in (None, num_ids):  # Mllama: ids of pictures, which are never predicted
+        part = f"a head with {outputs} outputs for {num_ids} ids"
+        raise info.missing(tensors.outer["lm_head.weight"], part)
     return LanguageModelHead(
         tied=_tied(info, tensors),
         bias="lm_head.bias" in tensors.outer,
@@ -311,7 +340,8 @@ def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:
 
 def _unknown_keys(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder) -> dict[str, Any]:
     # a key that the class reads may only have its default value
-    attends = any(block.mixer.attention_sizes(model.d_model) is not None for block in model.layers)
+    attends = any(layer.beside for layer in tensors.layers)
+    attends = attends or any(block.mixer.attention_sizes(model.d_model) is not None for block in model.layers)
     patterns = (
         *NEUTRAL,
         *(() if attends else (OF_ATTENTION,)),

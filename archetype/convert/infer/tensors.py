@@ -21,7 +21,7 @@ from archetype.convert.infer.names import (
     read_name,
 )
 from archetype.errors import CheckpointError
-from archetype.roles.checkpoint import MixerReader
+from archetype.roles.checkpoint import MixerReader, Shape
 from archetype.roles.mixer import Mixer
 from archetype.spec.registry import providers
 
@@ -45,6 +45,7 @@ class Layer:
         network: Archetype's names below `feedforward` -> names in the file.
         norms: names below the layer -> full names, both in the file.
         experts: tensors of single experts as (Archetype's name, index of the expert, name in the file).
+        beside: Archetype's names of attention beside the mixer -> names in the file; empty without one.
         further: Archetype's names below the block that follows the layer's own -> names in the file; empty without one.
         output_scale: name of the factor on the layer's output.
     """
@@ -57,6 +58,7 @@ class Layer:
     network: Names = field(default_factory=dict)
     norms: Names = field(default_factory=dict)
     experts: list[tuple[str, int, str]] = field(default_factory=list)
+    beside: Names = field(default_factory=dict)
     further: Names = field(default_factory=dict)
     output_scale: str | None = None
     d_model: int = 0
@@ -73,15 +75,27 @@ class Layer:
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
         """Return whether stacked experts are stored as (inputs, outputs), judged by the axis of size D."""
-        name = self.network.get("experts.down.weight", "")
-        shape = info.shapes.get(name, ())
-        if len(shape) != 3:
+        if len(shape := self.experts_shape(info)) != 3:
             return False
         if self.d_model in shape[1:] and shape[1] != shape[2]:
             return shape[2] == self.d_model
         if "experts.gate_up.weight" in self.network:
             return info.shapes[self.network["experts.gate_up.weight"]][1] == self.d_model
         return _in_columns(info, "experts_layout")
+
+    def are_stacked_by_rows(self, info: CheckpointInfo) -> bool:
+        """Return whether the experts' matrices are one matrix, as in DBRX."""
+        return len(info.shapes.get(self.network.get("experts.down.weight", ""), ())) == 2
+
+    def experts_shape(self, info: CheckpointInfo) -> Shape:
+        """Return the shape (E, rows, columns) of the experts' last matrices; () if each has its own tensor."""
+        name = self.network.get("experts.down.weight", "")
+        if not self.are_stacked_by_rows(info) or "router.weight" not in self.network:
+            return info.shapes.get(name, ())
+        (rows, columns), (num_experts, _) = info.sides(name), info.sides(self.network["router.weight"])
+        if rows % num_experts:
+            raise CheckpointError(name, f"has {rows} rows, which {num_experts} experts do not divide", "fix the file")
+        return num_experts, rows // num_experts, columns
 
 
 @dataclass
@@ -110,15 +124,16 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     """
     predicting, others = set(prediction_tensors(info.shapes)), _outside_text(info)
     left_out = [name for name in info.shapes if name in predicting or name in others or _has_no_use(info, name)]
-    used = [name for name in info.shapes if name not in set(left_out)]
-    prefix, indices = _numbered_layers(info, used)
+    # by the names below which the parts of a layer are together (XLM numbers each kind of part)
+    used = {name: _rename(info, name) for name in info.shapes if name not in set(left_out)}
+    prefix, indices = _numbered_layers(info, list(used.values()))
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
     readers = [reader for kind, reader in providers("infer") if issubclass(kind, Mixer)]
     default_reader = next(reader for reader in readers if reader.sign is None)
     layers = {index: Layer(index, f"{prefix}.{index}", default_reader) for index in indices}
     outside = []
-    for name in used:
-        if (match := in_layer.fullmatch(name)) is None:
+    for name, renamed in used.items():
+        if (match := in_layer.fullmatch(renamed)) is None:
             outside.append(name)
             continue
         layer = layers[int(match[1])]
@@ -128,9 +143,9 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
         for reader in readers:
             if reader.sign and re.fullmatch(reader.sign[0], match[2]) and len(info.shapes[name]) == reader.sign[1]:
                 layer.reader = reader
-    for name in used:
-        if match := in_layer.fullmatch(name):
-            _add_to_layer(info, layers[int(match[1])], match[2], name)
+    for name, renamed in used.items():
+        if match := in_layer.fullmatch(renamed):
+            _add_to_layer(info, layers[int(match[1])], default_reader, match[2], name)
     ordered, outer = [layers[index] for index in indices], _outer(info, outside)
     narrow = outer.get("embedding.project.weight")  # of OPT 350M
     d_model = info.sides(outer["embedding.token.weight"])[1] if narrow is None else info.sides(narrow)[0]
@@ -201,7 +216,7 @@ def _tails(path: str) -> list[str]:
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
-def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> None:
+def _add_to_layer(info: CheckpointInfo, layer: Layer, attention: MixerReader, inner: str, name: str) -> None:
     # inner: name below the layer
     inner = _rename(info, inner)
     path, _, kind = inner.rpartition(".")
@@ -230,6 +245,8 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> 
             _add_once(info, layer.network, f"{param}.{kind}", name)
     elif match := read_name(layer.reader.names, path):
         _add_once(info, layer.mixer, f"{match[0]}.{kind}", name)
+    elif info.quirks.side_by_side and (match := read_name(attention.names, path)):
+        _add_once(info, layer.beside, f"{match[0]}.{kind}", name)
     elif match := read_name(NETWORKS, path):
         _add_once(info, layer.network, f"{match[0]}.{kind}", name)
     # any other vector is taken for a norm, whose place `read_wiring` looks up

@@ -73,7 +73,7 @@ class Base:
         names = (name, prefix + name, name.removeprefix(prefix))
         rule = next((self.rules[spelling] for spelling in names if spelling in self.rules), None)
         # a tensor of another shape than its parameter has no matrix that an adapter could change
-        return rule if rule is None or rule.shape is None else None
+        return rule if rule is None or not rule.is_reshaped else None
 
     def is_repeated(self, rule: Rule) -> bool:
         """Return whether modules other than the head share this tensor in transformers. PEFT does not sync them."""

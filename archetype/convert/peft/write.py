@@ -52,7 +52,7 @@ def write_peft(
         names = [name.removesuffix(".weight") for name in rule.params]
         if not modules.keys() & set(names):
             continue
-        if not rule.hf.endswith(".weight") or rule.shape is not None or rule.share is not None:
+        if not rule.hf.endswith(".weight") or rule.is_reshaped or rule.share is not None:
             raise CheckpointError(names[0], "peft has no adapter for this tensor", "export the merged model")
         path = rule.hf.removesuffix(".weight")
         parts = [_low_rank(modules.get(name), state[f"{name}.weight"]) for name in names]
@@ -115,7 +115,7 @@ def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[
             modules[rule.hf.rpartition(".")[0]] = {}
     for rule in rules:
         if (module := rule.hf.rpartition(".")[0]) in modules:
-            if rule.shape is not None or rule.share is not None:
+            if rule.is_reshaped or rule.share is not None:
                 raise CheckpointError(
                     rule.params[0], "cannot be saved next to a PEFT adapter", "export the merged model"
                 )

@@ -292,6 +292,8 @@ def _score_scale(tensors: CheckpointMixer, head_dim: int) -> float | None:
     for key in SCORE_SCALE:
         if (scale := config.optional_positive(key)) is not None:
             return scale
+    if (factor := config.optional_positive("key_multiplier", 1.0) or 1.0) != 1.0:  # of keys (Falcon-H1)
+        return float(factor * head_dim**-0.5)
     if config.get("scale_attn_weights") is not None:
         return None if config.flag("scale_attn_weights", True) else 1.0
     why = "no file says whether scores are divided by the root of a head's width"

@@ -29,7 +29,7 @@ class Mamba2Cost(MixerCost):
             "in_proj": linear(d, self.inner + self.channels + self.heads, part.bias),
             "conv": linear(self.kernel, self.channels, part.conv_bias),
             **dict.fromkeys(("dt_bias", "A_log", "D"), self.heads),
-            "norm": inner,
+            **({"norm": inner} if part.has_norm else {}),
             "out_proj": linear(inner, d, part.bias),
         }
 
@@ -55,7 +55,8 @@ class Mamba2Cost(MixerCost):
         inner, channels, heads, part = self.inner.value, self.channels.value, self.part.num_heads, self.part
         steps = (2 * inner + 4 * channels + heads) * work.itemsize
         copies = part.num_groups < heads  # B and C are repeated for the heads of a group
-        exact = ((7 + copies) * inner + (4 + part.limits_steps) * heads + part.num_groups) * FLOAT32
+        normed = inner + part.num_groups if part.has_norm else 0  # its input, and the scale of each group
+        exact = ((6 + copies) * inner + (4 + part.limits_steps) * heads + normed) * FLOAT32
         padding = (part.conv_kernel - 1) * channels * work.itemsize
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
         return saved + chunk_activations(work, part.chunk_size, heads, (1 + copies) * inner * part.state_size)

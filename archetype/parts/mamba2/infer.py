@@ -1,5 +1,7 @@
 """Infer Mamba-2 of an unregistered family from names and shapes of its tensors."""
 
+from typing import Literal
+
 from archetype.parts.mamba.infer import IN_AND_OUT, PARAMETERS, PREFIX, SIGN, check_activation
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.roles.checkpoint import CheckpointMixer, ConfigKeys, MixerReader, NameTable
@@ -8,12 +10,13 @@ from archetype.spec.registry import provides
 NAMES: NameTable = (*IN_AND_OUT, (rf"{PREFIX}norm", "norm"))
 CHUNK = ("chunk_size", "mamba_chunk_size")
 GROUPS = ("n_groups", "mamba_n_groups")
+HAS_NORM, NORM_FIRST, SCALES = "mamba_rms_norm", "mamba_norm_before_gate", "ssm_multipliers"  # of Falcon-H1
 ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # spellings in different versions of transformers
 
 
 def read(tensors: CheckpointMixer) -> Mamba2:
     check_activation(tensors)
-    (num_heads,), (inner,) = tensors.shape("A_log"), tensors.shape("norm.weight")
+    (num_heads,), inner = tensors.shape("A_log"), tensors.sides("out_proj.weight")[1]
     channels, _, kernel = tensors.shape("conv.weight")  # (inner + 2 groups Z, 1, kernel)
     groups = tensors.size(GROUPS) or 1
     tensors.settle("in_proj_order", ("gate_x_b_c_dt",), "no file says how the parts of in_proj are ordered")
@@ -26,9 +29,33 @@ def read(tensors: CheckpointMixer) -> Mamba2:
         chunk_size=tensors.size(CHUNK) or 256,
         conv_bias="conv.bias" in tensors.shapes,
         bias="in_proj.bias" in tensors.shapes,
+        norm=_norm(tensors, inner),
         eps=tensors.quirks.mixer_eps or tensors.eps,
+        in_scales=_scales(tensors.config),
         **step_limits(tensors.config, tensors.quirks.steps_from_min),
     )
+
+
+def _norm(tensors: CheckpointMixer, inner: int) -> Literal["after_gate", "before_gate", "none"]:
+    if tensors.shapes.get("norm.weight", (inner,)) != (inner,):
+        raise tensors.missing("a gated norm of another width than the state space")
+    if "norm.weight" not in tensors.shapes:
+        if tensors.config.get(HAS_NORM) is False:
+            return "none"
+        raise tensors.missing("a state space without norm, which no key says")
+    if tensors.config.get(HAS_NORM) is False:
+        raise tensors.missing(f"a gated norm that no key names: {HAS_NORM} is false")
+    return "before_gate" if tensors.config.flag(NORM_FIRST, False) else "after_gate"
+
+
+def _scales(config: ConfigKeys) -> tuple[float, float, float, float, float] | None:
+    match config.get(SCALES):
+        case None | [1, 1, 1, 1, 1]:
+            return None
+        case [float() | int(), float() | int(), float() | int(), float() | int(), float() | int()] as scales:
+            gate, channels, b, c, steps = map(float, scales)
+            return gate, channels, b, c, steps
+    raise config.error(SCALES, "is not a list of five factors: of gate, channels, B, C and steps", "fix the file")
 
 
 def step_limits(config: ConfigKeys, from_min: bool = False) -> dict[str, float]:

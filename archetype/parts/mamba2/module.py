@@ -18,17 +18,18 @@ from archetype.weights.linear import Linear
 
 
 class GatedNorm(nn.Module):
-    """norm(y silu(z)), with the features of each group normalized separately (Dao 2024, section 7.1)."""
+    """norm(y silu(z)) or norm(y) silu(z), with the features of each group normalized apart (Dao 2024, section 7.1)."""
 
-    def __init__(self, features: int, groups: int, eps: float) -> None:
+    def __init__(self, features: int, groups: int, eps: float, gate_first: bool) -> None:
         super().__init__()
-        self.groups, self.eps = groups, eps
+        self.groups, self.eps, self.gate_first = groups, eps, gate_first
         self.weight = nn.Parameter(torch.empty(features))
 
     def forward(self, y: Float[Tensor, "B T HP"], z: Float[Tensor, "B T HP"]) -> Float[Tensor, "B T HP"]:
-        gated = (y * nn.functional.silu(z.to(y.dtype))).unflatten(-1, (self.groups, -1))  # (B, T, groups, HP / groups)
-        normed = nn.functional.rms_norm(gated, gated.shape[-1:], None, self.eps).flatten(-2)
-        return self.weight * normed.to(z.dtype)
+        gate = nn.functional.silu(z.to(y.dtype))
+        grouped = (y * gate if self.gate_first else y).unflatten(-1, (self.groups, -1))  # (B, T, groups, HP / groups)
+        normed = nn.functional.rms_norm(grouped, grouped.shape[-1:], None, self.eps).flatten(-2)
+        return self.weight * normed.to(z.dtype) if self.gate_first else (self.weight * normed * gate).to(z.dtype)
 
 
 @module_for(spec.Mamba2)
@@ -49,7 +50,8 @@ class Mamba2(nn.Module):
         self.in_proj = Linear(place.d_model, mixer.inner + mixer.conv_channels + mixer.num_heads, bias=mixer.bias)
         self.conv = CausalConvolution(mixer.conv_channels, mixer.conv_kernel, mixer.conv_bias)
         self.dt_bias, self.A_log, self.D = (nn.Parameter(torch.empty(mixer.num_heads)) for _ in range(3))
-        self.norm = GatedNorm(mixer.inner, mixer.num_groups, mixer.eps)
+        if mixer.has_norm:
+            self.norm = GatedNorm(mixer.inner, mixer.num_groups, mixer.eps, mixer.norm == "after_gate")
         self.out_proj = Linear(mixer.inner, place.d_model, bias=mixer.bias)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
@@ -73,14 +75,24 @@ class Mamba2(nn.Module):
         assert isinstance(state, MatrixState)
         mixer = self.spec
         # gate (B, T, HP), channels of the convolution, steps (B, T, H)
-        z, u, r = self.in_proj(x).split((mixer.inner, mixer.conv_channels, mixer.num_heads), dim=-1)
+        z, u, r = self._scaled(self.in_proj(x)).split((mixer.inner, mixer.conv_channels, mixer.num_heads), dim=-1)
         before = context.before(state)
         conv, memory = before.conv, before.memory
         u, conv = self.conv.convolve(u, context, conv)
         y, memory = self.scan(nn.functional.silu(u), r, context, memory)
         state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
-        out: Tensor = self.out_proj(self.norm(y, z))
+        y = self.norm(y, z) if mixer.has_norm else (y * nn.functional.silu(z.to(y.dtype))).to(z.dtype)
+        out: Tensor = self.out_proj(y)
         return out
+
+    def _scaled(self, projected: Float[Tensor, "B T features"]) -> Float[Tensor, "B T features"]:
+        mixer = self.spec
+        if mixer.in_scales is None:
+            return projected
+        shared = mixer.num_groups * mixer.state_size
+        widths = mixer.inner, mixer.inner, shared, shared, mixer.num_heads
+        parts = (projected.new_full((width,), scale) for width, scale in zip(widths, mixer.in_scales, strict=True))
+        return projected * torch.cat(tuple(parts))
 
     def scan(
         self,

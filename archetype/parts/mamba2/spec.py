@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from archetype.parts.mamba.spec import check_steps
 from archetype.roles.mixer import Mixer
-from archetype.spec.base import Flag, NotNegative, Positive, Size
+from archetype.spec.base import Finite, Flag, NotNegative, Positive, Size
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
@@ -21,7 +21,9 @@ class Mamba2(Mixer):
 
     Each of `num_heads` heads has `head_dim` channels with a state of `state_size` values each, which decay by exp(delta
     A). The heads of a group share B and C. Sequences are processed in chunks of `chunk_size` tokens, which does not
-    change the result. The gated norm, with `eps`, normalizes each group separately.
+    change the result. The gated norm, with `eps`, normalizes each group separately. Falcon-H1 (Zuo 2025) leaves it out,
+    so that the output y SiLU(z) is not normalized, or has it before the gate, and multiplies the parts of `in_proj` by
+    constants.
 
     Attributes:
         num_heads: number of heads, H.
@@ -32,7 +34,9 @@ class Mamba2(Mixer):
         chunk_size: tokens per chunk.
         conv_bias: whether the convolution has a bias.
         bias: whether the input and output projections have a bias.
+        norm: place of the norm: after the gate, before it, or none.
         eps: epsilon of the gated norm, added to the mean square.
+        in_scales: factors on the gate, the channels, B, C and the step sizes (absent: 1).
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
         dt_limit_min: lower limit of all steps.
@@ -50,7 +54,9 @@ class Mamba2(Mixer):
     chunk_size: Size = 256
     conv_bias: Flag = True
     bias: Flag = False
+    norm: Literal["after_gate", "before_gate", "none"] = "after_gate"
     eps: Positive = 1e-5
+    in_scales: tuple[Finite, Finite, Finite, Finite, Finite] | None = None
     dt_min: Positive = 0.001
     dt_max: Positive = 0.1
     dt_limit_min: NotNegative = 0.0
@@ -73,6 +79,10 @@ class Mamba2(Mixer):
     @property
     def limits_steps(self) -> bool:
         return self.dt_limit_min > 0 or self.dt_limit_max is not None
+
+    @property
+    def has_norm(self) -> bool:
+        return self.norm != "none"
 
     @property
     def inner(self) -> int:
