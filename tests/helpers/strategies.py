@@ -864,7 +864,11 @@ def bridged_layers(
     def without_memory(place: Place, mixer: spec.Mixer, cross: bool = False) -> spec.Block:
         # a bridge hands on the states of mixers alone
         block = draw(blocks(place, wild, mixer, cross=cross))
-        return block if block.feedforward.separates_documents else block.replace(feedforward=spec.NoFeedForward())
+        return (
+            block
+            if block.feedforward.separates_documents
+            else block.replace(feedforward=spec.MLP(d_ff=1, activation=spec.ReLU()))
+        )
 
     for _ in range(draw(st.integers(1, 2))):
         source = draw(recurrences(Place(d_model, causal=False)))

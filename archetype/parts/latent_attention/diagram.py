@@ -48,9 +48,12 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     ]
     last = "scores"
     if part.gate is not None:
-        cells.append(Cell("gate", 3, 0, (X,)))
+        column = max((cell.column + cell.span for cell in index.cells), default=3)  # beside the index
+        cells.append(Cell("gate", column, 0, (X,)))
         label = f"× {part.gate.activation}(gate)"
-        cells.append(Cell("gated", 0, row + 1, (last, "gate"), 4, label, slim=True, kind="operation", gives="o.in"))
+        cells.append(
+            Cell("gated", 0, row + 1, (last, "gate"), column + 1, label, slim=True, kind="operation", gives="o.in")
+        )
         last, row = "gated", row + 1
     cells.append(Cell("o", 1, row + 1, (last,)))
     return Inside((*cells, *index.cells), "o", index.groups)
