@@ -326,11 +326,13 @@ def key_selections(draw: DrawFn, wild: bool = False) -> spec.KeySelection:
             position=draw(st.sampled_from([None, rotary] if head_dim > 1 else [None])),
             loss_weight=draw(st.just(0.0) | positive(0.1, 1.0, wild)),
         )  # fmt: skip
+    position = draw(st.sampled_from([None, rotary] if head_dim > 1 else [None]))
     return spec.LightningIndex(
         top_k=draw(counts(1, CONTEXT, wild)),
         num_heads=draw(counts(1, 3, wild)),
         head_dim=head_dim,
-        position=draw(st.sampled_from([None, rotary] if head_dim > 1 else [None])),
+        position=position,
+        rotates="first" if position is None else draw(st.sampled_from(["first", "last"])),
         norm=draw(vector_norms(wild)),
         loss_weight=draw(st.just(0.0) | positive(0.1, 1.0, wild)),
     )

@@ -138,6 +138,7 @@ class FamilyQuirks(MixerQuirks):
         unscaled_logits: the class around the text model does not scale its logits, whatever the file says.
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
         norm_first: the embedding's norm precedes the addition of position embeddings.
+        clamps_experts: gates of routed experts, and of no other network, are clamped at `swiglu_limit`.
         overridden: keys of `per_layer_config` that the class reads.
         weighs_inputs: router weights multiply the inputs of experts.
         expert_bias_on: scores to which the expert selection bias is added.
@@ -170,6 +171,7 @@ class FamilyQuirks(MixerQuirks):
     unscaled_logits: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
+    clamps_experts: bool = False
     overridden: tuple[str, ...] = ()
     weighs_inputs: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
@@ -273,6 +275,9 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
+    "hy_v4": FamilyQuirks(
+        sigmoid=True, clamps_experts=True, head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
+    ),
     "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
     "ctrl": FamilyQuirks(
         activation=ReLU(),

@@ -33,6 +33,7 @@ def inferred_rules(
         rules += [rule(name, f"blocks.{layer.block}.{param}") for param, name in names.items()]
         rules += _mixer_rules(InferredMixer(info, layer, dims), model.layers[layer.block].mixer)
         rules += _feedforward_rules(info, layer, tensors.transposed)
+        rules += [rule(name, f"blocks.{layer.block}.{param}") for param, name in layer.residual.items()]
         last = f"blocks.{layer.block + layer.num_blocks - 1}"
         rules += [rule(name, f"{last}.{param}") for param, name in layer.further.items()]
         if layer.output_scale is not None:
