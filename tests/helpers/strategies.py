@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from archetype import spec
-from archetype.spec.base import MAX_FLOAT
+from archetype.spec.base import MAX_FLOAT, MAX_SIZE
 
 WIDTHS = (4, 6, 8, 9, 12)
 CONTEXT = 16
@@ -466,7 +466,7 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
     common = {"num_heads": heads, "head_dim": size, "conv_kernel": kernel, "chunk_size": chunk}
     eps = draw(positive(1e-6, 1e-2, wild))
     if kind is spec.RGLRU:
-        width = heads * size
+        width = heads * (size if heads * size <= MAX_SIZE else 1)
         return spec.RGLRU(num_heads=heads, width=width, conv_kernel=kernel, chunk_size=chunk, activation=spec.SiLU())
     if kind is spec.LinearAttention:
         gives = draw(st.booleans())

@@ -20,6 +20,7 @@ from archetype.convert.infer.quirks import (
     EMBEDDING_SCALE,
     HEAD_SCALE,
     INITIAL_STD,
+    MISSING_BY_KEY,
     NEUTRAL,
     OF_ATTENTION,
     OF_EXPERTS,
@@ -115,6 +116,9 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
 def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list[dict[str, str]]]:
     outer = tensors.outer
     vocab_size, d_model = info.sides(outer["embedding.token.weight"])[0], tensors.d_model
+    head = outer.get("lm_head.weight")
+    if head is not None and len(info.shapes[head]) == 2 and info.shapes[head][0] < vocab_size:
+        raise info.missing(head, MISSING_BY_KEY["output_vocab_size"])
     dims = ModelDims(d_model, _context(info, tensors), tensors.transposed)
     # whether a norm follows the last layer helps to tell the wirings apart
     final = "final_norm.weight" in outer

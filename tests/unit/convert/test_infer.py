@@ -210,6 +210,17 @@ def test_a_tensor_that_parts_here_explain_does_not_hide_the_missing_part(folder:
     assert refusal(folder).startswith(f"{keys}: needs compressed keys")
 
 
+def test_a_head_that_leaves_out_ids_is_refused(folder: Path) -> None:
+    """Mllama's table has further rows, for images."""
+
+    def shorter(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"][:-8].clone()
+
+    retensored(folder, shorter)
+    expected = "lm_head.weight: needs a head with fewer outputs than the vocabulary has ids, which is not supported"
+    assert refusal(folder).startswith(expected)
+
+
 @pytest.mark.parametrize("name", ["RobertaForMaskedLM", "RobertaModel", "RobertaForSequenceClassification"])
 def test_what_is_no_decoder_is_not_read_as_one(folder: Path, name: str) -> None:
     """The same tensors would make a decoder, in which no token sees a later one."""
