@@ -189,8 +189,8 @@ def _outer(info: CheckpointInfo, names: list[str]) -> Names:
     outer: Names = {}
     for name in names:
         renamed = _rename(info, name)
-        if found := next((read for tail in _tails(renamed) if (read := read_name(STREAMS_EXIT, tail))), None):
-            outer[found[0]] = name
+        if ending := next((read for tail in _tails(renamed) if (read := read_name(STREAMS_EXIT, tail))), None):
+            outer[ending[0]] = name
             continue
         path, _, kind = renamed.rpartition(".")
         match = next((read for tail in _tails(path) if (read := read_name(OUTER, tail))), None)
