@@ -28,6 +28,8 @@ class MixerQuirks:
 
     interleaved: bool = False  # rotary pairs are adjacent features
     index_interleaved: bool = False  # the same in the index of sparse attention
+    index_rotates: Literal["first", "last"] = "first"  # features of the index that rotate
+    index_eps_is_shared: bool = False  # the norm of the index's keys has `eps` of the model's norms
     doubled_query: DoubledQuery | None = None  # layout of queries and gates in one tensor (None: unknown)
     unscaled_scores: bool = False  # scores are not divided by sqrt(head_dim)
     qk_norm: bool = False  # queries and keys have a norm without weights

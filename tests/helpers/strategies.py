@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from archetype import spec
-from archetype.spec.base import MAX_FLOAT
+from archetype.spec.base import MAX_FLOAT, MAX_SIZE
 
 WIDTHS = (4, 6, 8, 9, 12)
 CONTEXT = 16
@@ -326,11 +326,13 @@ def key_selections(draw: DrawFn, wild: bool = False) -> spec.KeySelection:
             position=draw(st.sampled_from([None, rotary] if head_dim > 1 else [None])),
             loss_weight=draw(st.just(0.0) | positive(0.1, 1.0, wild)),
         )  # fmt: skip
+    position = draw(st.sampled_from([None, rotary] if head_dim > 1 else [None]))
     return spec.LightningIndex(
         top_k=draw(counts(1, CONTEXT, wild)),
         num_heads=draw(counts(1, 3, wild)),
         head_dim=head_dim,
-        position=draw(st.sampled_from([None, rotary] if head_dim > 1 else [None])),
+        position=position,
+        rotates="first" if position is None else draw(st.sampled_from(["first", "last"])),
         norm=draw(vector_norms(wild)),
         loss_weight=draw(st.just(0.0) | positive(0.1, 1.0, wild)),
     )
@@ -464,7 +466,7 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
     common = {"num_heads": heads, "head_dim": size, "conv_kernel": kernel, "chunk_size": chunk}
     eps = draw(positive(1e-6, 1e-2, wild))
     if kind is spec.RGLRU:
-        width = heads * size
+        width = heads * (size if heads * size <= MAX_SIZE else 1)
         return spec.RGLRU(num_heads=heads, width=width, conv_kernel=kernel, chunk_size=chunk, activation=spec.SiLU())
     if kind is spec.LinearAttention:
         gives = draw(st.booleans())

@@ -74,8 +74,10 @@ def _scaled(info: CheckpointInfo, network: MLP | GatedMLP) -> FeedForward:
     raise info.config.error(NETWORK_SCALES, "is not a pair of factors, of gate and output", "fix the file")
 
 
-def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False) -> MLP | GatedMLP:
+def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, routed: bool = False) -> MLP | GatedMLP:
     limit, beta = info.config.optional_positive(LIMIT), info.config.optional_positive(BETA)
+    if info.quirks.clamps_experts:
+        return GatedMLP(d_ff=width, activation=info.activation(gated), bias=bias, limit=limit if routed else None)
     if not gated or (limit is None and beta is None):
         kind = GatedMLP if gated else MLP
         return kind(d_ff=width, activation=info.activation(gated), bias=bias)
@@ -107,7 +109,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     return MixtureOfExperts(
         num_experts=num_experts,
         experts_per_token=_experts_per_token(info),
-        expert=_network(info, gated, width),
+        expert=_network(info, gated, width, routed=True),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
         weighs="inputs"
         if info.settle("weighs_inputs", (False, True), "no file says what router weights multiply")

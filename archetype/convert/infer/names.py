@@ -58,7 +58,7 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:gate_proj|w1)", "experts.gate"),
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:up_proj|w3)", "experts.up"),
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:down_proj|w2)", "experts.down"),
-    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.gate_proj", "shared.gate"),
+    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:gate_proj|linear_gate)", "shared.gate"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.up_proj", "shared.up"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear)", "shared.down"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:input_linear|gate_up_proj)", "shared.gate_up"),
@@ -90,6 +90,17 @@ NETWORKS: NameTable = (
 NUMBERS: NameTable = tuple(
     (rf"{NETWORK}act_fn\.{name}", f"activation.{name}")
     for name in ("alpha_p", "alpha_n", "beta", "eps")  # xIELU
+)
+
+# Weights of residual streams, named without `.weight` or `.bias` (Hy4): of a layer's sublayers, and of the last sum.
+STREAMS: NameTable = tuple(
+    (rf"hc_pre\.hc_{content}_layer\.hc_{name}", f"{ours}_residual.weights.{param}")
+    for content, ours in (("attn", "mixer"), ("mlp", "feedforward"))
+    for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
+)
+STREAMS_EXIT: NameTable = tuple(
+    (rf"hc_pre\.hc_head\.hc_head_{name}", f"residual_exit.{param}")
+    for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
 )
 
 # Tensors of a layer that follow its network: per-layer inputs (Gemma 3n), and a factor of the layer's output (Gemma 4).

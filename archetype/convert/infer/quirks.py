@@ -138,6 +138,7 @@ class FamilyQuirks(MixerQuirks):
         unscaled_logits: the class around the text model does not scale its logits, whatever the file says.
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
         norm_first: the embedding's norm precedes the addition of position embeddings.
+        clamps_experts: gates of routed experts, and of no other network, are clamped at `swiglu_limit`.
         overridden: keys of `per_layer_config` that the class reads.
         weighs_inputs: router weights multiply the inputs of experts.
         side_by_side: each layer has attention beside a state space.
@@ -171,6 +172,7 @@ class FamilyQuirks(MixerQuirks):
     unscaled_logits: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
+    clamps_experts: bool = False
     overridden: tuple[str, ...] = ()
     weighs_inputs: bool = False
     side_by_side: bool = False
@@ -328,6 +330,9 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
+    "hy_v4": FamilyQuirks(
+        sigmoid=True, clamps_experts=True, head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
+    ),
     "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
     "ctrl": FamilyQuirks(
         activation=ReLU(),
@@ -364,11 +369,17 @@ QUIRKS: dict[str, FamilyQuirks] = {
 
 # Parts that Archetype does not have, by the tensor names, keys or model types of models that need them.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
+    (r".*\.time_mix\w*(\..*)?", "the recurrence of RWKV"),
+    (r".*\.(recurrent|qkv_conv\w*)(\..*)?", "a recurrent or state-space mixer of another kind"),
+    (r".*\.temporal_block\..*", "the layout of RecurrentGemma's layers"),
+    (r".*\.mamba\.dt_proj_weight", "a Mamba with several heads"),
+    (r".*\.(attn|mlp|k|v)_sconv\..*", "short convolutions of keys, values and outputs"),
+    (r".*\.attn_sink_proj\..*", "attention sinks that each position computes"),
+    (r".*\.compressor\..*", "compressed keys and values"),
     (
-        r".*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
-        "a recurrent or state-space mixer of another kind",
+        r".*\.hyper_connection\w*\.input_mix_\w+\..*|.*_hyper_connection\..*",
+        "residual streams with a weight for each feature",
     ),
-    (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),
     (r".*\.(self_attn\.linear_attn|mlp\.linear_mlp)\.weight", "a single matrix in place of attention or a network"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
     (r".*\.conv_qk_\w+\..*", "queries and keys from convolutions over positions (CCA)"),
@@ -377,23 +388,32 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r"transformer\.lang_embeddings\..*", "embeddings of languages"),
     (r"cpmant\.position_bias\..*", "biases by position and segment, and a learned prompt before each text"),
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
-    (r".*norm\w*\.W_(down|up)\..*", "norms with projections"),
-    (r".*\.layers\.\d+\.lambda_\d", "residuals that are means with learned weights (nGPT)"),
-    (r".*\.(lambda_\w+)", "differential attention"),
-    (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "another form of gate on the attention output"),
+    (r".*norm\w*\.W_(down|up)\..*", "norms with a gate of low rank"),
+    (r".*\.(sqk|s_gate|suv_\w+)", "learned gains inside attention and networks (nGPT)"),
+    (r".*\.self_attn\.lambda_\w+", "differential attention"),
+    (r".*\.self_attn\.gate_bias", "a bias on the gate of the attention output"),
+    (r".*\.[HL]_module\..*", "two stacks that read each other's outputs in cycles"),
+    (r".*_sub_norm\..*", "norms inside attention and networks"),
+    (r".*\.k_rope_only_layernorm\..*", "a norm of the rotated key of latent attention"),
+    (r"reformer\.encoder\..*", "reversible layers with two streams"),
+    (r".*\.rel_attn\..*", "attention with relative positions by projections (Transformer-XL)"),
+    (r"cpmant\..*", "segments of prompts with relative positions of their own"),
     (
         r".*\.indexer\.(?!(wq_b|wk|k_norm|weights_proj|[qk]_proj|q_norm)\.).*",
         "sparse attention by a learned index of another form",
     ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
-    (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),
+    (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),
-    (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters"),
+    (r".*\.input_residual", "learned factors on the residual stream"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
+    (r".*\.attn_sink", "attention sinks of another form"),
+    (r".*\.(hc_\w+|attn_res)(\..*)?", "residual wirings whose tensors have other names"),
+    (r".*\.self_attn\.[qkvo]_proj\.\w+", "two mixers side by side in a layer"),
     (r".*norm\w*\.(weight|bias)", "a norm where no wiring here has one"),
     (r".*\.(A_log|conv1d)(\..*)?", "a recurrent or state-space mixer of another kind"),
     (r".*\.conv\..*", "a convolution of another form"),

@@ -37,6 +37,7 @@ def inferred_rules(
             rules += _mixer_rules(InferredMixer(info, layer, dims, names_of_mixer), mixer, f"{below}.{path}")
         scaled = ".parts.0" if isinstance(block.feedforward, FeedForwardsTogether) else ""
         rules += _feedforward_rules(info, layer, tensors.transposed, f"{below}.feedforward{scaled}")
+        rules += [rule(name, f"{below}.{param}") for param, name in layer.residual.items()]
         last = f"blocks.{layer.block + layer.num_blocks - 1}"
         rules += [rule(name, f"{last}.{param}") for param, name in layer.further.items()]
         if layer.output_scale is not None:

@@ -20,6 +20,7 @@ from archetype.convert.infer.quirks import (
     EMBEDDING_SCALE,
     HEAD_SCALE,
     INITIAL_STD,
+    MISSING_BY_KEY,
     NEUTRAL,
     OF_ATTENTION,
     OF_EXPERTS,
@@ -44,16 +45,19 @@ from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHea
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Learned, NoPosition
+from archetype.parts.streams.spec import Streams
 from archetype.parts.together.spec import MixersTogether
 from archetype.roles.checkpoint import MixerReader
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import EmbeddingPosition
+from archetype.roles.residual import Residual, ResidualSum
 from archetype.spec.base import MAX_LENGTH
 from archetype.spec.errors import explain
 from archetype.spec.registry import provided
 
 USUAL_CONTEXT = 2048
+STREAMS = ("hc_mult", "hc_magnitude", "hc_eps")  # of residual streams: number, largest write weight, epsilon
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by sqrt(d_model)
 
@@ -116,6 +120,9 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
 def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list[dict[str, str]]]:
     outer = tensors.outer
     vocab_size, d_model = info.sides(outer["embedding.token.weight"])[0], tensors.d_model
+    head = outer.get("lm_head.weight")
+    if head is not None and len(info.shapes[head]) == 2 and info.shapes[head][0] < vocab_size:
+        raise info.missing(head, MISSING_BY_KEY["output_vocab_size"])
     dims = ModelDims(d_model, _context(info, tensors), tensors.transposed)
     # whether a norm follows the last layer helps to tell the wirings apart
     final = "final_norm.weight" in outer
@@ -145,6 +152,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         d_model=d_model,
         embedding=_embedding(info, tensors, dims),
         layers=blocks,
+        residual=_residual(info, tensors),
         final_norm=_norm(info, tensors, "final_norm", assumed=weightless),
         head=_head(info, tensors, d_model),
         initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
@@ -170,6 +178,29 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
         parts=(attention, mixer),
         scales=None if outputs == (1, 1) else outputs,
         input_scales=None if inputs == (1, 1) else inputs,
+    )
+
+
+def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
+    if "residual_exit.weight" not in tensors.outer:
+        if tensors.layers[0].residual:
+            raise info.missing(tensors.layers[0].prefix, "residual streams that end in another form of sum")
+        return ResidualSum()
+    num_streams, config = info.sides(tensors.outer["residual_exit.weight"])[0], info.config
+    config.expect(STREAMS[0], num_streams, "the weights of the streams have this number of rows")
+    # rows of the read weights and of the write weights; the streams are not mixed
+    for layer in tensors.layers:
+        for name in (name for param, name in layer.residual.items() if param.endswith("weights.weight")):
+            if info.sides(name)[0] != 2 * num_streams:
+                raise info.missing(name, "residual streams that are mixed")
+    eps = config.positive(STREAMS[2])
+    return Streams(
+        num_streams=num_streams,
+        sinkhorn_steps=0,
+        write_scale=config.positive(STREAMS[1]),
+        eps=eps,
+        write_eps=eps,
+        norm_eps=info.norm(bias=False).eps,
     )
 
 

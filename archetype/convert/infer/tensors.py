@@ -15,6 +15,8 @@ from archetype.convert.infer.names import (
     OUTER,
     OUTPUT_SCALE,
     SPARSE,
+    STREAMS,
+    STREAMS_EXIT,
     TEXT_PARTS,
     is_of_shared_keys,
     prediction_tensors,
@@ -46,6 +48,7 @@ class Layer:
         norms: names below the layer -> full names, both in the file.
         experts: tensors of single experts as (Archetype's name, index of the expert, name in the file).
         beside: Archetype's names of attention beside the mixer -> names in the file; empty without one.
+        residual: Archetype's names below the block of the weights of residual streams -> names in the file.
         further: Archetype's names below the block that follows the layer's own -> names in the file; empty without one.
         output_scale: name of the factor on the layer's output.
     """
@@ -59,6 +62,7 @@ class Layer:
     norms: Names = field(default_factory=dict)
     experts: list[tuple[str, int, str]] = field(default_factory=list)
     beside: Names = field(default_factory=dict)
+    residual: Names = field(default_factory=dict)
     further: Names = field(default_factory=dict)
     output_scale: str | None = None
     d_model: int = 0
@@ -199,7 +203,11 @@ def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[
 def _outer(info: CheckpointInfo, names: list[str]) -> Names:
     outer: Names = {}
     for name in names:
-        path, _, kind = _rename(info, name).rpartition(".")
+        renamed = _rename(info, name)
+        if ending := next((read for tail in _tails(renamed) if (read := read_name(STREAMS_EXIT, tail))), None):
+            outer[ending[0]] = name
+            continue
+        path, _, kind = renamed.rpartition(".")
         match = next((read for tail in _tails(path) if (read := read_name(OUTER, tail))), None)
         if kind not in ("weight", "bias") or match is None:
             raise info.no_place(name)
@@ -222,6 +230,9 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, attention: MixerReader, in
     path, _, kind = inner.rpartition(".")
     if inner == OUTPUT_SCALE and info.shapes[name] == (1,):
         layer.output_scale = name
+        return
+    if match := read_name(STREAMS, inner):
+        _add_once(info, layer.residual, match[0], name)
         return
     if match := read_name(FURTHER, path):
         _add_once(info, layer.further, f"{match[0]}.{kind}", name)

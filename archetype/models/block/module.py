@@ -195,7 +195,7 @@ class InterpolatedBlock(Block):
             h = normalize_stream(self.norm(content), x, context)  # (B, T, D); the stream stays in float32
             y = self.content(content)(cast_for_products(h), context, self.own_state(content, context, state))
             y = normalize_stream(getattr(self, f"{content}_post_norm"), y.to(h.dtype), context)
-            rate = self.get_parameter(f"{content}_rate").abs() * self.rate_scale
+            rate = getattr(self, f"{content}_rate").abs() * self.rate_scale
             x = h + rate.to(h.dtype) * self.branch(y - h)
         return x
 

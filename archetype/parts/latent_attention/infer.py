@@ -5,6 +5,7 @@ from archetype.parts.attention.infer import NAMES as ATTENTION_NAMES
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery, Query
 from archetype.parts.lightning_index.spec import LightningIndex
+from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.frequencies import yarn_score_scale
 from archetype.parts.position.spec import NoPosition, Rotary
 from archetype.roles.checkpoint import CheckpointMixer, MixerReader, NameTable
@@ -22,8 +23,10 @@ NAMES: NameTable = (
     (rf"{PREFIX}indexer\.wk", "index.k"),
     (rf"{PREFIX}indexer\.k_norm", "index.k_norm"),
     (rf"{PREFIX}indexer\.weights_proj", "index.weights"),
+    (rf"{PREFIX}linear_gate", "gate"),
     *ATTENTION_NAMES,
 )
+SINKS: NameTable = ((rf"{PREFIX}(?:sinks|learnable_sink_param)", "sinks"),)
 TOP_K = ("index_topk",)
 SHARES = {"full": False, "F": False, "shared": True, "S": True}  # whether a layer shares an earlier layer's index
 INDEXED = ("indexed_attention", "deepseek_sparse_attention")  # kinds of layers with an index, in `layer_types`
@@ -111,6 +114,8 @@ def _index(tensors: CheckpointMixer, position: MixerPosition, rope_dim: int) -> 
         num_heads=num_heads,
         head_dim=head_dim,
         position=position.replace(dim=None if rope_dim == head_dim else rope_dim, interleaved=interleaved),
+        rotates="first" if rope_dim == head_dim else tensors.quirks.index_rotates,
+        norm=LayerNorm(eps=tensors.eps if tensors.quirks.index_eps_is_shared else 1e-6),
         from_layer=-distance if distance else None,
     )
 
@@ -140,4 +145,4 @@ def _shares(tensors: CheckpointMixer, layer: int) -> bool:
 
 
 SIGN = rf"{PREFIX}kv_a_proj_with_mqa\.weight"
-provides("infer", LatentAttention)(MixerReader(NAMES, read, sign=(SIGN, 2), stands_alone=False))
+provides("infer", LatentAttention)(MixerReader(NAMES, read, sign=(SIGN, 2), parameters=SINKS, stands_alone=False))

@@ -98,4 +98,9 @@ class LightningIndex(KeepsKeys, KeySelector):
         return scores
 
     def _rotated(self, x: Float[Tensor, "B H T P"], context: ForwardContext) -> Float[Tensor, "B H T P"]:
-        return x if self.rotary is None else self.rotary(x, context.positions, context)
+        if self.rotary is None:
+            return x
+        # products of queries and keys do not depend on the order of features
+        x = x.roll(self.spec.sizes.rotary_dim, -1) if self.spec.rotates == "last" else x
+        rotated: Tensor = self.rotary(x, context.positions, context)
+        return rotated

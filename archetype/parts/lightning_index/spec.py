@@ -37,6 +37,7 @@ class LightningIndex(KeySelection):
         num_heads: number of query heads, H.
         head_dim: width of each head, P.
         position: rotary embedding of queries and keys (absent: none).
+        rotates: whether `position.dim` counts the first features of a head or the last (Hy4).
         norm: norm of the keys.
         loss_weight: weight of the index's loss (0: the index is not trained).
         from_layer: earlier layer whose selection is used: its index, or a negative offset from this layer (absent: its
@@ -54,12 +55,15 @@ class LightningIndex(KeySelection):
     num_heads: Heads
     head_dim: HeadWidth
     position: Rotary | None = None
+    rotates: Literal["first", "last"] = "first"
     norm: VectorNorm = LayerNorm(eps=1e-6)
     loss_weight: NotNegative = 1.0
     from_layer: LayerIndex | None = None
 
     @model_validator(mode="after")
     def _rotation_fits(self) -> "LightningIndex":
+        if self.rotates == "last" and (self.position is None or self.position.dim is None):
+            invalid("rotates", "no position.dim counts features", "set position.dim, or use rotates: first")
         if self.position is None:
             return self
         if self.position.dim is None and self.head_dim % 2:

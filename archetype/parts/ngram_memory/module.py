@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int
@@ -29,6 +30,8 @@ class NgramState(ConvolutionState):
 class NgramMemory(nn.Module):
     """Values of the n-grams that end at each position, gated by the stream, and their convolution."""
 
+    probes: ClassVar = {"gate": "B T 1", "value": "B T D"}
+
     def __init__(self, memory: spec.NgramMemory, place: Place) -> None:
         super().__init__()
         self.spec, self.multipliers = memory, memory.multipliers(place.vocab_size)
@@ -52,7 +55,8 @@ class NgramMemory(nn.Module):
         key, query = self.key_norm(self.key(rows), context), self.query_norm(x, context)
         gate = (key.to(exact) * query.to(exact)).sum(-1, keepdim=True) / math.sqrt(x.shape[2])  # (B, T, 1)
         gate = gate.abs().clamp(min=SMALLEST).sqrt() * gate.sign()
-        value = gate.sigmoid().to(x.dtype) * self.value(rows)  # (B, T, D)
+        gate = context.probe(self, "gate", gate.sigmoid().to(x.dtype))
+        value = context.probe(self, "value", gate * self.value(rows))  # (B, T, D)
         y, conv = self.conv.convolve(self.conv_norm(value, context), context, before.conv)
         cache.conv, cache.tokens = conv.to(cache.conv.dtype), newest
         result: Tensor = value + nn.functional.silu(y)

@@ -176,15 +176,49 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
     [
         ("model.layers.0.self_attn.A_log", "a recurrent or state-space mixer of another kind"),
         ("model.layers.0.attn.attn_sink", "attention sinks of another form"),
-        ("model.layers.0.self_attn.gate_bias", "another form of gate on the attention output"),
+        ("model.layers.0.self_attn.gate_bias", "a bias on the gate of the attention output"),
         ("model.layers.0.self_attn.lambda_q1", "differential attention"),
+        ("model.layers.0.self_attn.sqk", "learned gains inside attention and networks (nGPT)"),
+        ("model.layers.0.input_layernorm.W_down.weight", "norms with a gate of low rank"),
+        ("model.layers.0.attn.compressor.ape", "compressed keys and values"),
+        ("model.layers.0.attn_hyper_connection.hc_norm.weight", "residual streams with a weight for each feature"),
+        ("model.layers.0.hc_attn_base", "residual wirings whose tensors have other names"),
+        ("model.layers.0.attn_sconv.conv1d.weight", "short convolutions of keys, values and outputs"),
+        ("model.layers.0.temporal_block.rg_lru.recurrent_param", "the layout of RecurrentGemma's layers"),
+        ("model.layers.0.input_residual", "learned factors on the residual stream"),
+        ("model.H_module.z_init", "two stacks that read each other's outputs in cycles"),
         ("model.layers.0.mlp.act_fn.gamma", "an activation with parameters"),
-        ("model.layers.0.mlp.ffn_sub_norm.weight", "a norm where no wiring here has one"),
+        ("model.layers.0.mlp.ffn_sub_norm.weight", "norms inside attention and networks"),
     ],
 )
 def test_what_is_refused_names_the_part_that_is_missing(folder: Path, tensor: str, part: str) -> None:
     retensored(folder, lambda tensors: tensors.update({tensor: torch.ones(64)}))
     assert refusal(folder) == f"{tensor}: needs {part}, which is not supported; mystery models cannot be read"
+
+
+def test_a_tensor_that_parts_here_explain_does_not_hide_the_missing_part(folder: Path) -> None:
+    """Sinks are here, and learned rates of a residual too: other tensors of the file say what is missing."""
+    gains, keys = "model.layers.0.self_attn.sqk", "model.layers.1.attn.compressor.ape"
+    retensored(
+        folder, lambda tensors: tensors.update({gains: torch.ones(64), "model.layers.0.lambda_1": torch.ones(64)})
+    )
+    assert refusal(folder).startswith(f"{gains}: needs learned gains")
+    retensored(folder, lambda tensors: (tensors.pop(gains), tensors.pop("model.layers.0.lambda_1")))
+    retensored(
+        folder, lambda tensors: tensors.update({keys: torch.ones(4, 4), "model.layers.0.attn.attn_sink": torch.ones(4)})
+    )
+    assert refusal(folder).startswith(f"{keys}: needs compressed keys")
+
+
+def test_a_head_that_leaves_out_ids_is_refused(folder: Path) -> None:
+    """Mllama's table has further rows, for images."""
+
+    def shorter(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"][:-8].clone()
+
+    retensored(folder, shorter)
+    expected = "lm_head.weight: needs a head with fewer outputs than the vocabulary has ids, which is not supported"
+    assert refusal(folder).startswith(expected)
 
 
 @pytest.mark.parametrize("name", ["RobertaForMaskedLM", "RobertaModel", "RobertaForSequenceClassification"])

@@ -115,9 +115,8 @@ def streams_are_sums(trace: Trace) -> None:
         parts = [added_by(trace, name) for name in names]
         for name, part in zip(names, parts, strict=True):
             block = module_at(trace.model, name)
-            assert (part is not None) == (
-                type(block).__name__ not in ("PostNormBlock", "PlainBlock", "InterpolatedBlock")
-            ), name
+            is_sum = type(block).__name__ not in ("PostNormBlock", "PlainBlock", "InterpolatedBlock")
+            assert (part is not None) == (is_sum and block.adds_up), name
         if all(part is not None for part in parts):
             total = trace[f"{names[0]}.in"]
             for index, (name, part) in enumerate(zip(names, parts, strict=True)):
