@@ -3,6 +3,7 @@
 Spellings are tried in order, the most common first.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -98,13 +99,13 @@ NEUTRAL = (
     r"(topk_method|scoring_func|enable_moe_fp32_combine|use_sliding_window|num_nextn_predict_layers)",
     r".*_token_(id|index)",
     # sizes of mixers, which their tensors show
-    r"(linear_attn_config|full_attn_layers|kda_layers|short_conv_kernel_size)",
+    r"(linear_attn_config|full_attn_layers|kda_layers|short_conv_kernel_size|lru_width|conv1d_width)",
     r"(linear_(conv|key|value|num_value|num_heads|head_dim|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|interleave_moe_layer_step)",
     r"(global_head_dim|num_kv_shared_layers|hidden_size_per_layer_input|use_double_wide_mlp|enable_moe_block)",
-    r"(layers_block_type|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out
+    r"(layers_block_type|block_types|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out
 )
 # Keys of parts that some models lack.
 OF_ATTENTION = r".*(head|rope|attention|window|layer_types).*"
@@ -199,6 +200,16 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
 
 
+def recurrent_gemma(keys: Config) -> dict[str, Any]:
+    """Return RecurrentGemma's keys under the usual names, and sqrt(d_model) as its class rounds it, to bfloat16."""
+    fraction, exponent = math.frexp(keys.size("hidden_size") ** 0.5)
+    return {
+        "sliding_window": keys.size("attention_window_size"),
+        "final_logit_softcapping": keys.positive("logits_soft_cap"),
+        "embedding_multiplier": math.ldexp(round(fraction * 2**8), exponent - 8),
+    }
+
+
 NEIGHBOURS = FamilyQuirks(interleaved=True)
 ROBERTA = FamilyQuirks(positions_after_padding=True)
 GEMMA4 = FamilyQuirks(
@@ -287,6 +298,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "llama4_text": FamilyQuirks(
         sigmoid=True, weighs_inputs=True, interleaved=True, qk_norm=True, qk_norm_after_rope=True
     ),
+    "recurrent_gemma": FamilyQuirks(norm=RMSNorm(unit_offset=True), derive=recurrent_gemma),
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
     "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, steps_from_min=True),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
@@ -310,7 +322,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
 # Parts that Archetype does not have, by the tensor names, keys or model types of models that need them.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (
-        r".*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
+        r".*\.(attn_sconv|time_mix\w*|recurrent|diagonal_decay|qkv_conv\w*)(\..*)?",
         "a recurrent or state-space mixer of another kind",
     ),
     (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),

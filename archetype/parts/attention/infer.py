@@ -45,7 +45,7 @@ HEAD_BY_HEAD = "query_key_value"  # the name of fused tensors that usually inter
 GATE_ACTIVATION = "no file says which activation attention's gate has"
 
 PREFIX = (
-    r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention)\."
+    r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention|temporal_block)\."
     r"(?:self\.|attention\.)?"
 )
 NAMES: NameTable = (
