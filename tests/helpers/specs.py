@@ -125,6 +125,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "gate": attending(gate={}, position={"kind": "rotary"}),
     "gate by head": attending(gate={"per": "head", "activation": "softplus"}, softcap=5.0),
+    "norm of heads": attending(gate={}, heads_norm={"kind": "rms"}),
     "qk norm after rope": attending(qk_norm={"kind": "rms"}, qk_norm_after_rope=True, position={"kind": "rotary"}),
     "qk norm": attending(qk_norm={"kind": "layer"}),
     "window": attending(pattern={"kind": "window", "size": 5}),
@@ -232,6 +233,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=GATED | {"activation": {"kind": "swish", "beta": 1.7}, "limit": 0.5, "unit_offset": True})
     ),
     "mlp": decoder(block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "bias": True})),
+    "norms of hidden features": decoder(
+        block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "hidden_norm": {"kind": "layer"}}),
+        block(feedforward=GATED | {"hidden_norm": {"kind": "rms"}}, mixer=ATTENTION | {"heads_norm": {"kind": "rms"}}),
+    ),
     "trained activations": decoder(
         block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "xielu"}),
         block(feedforward=GATED | {"activation": "poly_norm"}),

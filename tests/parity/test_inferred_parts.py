@@ -1,15 +1,18 @@
 """Types with a part of their own that are read by their files alone, against transformers, every tensor random."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import archetype
 from archetype import spec
 from archetype.convert.infer import read_unknown
-from archetype.errors import CheckpointError
-from tests.helpers.published import swap
-from tests.parity.test_inferred_families import SIZES, check
+from archetype.errors import ArchetypeError, CheckpointError
+from tests.helpers.published import WRONG, swap
+from tests.helpers.weights import distance
+from tests.parity.test_inferred_families import SIZES, TOKENS, check
 
 # The keys as published; the window is shorter than the text, and sqrt(32) is 5.6569, in bfloat16 5.65625.
 RECURRENT_GEMMA: dict[str, Any] = {key: value for key, value in SIZES.items() if key != "max_position_embeddings"} | {
@@ -44,3 +47,27 @@ def test_gates_of_another_size_than_the_recurrence_are_refused() -> None:
     }  # fmt: skip
     with pytest.raises(CheckpointError, match="a recurrence of 32 features with gates of 4 heads of 8"):
         read_unknown(RECURRENT_GEMMA, shapes)
+
+
+BITNET: dict[str, Any] = SIZES | {
+    "architectures": ["BitNetForCausalLM"], "model_type": "bitnet", "hidden_act": "relu2", "initializer_range": 0.02,
+    "num_hidden_layers": 2, "rms_norm_eps": 1e-3, "rope_theta": 500000.0, "tie_word_embeddings": True,
+    "torch_dtype": "float32", "use_cache": True,
+}  # fmt: skip
+
+
+def test_bitnet(tmp_path: Path) -> None:
+    """Norms before both output projections, in the place of each other's layer in the control."""
+    norms = swap("blocks.0.mixer.heads_norm.weight", "blocks.1.mixer.heads_norm.weight")
+    lm = check(BITNET, norms, tmp_path)
+    for block in lm.spec.layers:
+        assert block.mixer.heads_norm == block.feedforward.hidden_norm == spec.RMSNorm(eps=1e-3)
+        assert block.feedforward.activation == spec.ReLU2()
+    whole = lm.model(TOKENS).logits
+    swap("blocks.0.feedforward.hidden_norm.weight", "blocks.1.feedforward.hidden_norm.weight")(lm.model)
+    assert distance(lm.model(TOKENS).logits, whole) > WRONG
+    # weights of the published kind are rounded in every pass
+    values = BITNET | {"quantization_config": {"quant_method": "bitnet", "quantization_mode": "online"}}
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ArchetypeError, match="quantization_config"):
+        archetype.load(tmp_path / "theirs")

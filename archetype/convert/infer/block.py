@@ -55,7 +55,10 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
         gate_up_order(info)
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     width = info.sides(names["down.weight"])[0 if transposed else 1]
-    return _network(info, gated, width, bias="down.bias" in names)
+    network = _network(info, gated, width, bias="down.bias" in names)
+    if "hidden_norm.weight" not in names:
+        return network
+    return network.replace(hidden_norm=info.norm(bias="hidden_norm.bias" in names))
 
 
 def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False) -> MLP | GatedMLP:

@@ -81,6 +81,7 @@ NETWORKS: NameTable = (
     (rf"{NETWORK}(?:gate_proj|w1|wi_0|c_fc_0|linear_gate|gate_linear)", "gate"),
     (rf"{NETWORK}(?:up_proj|w3|wi_1|c_fc(?:_1)?|fc1|fc_in|dense_h_to_4h|lin1|linear_in|intermediate\.dense|0)", "up"),
     (rf"{NETWORK}(?:down_proj|w2|c_proj|fc2|fc_out|dense_4h_to_h|lin2|linear_out|output\.dense|2)", "down"),
+    (rf"{NETWORK}ffn_sub_norm", "hidden_norm"),
     (r"intermediate\.dense", "up"),
     (r"output\.dense", "down"),
 )

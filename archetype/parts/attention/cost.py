@@ -53,6 +53,7 @@ class AttentionCost(MixerCost):
         if part.value_embedding is not None and (value_gate := part.value_embedding.gate) is not None:
             read = d if value_gate.features in (None, d.value) else constant(value_gate.features or 0)
             self.projections["value_gate"] = Linear(read, symbol("K", kv_heads))
+        self.heads_norm = NormCost.of(part.heads_norm, self.o_features)
         self.complexity = COMPLEXITIES[Full] if part.score == "additive" else self.pattern.complexity
 
     @property
@@ -64,6 +65,7 @@ class AttentionCost(MixerCost):
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
         counts["value_norm"] = self._value_norm().parameters()
+        counts["heads_norm"] = self.heads_norm.parameters()
         if score_parameters := self.position.mixer_parameters(self.sizes):
             counts["score_bias"] = score_parameters
         if self.part.score == "additive":
@@ -121,6 +123,7 @@ class AttentionCost(MixerCost):
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
         saved += self._value_norm().saved_activations(work.tokens * kv_heads)
+        saved += self.heads_norm.saved_activations(work.tokens)
         if self.part.clip_qkv is not None:
             keys = (self.kv_features + self.v_features).value if self.has_keys else 0
             saved += work.tokens * (self.q_features.value + keys) * work.itemsize
@@ -224,4 +227,5 @@ class CrossAttentionCost(AttentionCost):
         # in float32 the source itself is saved once for all layers
         d = self.d.value
         cast = work.input_bytes(d, tokens=work.rows * work.source) if work.compute_dtype == "bfloat16" else 0
-        return work.input_bytes(d) + cast + self._dense_attention(work, work.source)
+        normed = self.heads_norm.saved_activations(work.tokens)
+        return work.input_bytes(d) + cast + normed + self._dense_attention(work, work.source)

@@ -86,6 +86,9 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         label = f"× {part.gate.activation}(gate)"
         cells.append(Cell("gated", 0, row, (last, "gate"), width, label, slim=True, kind="operation", gives="o.in"))
         last, row = "gated", row + 1
+    if not part.heads_norm.is_absent:
+        cells.append(Cell("heads_norm", 1, row, (last,), kind="norm", slim=True, label="norm of heads"))
+        last, row = "heads_norm", row + 1
     cells.append(Cell("o", 1, row, (last,)))
     return Inside((*cells, *index.cells), "o", index.groups)
 

@@ -61,6 +61,7 @@ NAMES: NameTable = (
     (rf"{PREFIX}(?:qkv_proj|query_key_value|c_attn|Wqkv|qkv|W_pack|in_proj)", "qkv"),
     (rf"{PREFIX}(?:o_proj|out_proj|dense|c_proj|wo|out_lin|out|o|output\.dense|linear_out)", "o"),
     (rf"{PREFIX}(?:gate_proj|g_proj)", "gate"),
+    (rf"{PREFIX}attn_sub_norm", "heads_norm"),
 )
 
 
@@ -97,6 +98,9 @@ def read(tensors: CheckpointMixer) -> Attention:
         value_scale=config.optional_positive("attention_value_scale", 1.0) or 1.0,
         sinks="sinks" in tensors.shapes,
         gate=_gate(tensors, heads),
+        heads_norm=tensors.norm("heads_norm.bias" in tensors.shapes)
+        if "heads_norm.weight" in tensors.shapes
+        else NoNorm(),
         query_scale=query_scale(tensors, rotates),
         position=position,
         pattern=tensors.pattern(),

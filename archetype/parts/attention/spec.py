@@ -136,8 +136,9 @@ class Attention(Mixer):
     softmax whose weight goes to no value (gpt-oss). `query_scale` scales queries with their position. Values may have
     another width than keys (`v_head_dim`) and a constant factor (`value_scale`, MiMo-V2), a norm over each head
     (`value_norm`), and no projection of their own (`keys_as_values`: the projected keys before norm and rotation, Gemma
-    4). `dropout` applies to the attention weights. With `keys_from` a layer computes only queries and reads the keys
-    and values of an earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
+    4). `heads_norm` normalizes all heads' outputs together, before the output projection (BitNet b1.58). `dropout`
+    applies to the attention weights. With `keys_from` a layer computes only queries and reads the keys and values of an
+    earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
 
     Attributes:
         num_heads: query heads, H.
@@ -157,6 +158,7 @@ class Attention(Mixer):
         value_scale: factor of the values.
         sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
         gate: gate on the output before the output projection (absent: none).
+        heads_norm: norm of all heads' outputs together, after the gate and before the output projection.
         query_scale: scaling of queries with their position (absent: none).
         value_embedding: table by token id whose rows are added to the values (absent: none).
         position: position encoding within attention.
@@ -186,6 +188,7 @@ class Attention(Mixer):
     value_scale: Positive = 1.0
     sinks: Flag = False
     gate: OutputGate | None = None
+    heads_norm: VectorNorm = NoNorm()
     query_scale: QueryScale | None = None
     value_embedding: ValueEmbedding | None = None
     position: AnyMixerPosition = NoPosition()
