@@ -125,6 +125,13 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "gate": attending(gate={}, position={"kind": "rotary"}),
     "gate by head": attending(gate={"per": "head", "activation": "softplus"}, softcap=5.0),
+    "differential": attending(differential={}, position={"kind": "rotary"}),
+    "differential, window": attending(
+        differential={"norm": {"kind": "layer"}},
+        gate={"per": "head"},
+        sinks=True,
+        pattern={"kind": "window", "size": 5},
+    ),
     "norm of heads": attending(gate={}, heads_norm={"kind": "rms"}),
     "qk norm after rope": attending(qk_norm={"kind": "rms"}, qk_norm_after_rope=True, position={"kind": "rotary"}),
     "qk norm": attending(qk_norm={"kind": "layer"}),

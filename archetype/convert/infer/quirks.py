@@ -75,16 +75,16 @@ ROTARY_FRACTION = ("rotary_pct", "partial_rotary_factor")
 # Layouts that neither keys nor tensors determine, as named in `--set`.
 LAYOUTS = frozenset({
     "delta_order", "doubled_query", "expert_bias_on", "experts_layout", "fused_order", "gate_activation",
-    "gate_up_order", "in_proj_order", "index_interleaved", "interleaved", "latent_order", "logits_times_scaling",
-    "matrix_layout", "norm_first", "norm_kind", "norms_first", "parallel", "positions", "positions_after_padding",
-    "qk_norm_after_rope", "renormalize", "reversed", "scaled_embedding", "sigmoid", "unit_offset", "unscaled_scores",
-    "w1_is_gate", "weighs_inputs",
+    "gate_up_order", "head_pairs", "in_proj_order", "index_interleaved", "interleaved", "latent_order",
+    "logits_times_scaling", "matrix_layout", "norm_first", "norm_kind", "norms_first", "parallel", "positions",
+    "positions_after_padding", "qk_norm_after_rope", "renormalize", "reversed", "scaled_embedding", "sigmoid",
+    "unit_offset", "unscaled_scores", "w1_is_gate", "weighs_inputs",
 })  # fmt: skip
 
 # Keys that do not change what a trained model computes on text, or that tensors show.
 NEUTRAL = (
     r".*(dropout|pdrop|_drop|layerdrop|jitter).*",
-    r".*(initializer|_init|init_|initialization).*",
+    r".*(initializer|_init|init_|initialization|lambda_std_dev).*",
     r".*(_bias|^bias|^use_bias|_biases)",
     r".*(aux_loss|router_logits|loss_type|loss_coef|z_loss).*",
     r".*(tie_|summary_|pretraining_tp|attention_type|layer_norm_before|normalize_before).*",
@@ -335,7 +335,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
     (r".*norm\w*\.W_(down|up)\..*", "norms with projections"),
     (r".*\.layers\.\d+\.lambda_\d", "residuals that are means with learned weights (nGPT)"),
-    (r".*\.(lambda_\w+)", "differential attention"),
     (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "another form of gate on the attention output"),
     (
         r".*\.indexer\.(?!(wq_b|wk|k_norm|weights_proj|[qk]_proj|q_norm)\.).*",

@@ -177,9 +177,8 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
         ("model.layers.0.self_attn.A_log", "a recurrent or state-space mixer of another kind"),
         ("model.layers.0.attn.attn_sink", "attention sinks of another form"),
         ("model.layers.0.self_attn.gate_bias", "another form of gate on the attention output"),
-        ("model.layers.0.self_attn.lambda_q1", "differential attention"),
         ("model.layers.0.mlp.act_fn.gamma", "an activation with parameters"),
-        ("model.layers.0.mlp.ffn_sub_norm.weight", "a norm where no wiring here has one"),
+        ("model.layers.0.mlp.inner_norm.weight", "a norm where no wiring here has one"),
     ],
 )
 def test_what_is_refused_names_the_part_that_is_missing(folder: Path, tensor: str, part: str) -> None:
