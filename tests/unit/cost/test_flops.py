@@ -52,17 +52,23 @@ def flops_of(run: Callable[[], object]) -> int:
 
 
 def padding(model: spec.ModelSpec, rows: int, queries: int, keys: int) -> int:
-    """Products with the zeros that make a latent attention's keys and values equally wide, which are not counted.
+    """Products with the zeros that make keys and values equally wide, which are not counted.
 
-    Where latents are looked at themselves there are none.
+    Differential attention has the values of two heads. Where weights are computed in the open, as with sinks, or
+    latents are looked at themselves, there are none.
     """
-    mixers = (mixer for stack in model.stacks for block in stack.layers for mixer in block.mixer.each())
-    latents = [mixer for mixer in mixers if mixer.kind == "latent"]
-    return sum(
-        2 * rows * queries * keys * part.num_heads * abs(part.head_dim - part.v_head_dim)
-        for part in latents
-        if not part.absorbs(queries, keys)
-    )
+    added = 0
+    for stack in model.stacks:
+        for mixer in (mixer for block in stack.layers for mixer in block.mixer.each()):
+            widths = 0, 0
+            if isinstance(mixer, spec.LatentAttention) and not (mixer.sinks or mixer.absorbs(queries, keys)):
+                widths = mixer.head_dim, mixer.v_head_dim
+            is_kernel = isinstance(mixer, spec.Attention) and isinstance(mixer.pattern, spec.Full | spec.Window)
+            if is_kernel and mixer.score == "dot" and not mixer.sinks and mixer.softcap is None:
+                value_width = mixer.value_width(stack.d_model) * (1 if mixer.differential is None else 2)
+                widths = mixer.sizes(stack.d_model).head_dim, value_width
+            added += 2 * rows * queries * keys * mixer.num_heads * abs(widths[0] - widths[1]) if any(widths) else 0
+    return added
 
 
 def of_one_feature(model: spec.Decoder) -> bool:
