@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from archetype.errors import CheckpointError
+from archetype.roles.activation import Activation
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.pattern import Pattern
@@ -118,6 +119,9 @@ class CheckpointMixer(ABC):
 
     @abstractmethod
     def norm(self, bias: bool, weight: bool = True) -> Norm: ...  # like the model's other norms
+
+    @abstractmethod
+    def activation(self) -> Activation: ...  # like the model's gated networks
 
     @property
     @abstractmethod

@@ -125,6 +125,14 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "gate": attending(gate={}, position={"kind": "rotary"}),
     "gate by head": attending(gate={"per": "head", "activation": "softplus"}, softcap=5.0),
+    "differential": attending(differential={}, position={"kind": "rotary"}),
+    "differential, window": attending(
+        differential={"norm": {"kind": "layer"}},
+        gate={"per": "head"},
+        sinks=True,
+        pattern={"kind": "window", "size": 5},
+    ),
+    "norm of heads": attending(gate={}, heads_norm={"kind": "rms"}),
     "qk norm after rope": attending(qk_norm={"kind": "rms"}, qk_norm_after_rope=True, position={"kind": "rotary"}),
     "qk norm": attending(qk_norm={"kind": "layer"}),
     "window": attending(pattern={"kind": "window", "size": 5}),
@@ -236,6 +244,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=GATED | {"activation": {"kind": "swish", "beta": 1.7}, "limit": 0.5, "unit_offset": True})
     ),
     "mlp": decoder(block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "bias": True})),
+    "norms of hidden features": decoder(
+        block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "hidden_norm": {"kind": "layer"}}),
+        block(feedforward=GATED | {"hidden_norm": {"kind": "rms"}}, mixer=ATTENTION | {"heads_norm": {"kind": "rms"}}),
+    ),
     "trained activations": decoder(
         block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "xielu"}),
         block(feedforward=GATED | {"activation": "poly_norm"}),

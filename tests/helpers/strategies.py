@@ -143,7 +143,10 @@ def feedforwards(wild: bool = False, reads_tokens: bool = True) -> SearchStrateg
     alone = st.one_of(experts(wild), mixtures)
     pair = st.builds(lambda *parts: spec.FeedForwardsTogether(parts=parts, input_scales=(1.0, 0.5)), alone, alone)
     trained = st.sampled_from([spec.XIELU(), spec.PolyNorm()])  # which experts do not have
-    network = st.builds(lambda part, activation: part.replace(activation=activation), experts(wild), trained)
+    network = st.builds(
+        lambda part, activation, norm: part.replace(activation=activation, hidden_norm=norm),
+        experts(wild), st.sampled_from([spec.SiLU()]) | trained, vector_norms(wild),
+    )  # fmt: skip
     memories = st.builds(
         spec.NgramMemory, rows=counts(2, 40, wild), row_width=counts(1, 4, wild), n=st.integers(2, 4),
         heads=st.integers(1, 3), conv_kernel=counts(1, 4, wild), boundary=st.integers(0, 5),
@@ -389,6 +392,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         value_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
         sinks=draw(st.booleans()),
         gate=draw(st.none() | output_gates()),
+        heads_norm=draw(vector_norms(wild)),
         query_scale=None if cross else draw(st.none() | query_scales(wild)),
         value_embedding=draw(st.none() | value_embeddings(d_model, wild)) if looks_up else None,
         position=position,

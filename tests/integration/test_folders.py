@@ -148,9 +148,9 @@ def test_a_part_that_is_missing_is_named(archetype: Command, unknown: Path) -> N
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(unknown / "model.safetensors")
-    name = "model.layers.0.self_attn.lambda_q1"
+    name = "model.layers.0.self_attn.gate_bias"
     save_file(tensors | {name: tensors["model.norm.weight"].clone()}, unknown / "model.safetensors")
     assert refused(archetype, "generate", unknown, "a") == (
-        f"{unknown}/config.json: {name}: needs differential attention, which is not supported; "
+        f"{unknown}/config.json: {name}: needs another form of gate on the attention output, which is not supported; "
         "mystery models cannot be read"
     )

@@ -57,7 +57,12 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
         gate_up_order(info)
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     width = info.sides(names["down.weight"])[0 if transposed else 1]
-    return _scaled(info, _network(info, gated, width, bias="down.bias" in names))
+    network = _scaled(info, _network(info, gated, width, bias="down.bias" in names))
+    if "hidden_norm.weight" not in names:
+        return network
+    if not isinstance(network, MLP | GatedMLP):
+        raise info.missing(layer.prefix, "a norm inside a network with factors")
+    return network.replace(hidden_norm=info.norm(bias="hidden_norm.bias" in names))
 
 
 def _scaled(info: CheckpointInfo, network: MLP | GatedMLP) -> FeedForward:

@@ -9,6 +9,7 @@ from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.position.spec import Rotary
+from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import CheckpointMixer, Shape
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import MixerPosition
@@ -65,6 +66,10 @@ class InferredMixer(CheckpointMixer):
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
         """Return a norm of the kind that the model uses."""
         return self.info.norm(bias, weight)
+
+    def activation(self) -> Activation:
+        """Return the activation of the model's gated networks."""
+        return self.info.activation(gated=True)
 
     @property
     def eps(self) -> float:

@@ -52,7 +52,9 @@ OUTER: NameTable = (
     (r"per_layer_projection_norm", "embedding.per_layer.norm"),
 )  # fmt: skip
 
-NETWORK = r"(?:(?:\w+\.)*?(?:mlp|feed_forward|ffn|feedforward|intermediate|output|block_sparse_moe|moe|mixer)\.)?"
+NETWORK = (
+    r"(?:(?:\w+\.)*?(?:mlp|mlp_block|feed_forward|ffn|feedforward|intermediate|output|block_sparse_moe|moe|mixer)\.)?"
+)
 # In layers with experts these come before NETWORKS.
 EXPERTS: NameTable = (
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:gate_proj|w1)", "experts.gate"),
@@ -83,6 +85,7 @@ NETWORKS: NameTable = (
     (rf"{NETWORK}(?:gate_proj|w1|wi_0|c_fc_0|linear_gate|gate_linear)", "gate"),
     (rf"{NETWORK}(?:up_proj|w3|wi_1|c_fc(?:_1)?|fc1|fc_in|dense_h_to_4h|lin1|linear_in|intermediate\.dense|0)", "up"),
     (rf"{NETWORK}(?:down_proj|w2|c_proj|fc2|fc_out|dense_4h_to_h|lin2|linear_out|output\.dense|2)", "down"),
+    (rf"{NETWORK}ffn_sub_norm", "hidden_norm"),
     (r"intermediate\.dense", "up"),
     (r"output\.dense", "down"),
 )
@@ -115,12 +118,12 @@ OUTPUT_SCALE = "layer_scalar"
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",
          "attention_norm", "attn_norm", "norm_1", "norm1", "self_attn_layer_norm", "attention_layernorm", "ln_attn",
          "pre_attention_layernorm", "input_norm", "sa_layer_norm", "layernorm1", "operator_norm", "ln", "norm",
-         "attention.output.LayerNorm", "attention_layer_norm")  # fmt: skip
+         "attention.output.LayerNorm", "attention_layer_norm", "temporal_pre_norm")  # fmt: skip
 SECOND = ("intermediate.LayerNorm", "post_attention_layernorm", "ln_2", "ln2", "ffn_norm", "norm_2", "norm2",
           "final_layer_norm", "mlp_norm", "feedforward_layernorm", "ln_mlp", "post_attention_norm",
           "output_layer_norm", "output.LayerNorm", "layernorm2", "LayerNorm", "ln",
           "feedforward_layer_norm")  # fmt: skip
-BEFORE_NETWORK = ("pre_feedforward_layernorm", "pre_mlp_layernorm", "pre_ff_layernorm")
+BEFORE_NETWORK = ("pre_feedforward_layernorm", "pre_mlp_layernorm", "pre_ff_layernorm", "channel_pre_norm")
 AFTER_NETWORK = (
     "post_feedforward_layernorm",
     "post_mlp_layernorm",

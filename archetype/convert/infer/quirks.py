@@ -3,6 +3,7 @@
 Spellings are tried in order, the most common first.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -74,16 +75,16 @@ ROTARY_FRACTION = ("rotary_pct", "partial_rotary_factor")
 # Layouts that neither keys nor tensors determine, as named in `--set`.
 LAYOUTS = frozenset({
     "delta_order", "doubled_query", "expert_bias_on", "experts_layout", "fused_order", "gate_activation",
-    "gate_up_order", "in_proj_order", "index_interleaved", "interleaved", "latent_order", "logits_times_scaling",
-    "matrix_layout", "norm_first", "norm_kind", "norms_first", "parallel", "positions", "positions_after_padding",
-    "qk_norm_after_rope", "renormalize", "reversed", "scaled_embedding", "sigmoid", "stacked_order", "unit_offset",
-    "unscaled_scores", "w1_is_gate", "weighs_inputs",
+    "gate_up_order", "head_pairs", "in_proj_order", "index_interleaved", "interleaved", "latent_order",
+    "logits_times_scaling", "matrix_layout", "norm_first", "norm_kind", "norms_first", "parallel", "positions",
+    "positions_after_padding", "qk_norm_after_rope", "renormalize", "reversed", "scaled_embedding", "sigmoid",
+    "stacked_order", "unit_offset", "unscaled_scores", "w1_is_gate", "weighs_inputs",
 })  # fmt: skip
 
 # Keys that do not change what a trained model computes on text, or that tensors show.
 NEUTRAL = (
     r".*(dropout|pdrop|_drop|layerdrop|jitter).*",
-    r".*(initializer|_init|init_|initialization).*",
+    r".*(initializer|_init|init_|initialization|lambda_std_dev).*",
     r".*(_bias|^bias|^use_bias|_biases)",
     r".*(aux_loss|router_logits|loss_type|loss_coef|z_loss).*",
     r".*(tie_|summary_|pretraining_tp|attention_type|layer_norm_before|normalize_before).*",
@@ -98,13 +99,13 @@ NEUTRAL = (
     r"(topk_method|scoring_func|enable_moe_fp32_combine|use_sliding_window|num_nextn_predict_layers)",
     r".*_token_(id|index)",
     # sizes of mixers, which their tensors show
-    r"(linear_attn_config|full_attn_layers|kda_layers|short_conv_kernel_size)",
+    r"(linear_attn_config|full_attn_layers|kda_layers|short_conv_kernel_size|lru_width|conv1d_width)",
     r"(linear_(conv|key|value|num_value|num_heads|head_dim|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|interleave_moe_layer_step)",
     r"(global_head_dim|num_kv_shared_layers|hidden_size_per_layer_input|use_double_wide_mlp|enable_moe_block)",
-    r"(layers_block_type|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out
+    r"(layers_block_type|block_types|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out
 )
 # Keys of parts that some models lack.
 OF_ATTENTION = r".*(head|rope|attention|window|layer_types).*"
@@ -236,6 +237,16 @@ def xlm(keys: Config) -> dict[str, Any]:
     return {"hidden_act": "gelu" if keys.get("gelu_activation", True) else "relu"}
 
 
+def recurrent_gemma(keys: Config) -> dict[str, Any]:
+    """Return RecurrentGemma's keys under the usual names, and sqrt(d_model) as its class rounds it, to bfloat16."""
+    fraction, exponent = math.frexp(keys.size("hidden_size") ** 0.5)
+    return {
+        "sliding_window": keys.size("attention_window_size"),
+        "final_logit_softcapping": keys.positive("logits_soft_cap"),
+        "embedding_multiplier": math.ldexp(round(fraction * 2**8), exponent - 8),
+    }
+
+
 NEIGHBOURS = FamilyQuirks(interleaved=True)
 ROBERTA = FamilyQuirks(positions_after_padding=True)
 GEMMA4 = FamilyQuirks(
@@ -347,6 +358,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "llama4_text": FamilyQuirks(
         sigmoid=True, weighs_inputs=True, interleaved=True, qk_norm=True, qk_norm_after_rope=True
     ),
+    "recurrent_gemma": FamilyQuirks(norm=RMSNorm(unit_offset=True), derive=recurrent_gemma),
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
     "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, steps_from_min=True),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
@@ -371,7 +383,6 @@ QUIRKS: dict[str, FamilyQuirks] = {
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.time_mix\w*(\..*)?", "the recurrence of RWKV"),
     (r".*\.(recurrent|qkv_conv\w*)(\..*)?", "a recurrent or state-space mixer of another kind"),
-    (r".*\.temporal_block\..*", "the layout of RecurrentGemma's layers"),
     (r".*\.mamba\.dt_proj_weight", "a Mamba with several heads"),
     (r".*\.(attn|mlp|k|v)_sconv\..*", "short convolutions of keys, values and outputs"),
     (r".*\.attn_sink_proj\..*", "attention sinks that each position computes"),
@@ -390,10 +401,8 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
     (r".*norm\w*\.W_(down|up)\..*", "norms with a gate of low rank"),
     (r".*\.(sqk|s_gate|suv_\w+)", "learned gains inside attention and networks (nGPT)"),
-    (r".*\.self_attn\.lambda_\w+", "differential attention"),
     (r".*\.self_attn\.gate_bias", "a bias on the gate of the attention output"),
     (r".*\.[HL]_module\..*", "two stacks that read each other's outputs in cycles"),
-    (r".*_sub_norm\..*", "norms inside attention and networks"),
     (r".*\.k_rope_only_layernorm\..*", "a norm of the rotated key of latent attention"),
     (r"reformer\.encoder\..*", "reversible layers with two streams"),
     (r".*\.rel_attn\..*", "attention with relative positions by projections (Transformer-XL)"),

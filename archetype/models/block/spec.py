@@ -265,6 +265,8 @@ class Block(Spec):
                 invalid("cross_attention.keys_from", "cross-attention reads the keys of the source", "remove it")
             if not isinstance(self.cross_attention.pattern, Full):
                 invalid("cross_attention.pattern", "cross-attention sees the whole source", "remove it")
+            if self.cross_attention.differential is not None:
+                invalid("cross_attention.differential", "only self-attention subtracts weights", "remove it")
             if self.cross_attention.index is not None:
                 invalid("cross_attention.index", "cross-attention sees the whole source", "remove it")
             if self.cross_attention.value_embedding is not None:

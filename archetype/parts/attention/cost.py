@@ -34,6 +34,8 @@ class AttentionCost(MixerCost):
         # features of the weighted sums of all heads, and of all values
         self.o_features = self.q_features if value_width == head_dim else self.heads * self.value_width
         self.v_features = self.kv_features if value_width == head_dim else symbol("K", kv_heads) * self.value_width
+        # features of the values that the weights multiply: both of a pair of heads
+        self.mixed_width = self.value_width if part.differential is None else 2 * self.value_width
         self.pattern = PatternCost.of(part.pattern, d)
         self.position = PositionCost.of(part.position, d)
         self.index = None if part.index is None else SelectionCost.of(part.index, d, d)
@@ -53,6 +55,9 @@ class AttentionCost(MixerCost):
         if part.value_embedding is not None and (value_gate := part.value_embedding.gate) is not None:
             read = d if value_gate.features in (None, d.value) else constant(value_gate.features or 0)
             self.projections["value_gate"] = Linear(read, symbol("K", kv_heads))
+        self.heads_norm = NormCost.of(part.heads_norm, self.o_features)
+        pair_norm = NoNorm() if part.differential is None else part.differential.norm
+        self.pair_norm = NormCost.of(pair_norm, 2 * self.value_width)
         self.complexity = COMPLEXITIES[Full] if part.score == "additive" else self.pattern.complexity
 
     @property
@@ -64,6 +69,10 @@ class AttentionCost(MixerCost):
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
         counts["value_norm"] = self._value_norm().parameters()
+        counts["heads_norm"] = self.heads_norm.parameters()
+        if self.part.differential is not None:
+            counts |= {f"differential.{name}": self.head_dim for name in spec.LAMBDAS}
+            counts["differential.norm"] = self.pair_norm.parameters()
         if score_parameters := self.position.mixer_parameters(self.sizes):
             counts["score_bias"] = score_parameters
         if self.part.score == "additive":
@@ -90,7 +99,8 @@ class AttentionCost(MixerCost):
             per_feature = per_feature + 2 * work.rows * global_tokens * work.length
         pairs = self.q_features * per_feature
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
-        counts |= {"scores": pairs, "mixture": self.o_features * per_feature}
+        mixed = self.o_features if self.part.differential is None else 2 * self.o_features
+        counts |= {"scores": pairs, "mixture": mixed * per_feature}
         if score_flops := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
             counts["score_bias"] = score_flops
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
@@ -121,6 +131,11 @@ class AttentionCost(MixerCost):
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
         saved += self._value_norm().saved_activations(work.tokens * kv_heads)
+        saved += self.heads_norm.saved_activations(work.tokens)
+        if self.part.differential is not None:  # lambda and its parts, the difference, and what is projected
+            saved += 3 * FLOAT32
+            saved += self.pair_norm.saved_activations(work.tokens * heads // 2)
+            saved += work.tokens * self.o_features.value * work.itemsize
         if self.part.clip_qkv is not None:
             keys = (self.kv_features + self.v_features).value if self.has_keys else 0
             saved += work.tokens * (self.q_features.value + keys) * work.itemsize
@@ -162,7 +177,8 @@ class AttentionCost(MixerCost):
         # pairs are saved in float32.
         part, tokens, itemsize = self.part, work.tokens, work.itemsize
         q, k = tokens * self.q_features.value, work.rows * keys * self.kv_features.value
-        y, v = tokens * self.o_features.value, work.rows * keys * self.v_features.value
+        values = self.sizes.num_kv_heads * self.mixed_width.value
+        y, v = tokens * part.num_heads * self.mixed_width.value, work.rows * keys * values
         pairs = tokens * part.num_heads * keys
         if part.score == "additive" or part.softcap is not None or part.sinks:
             if part.score == "additive":  # the sums under tanh twice, once in the layout for the product with w
@@ -176,9 +192,9 @@ class AttentionCost(MixerCost):
             weights = 2 * pairs * FLOAT32 + changed
             return scores + weights + (v + y) * itemsize + (work.length * keys if work.causal else 0)
         # the kernel needs one width: the narrower of keys and values is padded, and its result cut
-        width, is_padded = max(self.head_dim.value, self.value_width.value), k != v
+        width, is_padded = max(self.head_dim.value, self.mixed_width.value), k != v
         q, k = tokens * part.num_heads * width, work.rows * keys * self.sizes.num_kv_heads * width
-        cut = y * itemsize if is_padded else 0
+        cut = y * itemsize if is_padded and part.differential is None else 0
         if part.dropout or self.position.biases_scores:  # not supported by torch's fused kernel; products in float32
             return 3 * q * FLOAT32 + pairs * FLOAT32 * (3 if part.dropout else 1) + y * itemsize
         # keys and values of another layer are saved by that layer, unless they are padded here
@@ -189,7 +205,7 @@ class AttentionCost(MixerCost):
         # gathered inputs, two numbers per pair, and the output
         part, itemsize = self.part, work.itemsize
         heads, kv_heads, head_dim, *_ = self.sizes
-        value_width = self.value_width.value
+        value_width = self.mixed_width.value
         # one piece is computed by the kernel, which needs one width
         width = max(head_dim, value_width) if len(shapes) == 1 else head_dim
         saved = 0
@@ -201,7 +217,7 @@ class AttentionCost(MixerCost):
             log_sums = tiles * queries * heads * FLOAT32
             casts = 2 * pairs if itemsize == 2 else 0
             saved += work.rows * (gathered * itemsize + pairs * per_pair * FLOAT32 + log_sums + casts)
-        result = work.tokens * self.o_features.value * itemsize
+        result = work.tokens * heads * value_width * itemsize
         merged = len(shapes) * (result + work.tokens * heads * FLOAT32) if len(shapes) > 1 else 0
         return saved + merged + result
 
@@ -224,4 +240,5 @@ class CrossAttentionCost(AttentionCost):
         # in float32 the source itself is saved once for all layers
         d = self.d.value
         cast = work.input_bytes(d, tokens=work.rows * work.source) if work.compute_dtype == "bfloat16" else 0
-        return work.input_bytes(d) + cast + self._dense_attention(work, work.source)
+        normed = self.heads_norm.saved_activations(work.tokens)
+        return work.input_bytes(d) + cast + normed + self._dense_attention(work, work.source)

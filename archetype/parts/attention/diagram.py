@@ -1,6 +1,6 @@
 """Diagrams of attention."""
 
-from archetype.parts.attention.spec import Attention
+from archetype.parts.attention.spec import LAMBDAS, Attention
 from archetype.parts.position.spec import Alibi, RelativeBias, Rotary
 from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of, layer_name, selection_inside
 
@@ -80,12 +80,21 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         )
     )
     last, row = "mixture", row + 2
+    if part.differential is not None:
+        lambdas = tuple(f"differential.{name}" for name in LAMBDAS)
+        label = "norm of (first − λ second)" if not part.differential.norm.is_absent else "first − λ second"
+        rows = (*lambdas, "differential.norm")
+        cells.append(Cell("differential", 0, row, (last,), 3 + len(further), label, rows))
+        last, row = "differential", row + 1
     if part.gate is not None:
         if further:  # move the gate to the outside
             cells = [c._replace(column={"gate": 4, further[0]: 3}.get(c.name, c.column)) for c in cells]
         label = f"× {part.gate.activation}(gate)"
         cells.append(Cell("gated", 0, row, (last, "gate"), width, label, slim=True, kind="operation", gives="o.in"))
         last, row = "gated", row + 1
+    if not part.heads_norm.is_absent:
+        cells.append(Cell("heads_norm", 1, row, (last,), kind="norm", slim=True, label="norm of heads"))
+        last, row = "heads_norm", row + 1
     cells.append(Cell("o", 1, row, (last,)))
     return Inside((*cells, *index.cells), "o", index.groups)
 

@@ -3,7 +3,7 @@
 from math import gcd
 from typing import Literal, get_args
 
-from archetype.parts.attention.spec import Attention, OutputGate, QueryScale
+from archetype.parts.attention.spec import LAMBDAS, Attention, Differential, OutputGate, QueryScale
 from archetype.parts.block_index.spec import BlockIndex
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.position.spec import Rotary
@@ -45,7 +45,7 @@ HEAD_BY_HEAD = "query_key_value"  # the name of fused tensors that usually inter
 GATE_ACTIVATION = "no file says which activation attention's gate has"
 
 PREFIX = (
-    r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention)\."
+    r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention|temporal_block)\."
     r"(?:self\.|attention\.)?"
 )
 NAMES: NameTable = (
@@ -61,7 +61,9 @@ NAMES: NameTable = (
     (rf"{PREFIX}(?:qkv_proj|query_key_value|c_attn|Wqkv|qkv|W_pack|in_proj)", "qkv"),
     (rf"{PREFIX}(?:o_proj|out_proj|dense|c_proj|wo|out_lin|out|o|output\.dense|linear_out)", "o"),
     (rf"{PREFIX}(?:gate_proj|g_proj)", "gate"),
+    (rf"{PREFIX}attn_sub_norm", "heads_norm"),
 )
+DIFFERENTIAL: NameTable = tuple((rf"{PREFIX}{name}", f"differential.{name}") for name in LAMBDAS)
 
 
 def read(tensors: CheckpointMixer) -> Attention:
@@ -97,12 +99,26 @@ def read(tensors: CheckpointMixer) -> Attention:
         value_scale=config.optional_positive("attention_value_scale", 1.0) or 1.0,
         sinks="sinks" in tensors.shapes,
         gate=_gate(tensors, heads),
+        differential=_differential(tensors, head_dim),
+        heads_norm=tensors.norm("heads_norm.bias" in tensors.shapes)
+        if "heads_norm.weight" in tensors.shapes
+        else NoNorm(),
         query_scale=query_scale(tensors, rotates),
         position=position,
         pattern=tensors.pattern(),
         keys_from=source,
         index=_index(tensors, position, head_dim),
     )
+
+
+def _differential(tensors: CheckpointMixer, head_dim: int) -> Differential | None:
+    # DiffLlama's norm has no weights
+    if not any(f"differential.{name}" in tensors.shapes for name in LAMBDAS):
+        return None
+    if any(tensors.shape(f"differential.{name}") != (head_dim,) for name in LAMBDAS):
+        raise tensors.missing("differential attention with other vectors than of a head's features")
+    tensors.settle("head_pairs", ("halves",), "no file says which heads form a pair")
+    return Differential(norm=RMSNorm(eps=tensors.eps, weight=False))
 
 
 def _source_of_keys(tensors: CheckpointMixer) -> int | None:
@@ -313,4 +329,6 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
 
 
 SINKS = (rf"{PREFIX}(?:sinks|softmax_offset|attention_sink_bias)", "sinks")
-provides("infer", Attention)(MixerReader(NAMES, read, parameters=(SINKS,), stands_alone=False, joint=_joint))
+provides("infer", Attention)(
+    MixerReader(NAMES, read, parameters=(SINKS, *DIFFERENTIAL), stands_alone=False, joint=_joint)
+)

@@ -8,6 +8,7 @@ from archetype.nn.cache import CrossKVCache
 from archetype.nn.inspect import AttentionSteps, PartTrace, Shown
 from archetype.nn.selection import Choice
 from archetype.parts.attention.cross import CrossAttention
+from archetype.parts.attention.differential import values_of_pairs
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.spec import Attention
 from archetype.parts.pattern.scores import MASKED, ScoreFunction, present_keys
@@ -21,6 +22,7 @@ def attention(part: PartTrace) -> AttentionSteps:
         assert isinstance(part.state, CrossKVCache)
         return attention_steps(module.score_function, q, k, v, padding_mask(part.state.num_tokens, k))
     assert part.context is not None
+    v = v if module.differential is None else values_of_pairs(v)
     keys = Keys(k, v, choice=Choice(part.activations.get("index.chosen")))
     q, mask = module.pairs.masked(q, keys, module.score_function, module.bias(part.context), part.context)
     steps = attention_steps(module.score_function, q, k, v, mask)

@@ -14,6 +14,7 @@ from archetype.nn.selection import Choice, build_selection, indexed, learn, with
 from archetype.parts.attention import spec
 from archetype.parts.attention.build import build_pairs, build_position
 from archetype.parts.attention.core import attend, attention_weights
+from archetype.parts.attention.differential import Difference, values_of_pairs
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.projections import Heads, MultiHeadProjection, ValueHeads
 from archetype.parts.attention.recorded import native_step
@@ -46,6 +47,10 @@ class Attention(MultiHeadProjection):
         self.score_bias = None if isinstance(position, Rotation) else position
         self.index = build_selection(attention.index, place, place.d_model)
         self.pairs = build_pairs(attention, place, self.score_bias)
+        self.differential: Difference | None = None
+        if attention.differential is not None:
+            sizes = self.sizes.head_dim, self.value_width
+            self.differential = Difference(attention.differential, *sizes, place.layer)
         self.step = native_step(attention, place, self.score_bias)
         self.q_global = self.k_global = self.v_global = None
         if attention.projects_globally:
@@ -77,6 +82,9 @@ class Attention(MultiHeadProjection):
             q = context.probe(self, "q", q)
         if self.index is not None:
             keys = keys._replace(choice=self.choose(q, keys, x, context, cache))
+        if self.differential is not None:
+            keys = keys.widened(q.dtype)
+            keys = keys._replace(v=values_of_pairs(keys.v))
         y: ValueHeads | None = None  # softmax(score(q, k) + bias) v, (B, H, T, Q)
         if context.rows is not None:
             y = attend_across_processes(self.pairs, q, keys, score, bias, context)
@@ -85,6 +93,7 @@ class Attention(MultiHeadProjection):
             y = self.step.attend(q, keys, score, bias, context)
         if y is None:  # also a recorded step whose tensors the native kernel does not know
             y = self.pairs.attend(q, keys.widened(q.dtype), score, bias, context)
+        y = y if self.differential is None else self.differential(y)
         y = y if self.q_global is None else self.attend_globally(y, x, context)
         return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))  # (B, T, D)
 

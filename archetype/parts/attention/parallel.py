@@ -18,7 +18,7 @@ class AttentionPlans(Plans[Attention]):
         is_normed = spec.qk_norm_over == "all" and not spec.qk_norm.is_absent
         if sizes.num_heads % size or sizes.num_kv_heads % size or is_biased or is_normed or self.module.q_global:
             return None
-        if self.module.index is not None:
+        if self.module.index is not None or spec.differential is not None or not spec.heads_norm.is_absent:
             return None
         columns = ("q.weight", "k.weight", "v.weight", "q.bias", "k.bias", "v.bias", "gate.weight", "sinks", "score")
         norms = (f"{norm}.{name}" for norm in ("q_norm", "k_norm", "value_norm") for name in ("weight", "bias"))

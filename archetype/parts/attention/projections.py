@@ -50,6 +50,8 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         self.gate: nn.Linear | None = None
         if attention.gate is not None:
             self.gate = Linear(d_model, outputs if attention.gate.per == "feature" else heads[0], bias=False)
+        has_heads_norm = not attention.heads_norm.is_absent
+        self.heads_norm = build_norm(attention.heads_norm, outputs) if has_heads_norm else None
         self.value_embedding: nn.Module | None = None
         self.value_gate: nn.Linear | None = None
         self.value_scale: nn.Parameter | None = None
@@ -132,7 +134,8 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         return y if self.gate is None else gated(y, self.gate(x), self.spec.gate)
 
     def merge_heads(self, y: ValueHeads) -> Vectors:
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, H Q) to (B, T, D)
+        heads = y.transpose(1, 2).flatten(2)  # (B, T, H Q)
+        z: Tensor = self.o(heads if self.heads_norm is None else self.heads_norm(heads))  # (B, T, D)
         return z
 
 

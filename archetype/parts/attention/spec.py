@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from archetype.errors import enumeration
-from archetype.parts.norm.spec import NoNorm
+from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
 from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary
 from archetype.roles.mixer import Mixer
@@ -20,7 +20,7 @@ from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
 
-__all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEmbedding", "ValueGate"]
+__all__ = ["Attention", "Differential", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEmbedding", "ValueGate"]
 
 
 class ProjectionBiases(Spec):
@@ -55,6 +55,9 @@ Biases = Annotated[
 ]
 
 
+# Vectors of differential attention, of which lambda is made.
+LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+
 # Fields that must equal those of the layer whose keys are read: otherwise keys have other positions or features.
 OF_KEYS = (
     "num_heads",
@@ -85,6 +88,19 @@ class OutputGate(Spec):
 
     per: Literal["feature", "head"] = "feature"
     activation: Literal["sigmoid", "softplus"] = "sigmoid"
+
+
+class Differential(Spec):
+    """Differential attention: the weights of head h + H / 2 times a learned lambda, subtracted from those of head h.
+
+    The difference weighs the values of both heads, which the norm then normalizes together (Ye 2024). Lambda begins at
+    0.8 - 0.6 exp(-0.3 l) in layer l.
+
+    Attributes:
+        norm: norm of the result of each pair of heads.
+    """
+
+    norm: VectorNorm = RMSNorm(weight=False)
 
 
 class ValueGate(Spec):
@@ -136,8 +152,9 @@ class Attention(Mixer):
     softmax whose weight goes to no value (gpt-oss). `query_scale` scales queries with their position. Values may have
     another width than keys (`v_head_dim`) and a constant factor (`value_scale`, MiMo-V2), a norm over each head
     (`value_norm`), and no projection of their own (`keys_as_values`: the projected keys before norm and rotation, Gemma
-    4). `dropout` applies to the attention weights. With `keys_from` a layer computes only queries and reads the keys
-    and values of an earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
+    4). `heads_norm` normalizes all heads' outputs together, before the output projection (BitNet b1.58). `dropout`
+    applies to the attention weights. With `keys_from` a layer computes only queries and reads the keys and values of an
+    earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
 
     Attributes:
         num_heads: query heads, H.
@@ -157,6 +174,8 @@ class Attention(Mixer):
         value_scale: factor of the values.
         sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
         gate: gate on the output before the output projection (absent: none).
+        differential: subtraction of the second half of the heads' weights from those of the first (absent: none).
+        heads_norm: norm of all heads' outputs together, after the gate and before the output projection.
         query_scale: scaling of queries with their position (absent: none).
         value_embedding: table by token id whose rows are added to the values (absent: none).
         position: position encoding within attention.
@@ -186,6 +205,8 @@ class Attention(Mixer):
     value_scale: Positive = 1.0
     sinks: Flag = False
     gate: OutputGate | None = None
+    differential: Differential | None = None
+    heads_norm: VectorNorm = NoNorm()
     query_scale: QueryScale | None = None
     value_embedding: ValueEmbedding | None = None
     position: AnyMixerPosition = NoPosition()
@@ -252,6 +273,19 @@ class Attention(Mixer):
             if self.keys_as_values:
                 cause = "global projections have values of their own"
                 invalid("keys_as_values", cause, "remove it, or use global_projections: false")
+        return self
+
+    @model_validator(mode="after")
+    def _heads_have_pairs(self) -> "Attention":
+        if self.differential is None:
+            return self
+        for name, count in (("num_heads", self.num_heads), ("num_kv_heads", self.num_kv_heads)):
+            if count is not None and count % 2:
+                invalid(name, f"{count} heads have no pairs, which differential attention needs", "use an even number")
+        if self.index is not None:
+            invalid("index", "differential attention reads all keys", "remove it or differential")
+        if self.projects_globally:
+            invalid("pattern.global_projections", "global tokens have no pairs of heads", "remove it or differential")
         return self
 
     @model_validator(mode="after")

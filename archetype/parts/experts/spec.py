@@ -119,6 +119,8 @@ class MixtureOfExperts(FeedForward):
         if not self.expert.activation.is_fixed:
             cause = "has parameters or reads all features, and experts share one elementwise activation"
             invalid("expert.activation", cause, "use another one, such as silu")
+        if not self.expert.hidden_norm.is_absent:
+            invalid("expert.hidden_norm", "experts have no norm of their hidden features", "remove it")
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "needs a shared expert", "add a shared expert, or remove shared_gate")
         if self.router.routes_tokens:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from archetype.cost.formula import Counts, Formula, constant, multiple
-from archetype.cost.registry import FeedForwardCost, cost_of, linear
+from archetype.cost.registry import FeedForwardCost, NormCost, cost_of, linear
 from archetype.cost.work import TrainingWork
 from archetype.parts.feedforward import spec
 
@@ -19,10 +19,13 @@ class MLPCost(FeedForwardCost):
     def __init__(self, part: spec.MLP | spec.GatedMLP, d: Formula) -> None:
         super().__init__(part, d)
         self.inner = multiple("F", part.width(d.value), d)
+        self.norm = NormCost.of(part.hidden_norm, self.inner)
 
     def parameters(self) -> Counts:
         up, down = (self.part.has_bias(name) for name in ("up", "down"))
         counts = dict.fromkeys(self.inputs, linear(self.d, self.inner, up)) | {"down": linear(self.inner, self.d, down)}
+        if not self.part.hidden_norm.is_absent:
+            counts["hidden_norm"] = self.norm.parameters()
         trained = self.part.activation.num_parameters
         return counts | ({"activation": constant(trained)} if trained else {})
 
@@ -53,7 +56,8 @@ class MLPCost(FeedForwardCost):
             is_computed_again = bool(activation.gate_kernel) and not changed  # by the backward pass
             vectors += 2 * (self.part.limit is not None) - is_computed_again
         inputs = work.input_bytes(self.d.value, tokens=num_tokens)
-        return inputs + num_tokens * self.inner.value * vectors * work.itemsize
+        saved = inputs + num_tokens * self.inner.value * vectors * work.itemsize
+        return saved + self.norm.saved_activations(num_tokens)
 
     def hidden_gradient(self, work: TrainingWork, tokens: int | None = None) -> int:
         # one vector of the inner width per token

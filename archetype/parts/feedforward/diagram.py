@@ -26,6 +26,14 @@ def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) ->
         parameters = (f"{prefix}{name}", f"{prefix}{name}_bias")
         return Cell(f"{prefix}{name}", column, row, inputs, label=name, rows=parameters)
 
+    def after(column: float) -> list[Cell]:
+        # the projection back, behind the norm of the hidden features
+        if part.hidden_norm.is_absent:
+            return [cell("down", column, row + 2, (f"{prefix}act",))]
+        norm = f"{prefix}hidden_norm"
+        normed = Cell(norm, column, row + 2, (f"{prefix}act",), kind="norm", slim=True, label="hidden norm")
+        return [normed, cell("down", column, row + 3, (norm,))]
+
     if isinstance(part, GatedMLP):
         up = "(1 + up)" if part.unit_offset else "up"
         product = f"{act}(gate) × {up}"
@@ -44,7 +52,7 @@ def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) ->
                 gives="" if prefix else "hidden",
                 rows=(f"{prefix}activation",),
             ),
-            cell("down", column + 0.5, row + 2, (f"{prefix}act",)),
+            *after(column + 0.5),
         ]
     return [
         cell("up", column, row, (X,)),
@@ -60,5 +68,5 @@ def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) ->
             gives="" if prefix else "hidden",
             rows=(f"{prefix}activation",),
         ),
-        cell("down", column, row + 2, (f"{prefix}act",)),
+        *after(column),
     ]

@@ -13,7 +13,7 @@ from archetype.native.kernels import Kernels
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.nn.registry import module_for
+from archetype.nn.registry import build_norm, module_for
 from archetype.parts.activation.module import Function, activation, gelu_tanh
 from archetype.parts.feedforward import spec
 from archetype.weights.linear import Linear
@@ -31,13 +31,14 @@ class MLP(nn.Module):
         self.up = Linear(d_model, d_ff, bias=feedforward.has_bias("up"))
         self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
         self.activation = activation(feedforward.activation)
-        self.divides = feedforward.activation.is_fixed  # whether processes may each compute some hidden features
+        self.hidden_norm = hidden_norm(feedforward, d_ff)
+        self.divides = divides(feedforward)
 
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
         hidden = context.probe(self, "hidden", self.activation(self.up(x)))  # (..., F)
-        y: Tensor = self.down(hidden)
+        y: Tensor = self.down(hidden if self.hidden_norm is None else self.hidden_norm(hidden))
         return y
 
 
@@ -53,7 +54,8 @@ class GatedMLP(nn.Module):
         self.gate = Linear(d_model, d_ff, bias=feedforward.has_bias("gate"))
         self.up = Linear(d_model, d_ff, bias=feedforward.has_bias("up"))
         self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
-        self.divides = feedforward.activation.is_fixed
+        self.hidden_norm = hidden_norm(feedforward, d_ff)
+        self.divides = divides(feedforward)
         function = activation(feedforward.activation)
         self.activation = None if feedforward.activation.is_fixed else function  # a module with parameters
         self.product = gated_product(feedforward, function)
@@ -62,8 +64,19 @@ class GatedMLP(nn.Module):
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
         # gate, up and their product: (..., F) each
-        y: Tensor = self.down(context.probe(self, "hidden", self.product(context.kernels, self.gate(x), self.up(x))))
+        hidden = context.probe(self, "hidden", self.product(context.kernels, self.gate(x), self.up(x)))
+        y: Tensor = self.down(hidden if self.hidden_norm is None else self.hidden_norm(hidden))
         return y
+
+
+def hidden_norm(feedforward: spec.MLP | spec.GatedMLP, d_ff: int) -> nn.Module | None:
+    """Build the norm of the hidden features; None if there is none."""
+    return None if feedforward.hidden_norm.is_absent else build_norm(feedforward.hidden_norm, d_ff)
+
+
+def divides(feedforward: spec.MLP | spec.GatedMLP) -> bool:
+    """Return whether processes may each compute some of the hidden features."""
+    return feedforward.activation.is_fixed and feedforward.hidden_norm.is_absent
 
 
 def gated_product(

@@ -4,8 +4,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from archetype.parts.norm.spec import NoNorm
 from archetype.roles.activation import AnyActivation
 from archetype.roles.feedforward import FeedForward
+from archetype.roles.norm import VectorNorm
 from archetype.spec.base import Flag, Positive, Spec
 from archetype.spec.kinds import Named, part
 from archetype.spec.sizes import WideWidth, Width
@@ -35,12 +37,14 @@ class _Projected(FeedForward):
         activation: name of the activation, or {kind: swish, beta: ...}; xielu and poly_norm have trained parameters.
         bias: whether the projections have a bias.
         down_bias: whether the down projection has a bias (absent: same as `bias`).
+        hidden_norm: norm of the hidden features before the down projection (BitNet b1.58).
     """
 
     d_ff: HiddenWidth
     activation: AnyActivation
     bias: Flag = False
     down_bias: Flag | None = None
+    hidden_norm: VectorNorm = NoNorm()
 
     def has_bias(self, projection: str) -> bool:
         return self.bias if projection != "down" or self.down_bias is None else self.down_bias

@@ -52,22 +52,22 @@ def flops_of(run: Callable[[], object]) -> int:
 
 
 def padding(model: spec.ModelSpec, rows: int, queries: int, keys: int) -> int:
-    """Products with the zeros that make an attention's keys and values equally wide, which are not counted.
+    """Products with the zeros that make keys and values equally wide, which are not counted.
 
-    There are none where latents are looked at themselves, or where scores are no plain products.
+    Differential attention has the values of two heads. Where weights are computed in the open, as with sinks, or
+    latents are looked at themselves, there are none.
     """
     added = 0
     for stack in model.stacks:
-        for block in stack.layers:
-            for mixer in block.mixer.each():
-                if mixer.kind == "latent" and not mixer.absorbs(queries, keys) and not mixer.sinks:
-                    widths = mixer.head_dim, mixer.v_head_dim
-                elif mixer.kind == "attention" and mixer.score == "dot" and not mixer.sinks and mixer.softcap is None:
-                    head_dim = mixer.attention_sizes(stack.d_model).head_dim
-                    widths = head_dim, mixer.v_head_dim or head_dim
-                else:
-                    continue
-                added += 2 * rows * queries * keys * mixer.num_heads * abs(widths[0] - widths[1])
+        for mixer in (mixer for block in stack.layers for mixer in block.mixer.each()):
+            widths = 0, 0
+            if isinstance(mixer, spec.LatentAttention) and not (mixer.sinks or mixer.absorbs(queries, keys)):
+                widths = mixer.head_dim, mixer.v_head_dim
+            is_kernel = isinstance(mixer, spec.Attention) and isinstance(mixer.pattern, spec.Full | spec.Window)
+            if is_kernel and mixer.score == "dot" and not mixer.sinks and mixer.softcap is None:
+                value_width = mixer.value_width(stack.d_model) * (1 if mixer.differential is None else 2)
+                widths = mixer.sizes(stack.d_model).head_dim, value_width
+            added += 2 * rows * queries * keys * mixer.num_heads * abs(widths[0] - widths[1]) if any(widths) else 0
     return added
 
 

@@ -1,0 +1,133 @@
+"""Types with a part of their own that are read by their files alone, against transformers, every tensor random."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+import archetype
+from archetype import spec
+from archetype.convert.infer import read_unknown
+from archetype.errors import ArchetypeError, CheckpointError
+from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.parts.attention.module import Attention
+from tests.helpers.published import EXACT, WRONG, swap
+from tests.helpers.weights import distance, randomize
+from tests.parity.test_inferred_families import SIZES, TOKENS, check
+
+# The keys as published; the window is shorter than the text, and sqrt(32) is 5.6569, in bfloat16 5.65625.
+RECURRENT_GEMMA: dict[str, Any] = {key: value for key, value in SIZES.items() if key != "max_position_embeddings"} | {
+    "architectures": ["RecurrentGemmaForCausalLM"], "model_type": "recurrent_gemma", "attention_bias": False,
+    "attention_window_size": 12, "block_types": ["recurrent", "attention"], "conv1d_width": 3,
+    "embeddings_scale_by_sqrt_dim": True, "head_dim": 8, "hidden_activation": "silu",
+    "logits_soft_cap": 5.0, "lru_width": 48, "num_hidden_layers": 3, "partial_rotary_factor": 0.25,
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "tie_word_embeddings": True, "torch_dtype": "float32",
+    "w_init_variance_scale": 0.01,
+}  # fmt: skip
+
+
+def test_recurrent_gemma(tmp_path: Path) -> None:
+    """Recurrences and windows; the gates of a recurrence in the wrong order show."""
+    mistake = swap("blocks.0.mixer.input_gate.weight", "blocks.0.mixer.decay_gate.weight")
+    lm = check(RECURRENT_GEMMA, mistake, tmp_path, their_cache=False)  # their class returns no cache
+    first, second, third = (block.mixer for block in lm.spec.layers)
+    assert first == third == spec.RGLRU(num_heads=4, width=48, conv_kernel=3, activation=spec.SiLU())
+    assert second.pattern == spec.Window(size=12)
+    assert second.position.dim == 2
+    assert lm.spec.embedding.scale == 5.65625
+    assert lm.spec.head.softcap == 5.0
+
+
+def test_gates_of_another_size_than_the_recurrence_are_refused() -> None:
+    below = "model.layers.0.temporal_block."
+    shapes: dict[str, Any] = {
+        "model.embed_tokens.weight": (61, 32), "model.final_norm.weight": (32,),
+        "model.layers.0.temporal_pre_norm.weight": (32,), "model.layers.0.channel_pre_norm.weight": (32,),
+        f"{below}rg_lru.recurrent_param": (32,), f"{below}rg_lru.input_gate_weight": (4, 8, 6),
+        "model.layers.0.mlp_block.down_proj.weight": (32, 48),
+    }  # fmt: skip
+    with pytest.raises(CheckpointError, match="a recurrence of 32 features with gates of 4 heads of 8"):
+        read_unknown(RECURRENT_GEMMA, shapes)
+
+
+BITNET: dict[str, Any] = SIZES | {
+    "architectures": ["BitNetForCausalLM"], "model_type": "bitnet", "hidden_act": "relu2", "initializer_range": 0.02,
+    "num_hidden_layers": 2, "rms_norm_eps": 1e-3, "rope_theta": 500000.0, "tie_word_embeddings": True,
+    "torch_dtype": "float32", "use_cache": True,
+}  # fmt: skip
+
+
+def test_bitnet(tmp_path: Path) -> None:
+    """Norms before both output projections, in the place of each other's layer in the control."""
+    norms = swap("blocks.0.mixer.heads_norm.weight", "blocks.1.mixer.heads_norm.weight")
+    lm = check(BITNET, norms, tmp_path)
+    for block in lm.spec.layers:
+        assert block.mixer.heads_norm == block.feedforward.hidden_norm == spec.RMSNorm(eps=1e-3)
+        assert block.feedforward.activation == spec.ReLU2()
+    whole = lm.model(TOKENS).logits
+    swap("blocks.0.feedforward.hidden_norm.weight", "blocks.1.feedforward.hidden_norm.weight")(lm.model)
+    assert distance(lm.model(TOKENS).logits, whole) > WRONG
+    # weights of the published kind are rounded in every pass
+    values = BITNET | {"quantization_config": {"quant_method": "bitnet", "quantization_mode": "online"}}
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ArchetypeError, match="quantization_config"):
+        archetype.load(tmp_path / "theirs")
+
+
+DIFFLLAMA: dict[str, Any] = SIZES | {
+    "architectures": ["DiffLlamaForCausalLM"], "model_type": "diffllama", "attention_bias": True, "head_dim": 12,
+    "hidden_act": "silu", "initializer_range": 0.02, "lambda_std_dev": 0.2, "num_hidden_layers": 2,
+    "rms_norm_eps": 1e-3, "rope_theta": 1e4, "tie_word_embeddings": False, "torch_dtype": "float32",
+}  # fmt: skip
+
+
+def small_lambdas(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of a large lambda only the second heads would be left, whose scale the norm removes."""
+    return {name: tensor * 0.2 if "lambda" in name else tensor for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def test_diffllama(tmp_path: Path) -> None:
+    """Differences of weights; lambda begins elsewhere in each layer, and pairs of heads are not neighbours."""
+    mistake = swap("blocks.0.mixer.differential.lambda_q1", "blocks.1.mixer.differential.lambda_q1")
+    lm = check(DIFFLLAMA, mistake, tmp_path, small_lambdas)
+    first = lm.spec.layers[0].mixer
+    assert first.differential == spec.Differential(norm=spec.RMSNorm(eps=1e-3, weight=False))
+    assert lm.model.new_state(1, 20).layers[0].nbytes == 4 * 2 * 20 * 2 * 12  # keys and values once
+    whole = lm.model(TOKENS).logits
+    lm.model.blocks[1].mixer.differential.lambda_init += 0.1
+    assert distance(lm.model(TOKENS).logits, whole) > WRONG
+
+
+@torch.no_grad()
+def test_without_lambda_the_first_half_of_the_heads_is_left() -> None:
+    """With lambda 0 and no norm a pair has the weights of its first head, on the values of both."""
+    attention = spec.Attention(num_heads=4, differential=spec.Differential(norm=spec.NoNorm()))
+    part = randomize(Attention(attention, Place(16, layer=2)))
+    plain = Attention(spec.Attention(num_heads=4), Place(16, layer=2))
+    plain.load_state_dict(part.state_dict(), strict=False)
+    part.differential.weight_of_second = lambda: torch.tensor(0.0)
+    for name in "qk":  # heads h and h + 2 of a plain layer read alike what its first two heads read
+        matrix = getattr(plain, name).weight.view(4, 4, 16)
+        matrix[2:] = matrix[:2]
+    order = [0, 2, 1, 3]  # a pair's values stand side by side
+    plain.o.weight.copy_(part.o.weight.view(16, 4, 4)[:, order].flatten(1) * (1 - part.differential.lambda_init))
+    x = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(0))
+    assert distance(part(x, ForwardContext.of(x)), plain(x, ForwardContext.of(x))) < EXACT
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_heads": 3}, "num_heads: 3 heads have no pairs, which differential attention needs"),
+        ({"num_heads": 2, "num_kv_heads": 1}, "num_kv_heads: 1 heads have no pairs"),
+    ],
+)
+def test_heads_without_pairs_are_refused(fields: dict[str, int], message: str) -> None:
+    with pytest.raises(ValidationError, match=message.partition(": ")[2]):
+        spec.Attention(**fields, differential=spec.Differential())
