@@ -41,7 +41,8 @@ class Difference(nn.Module):
         difference = first - self.weight_of_second().to(y.dtype) * second  # (B, H / 2, T, 2 Q)
         normed: Tensor = difference if self.norm is None else self.norm(difference)
         normed = (1 - self.lambda_init) * normed
-        return normed.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2)
+        heads: Tensor = normed.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2)
+        return heads
 
     def weight_of_second(self) -> Float[Tensor, ""]:
         """Return lambda = exp(lambda_q1 lambda_k1) - exp(lambda_q2 lambda_k2) + lambda_init."""
