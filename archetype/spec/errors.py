@@ -20,6 +20,8 @@ TAGS_LIKE_FIELDS = {
     ("wiring", "parallel"),
     ("pattern", "full"),
     ("state_bridge", "state"),
+    ("embedding", "table"),
+    ("index", "blocks"),
 }
 MAX_SHOWN = 60  # characters of a value in a message
 MAX_MISTAKES = 20  # per file, one line each
