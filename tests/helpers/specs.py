@@ -286,6 +286,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "value table": attending(value_embedding={}),
     "value table, gated": attending(value_embedding={"gate": {"features": 5}}, position={"kind": "rotary"}),
     "idle experts": decoder(block(feedforward=experts(idle=3, router={"kind": "softmax", "scale": 2.0}))),
+    "n-gram memory": decoder(
+        block(feedforward={"kind": "ngram_memory", "rows": 17, "row_width": 3, "heads": 2, "conv_kernel": 2})
+    ),
     "sparse mixer": decoder(block(feedforward=experts(router={"kind": "sparse_mixer"}))),
     "hash": decoder(block(feedforward=experts(router={"kind": "hash"}))),
     "hash, weighed": decoder(

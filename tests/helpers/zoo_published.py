@@ -61,7 +61,7 @@ def outcome_as_published(kind: str, model: PublishedModel, folder: Path) -> Outc
     values, task = made_small(model.values), TASKS["causal"]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             config = CONFIG_MAPPING[kind].from_dict(copy.deepcopy(values))
             make, part = class_of(config, task)
@@ -71,7 +71,7 @@ def outcome_as_published(kind: str, model: PublishedModel, folder: Path) -> Outc
                 raise ValueError(f"{count:,} parameters")
             drawn(make(part)).save_pretrained(folder)
             (folder / "config.json").write_text(json.dumps(values))
-            theirs = make.from_pretrained(folder).eval()
+            theirs = task.theirs(make.from_pretrained(folder).eval())
     except Exception as error:  # whatever a type's code raises on sizes that it was not written for
         return Outcome(kind, "not made", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}")
     with warnings.catch_warnings(), torch.no_grad():
@@ -80,7 +80,7 @@ def outcome_as_published(kind: str, model: PublishedModel, folder: Path) -> Outc
             ours = archetype.load(folder).model(TEXT).logits
         except ArchetypeError as error:
             return Outcome(kind, "refused", reason_of(error, folder))
-        difference = distance(ours, task.theirs(theirs))
+        difference = distance(ours, theirs)
     return Outcome(kind, "agrees" if difference < EXACT else "differs", f"{difference:.1e}")
 
 

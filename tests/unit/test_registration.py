@@ -23,7 +23,9 @@ LINES = {  # one each; those of `explain` and of families say how it is shown an
     "mixer": {"apps/cli/explain.py": 1, "spec/__init__.py": 1},  # the latter for type checkers
     "norm": {"apps/cli/explain.py": 1},
     "activation": {"apps/cli/explain.py": 1, "families/config.py": 2, "families/nanochat.py": 1},
-    "router": dict.fromkeys((f"families/{name}.py" for name in ("deepseek_v3", "glm4_moe", "llama4", "minimax_m2")), 2),
+    "router": dict.fromkeys(
+        (f"families/{name}.py" for name in ("deepseek_v3", "glm4_moe", "linear_attention", "llama4", "minimax_m2")), 2
+    ),
     "family": {"families/registry.py": 1},
     "objective": {"training/objectives/__init__.py": 1},
     "optimizer": {"training/optimizers/__init__.py": 1},

@@ -41,7 +41,7 @@ class CrossAttention(MultiHeadProjection):
             keys, values = source.widened(q.dtype)
             y = attend(q, keys, values, self.score_function, present, kernels=context.kernels)
         y = y.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)  # (B beams, H, T, P)
-        return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))
+        return self.merge_heads(context.probe(self, "heads", self.normalize_heads(self.apply_gate(y, x))))
 
 
 def attend_to_source(

@@ -46,7 +46,7 @@ class Difference(nn.Module):
 
     def weight_of_second(self) -> Float[Tensor, ""]:
         """Return lambda = exp(lambda_q1 lambda_k1) - exp(lambda_q2 lambda_k2) + lambda_init."""
-        vectors = (self.get_parameter(name) for name in spec.LAMBDAS)
+        vectors = (getattr(self, name) for name in spec.LAMBDAS)
         q1, k1, q2, k2 = (vector.to(torch.promote_types(vector.dtype, torch.float32)) for vector in vectors)
         weight: Tensor = (q1 * k1).sum().exp() - (q2 * k2).sum().exp() + self.lambda_init
         return weight

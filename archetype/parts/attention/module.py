@@ -95,7 +95,7 @@ class Attention(MultiHeadProjection):
             y = self.pairs.attend(q, keys.widened(q.dtype), score, bias, context)
         y = y if self.differential is None else self.differential(y)
         y = y if self.q_global is None else self.attend_globally(y, x, context)
-        return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))  # (B, T, D)
+        return self.merge_heads(context.probe(self, "heads", self.normalize_heads(self.apply_gate(y, x))))  # (B, T, D)
 
     def keys(self, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Keys:
         """Return rotated keys and values to attend to, from the cache if there is one. Publish them to later layers."""

@@ -133,9 +133,16 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
     def apply_gate(self, y: ValueHeads, x: Vectors) -> ValueHeads:
         return y if self.gate is None else gated(y, self.gate(x), self.spec.gate)
 
+    def normalize_heads(self, y: ValueHeads) -> ValueHeads:
+        """Normalize the results of all heads together, if there is a norm before `o`."""
+        if self.heads_norm is None:
+            return y
+        heads: Tensor = self.heads_norm(y.transpose(1, 2).flatten(2))  # (B, T, H Q)
+        normed: Tensor = heads.unflatten(-1, (y.shape[1], -1)).transpose(1, 2)
+        return normed
+
     def merge_heads(self, y: ValueHeads) -> Vectors:
-        heads = y.transpose(1, 2).flatten(2)  # (B, T, H Q)
-        z: Tensor = self.o(heads if self.heads_norm is None else self.heads_norm(heads))  # (B, T, D)
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, D) of (B, T, H Q)
         return z
 
 

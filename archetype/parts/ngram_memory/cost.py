@@ -50,6 +50,8 @@ class NgramMemoryCost(FeedForwardCost):
         # rows and their ids, keys, values, gated values, the convolution's output, and inputs of three norms
         d, tokens = self.d.value, work.tokens
         saved = work.input_bytes(d) + tokens * self.part.num_rows * 8 + tokens * 4 * FLOAT32
-        saved += tokens * (self.part.width + 5 * d) * work.itemsize + tokens * 2 * d * FLOAT32
+        # in float32 keys and queries need no wider copy
+        vectors, copies = (4, 0) if work.itemsize == FLOAT32 else (5, 2)
+        saved += tokens * (self.part.width + vectors * d) * work.itemsize + tokens * copies * d * FLOAT32
         padding = self.state(0) * work.itemsize * work.rows
         return saved + 3 * self.norm.saved_activations(tokens) + padding

@@ -54,14 +54,14 @@ BUGS: dict[str, list[tuple[str, str]]] = {
          "values = [memory.state(1, length) for tokens in lengths]"),
     ],
     "inspection/residual.py": [
-        ('.out"] * block.residual_scale for content', '.out"] for content'),
+        ('.out"] * (block.residual_scale * factor) for content', '.out"] * factor for content'),
     ],
     "inspection/lens.py": [
         ("targets[:-1] = ids[0, 1:]", "targets[1:] = ids[0, :-1]"),
         ("ranks = (logp > of_target).sum(1)", "ranks = (logp >= of_target).sum(1)"),
         ("(final.exp() * (final - logp))", "(logp.exp() * (logp - final))"),
         ("torch.special.entr(logp.exp()).sum(-1))", "torch.special.entr(final.exp()).sum(-1))"),
-        ("x = leave(stacks(model)[_last_stack(model)].residual, x)", "pass"),
+        ("x = stacks(model)[_last_stack(model)].leave(x)", "pass"),
     ],
     "inspection/attention.py": [
         ("nn.functional.pad(before[:, :-1], (1, 0))", "nn.functional.pad(before[:, 1:], (0, 1))"),

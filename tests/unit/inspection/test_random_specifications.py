@@ -192,6 +192,10 @@ def test_every_mixer_and_feedforward_says_what_can_be_looked_at() -> None:
     model = build(DECODERS["per-layer inputs"])
     assert "blocks.1.feedforward.hidden" in tracer(randomize(model)).run()
     covered.add(type(model.blocks[1].feedforward))
+    model = build(DECODERS["n-gram memory"])
+    trace = tracer(randomize(model)).run()
+    assert all(f"blocks.0.feedforward.{name}" in trace for name in ("gate", "value"))
+    covered.add(type(model.blocks[0].feedforward))
     for role in (spec.Mixer, spec.FeedForward):
         for kind, cls in role.kinds.items():
             if not cls.is_absent and cls.__module__.startswith("archetype."):

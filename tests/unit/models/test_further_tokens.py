@@ -11,7 +11,7 @@ from archetype.checking.construction import is_drawn, parameters_are_counted, ro
 from archetype.checking.files import export_is_honest, run_keeps_bits
 from archetype.checking.gradients import autocast_is_finite, every_parameter_learns
 from archetype.checking.subject import Inapplicable, Subject
-from archetype.convert.gguf.architectures import gguf_of
+from archetype.convert.gguf.choice import gguf_of
 from archetype.data.corpus import Corpus
 from archetype.errors import CheckpointError, SpecError
 from archetype.estimate.memory import MemoryCost
@@ -216,7 +216,7 @@ def test_formats_that_have_no_word_for_it_refuse_it() -> None:
     with pytest.raises(CheckpointError, match=r"further_tokens\.count: the llama format cannot express 1"):
         family.format.config_for(with_further("one"))
     with pytest.raises(CheckpointError, match=r"further_tokens: llama\.cpp does not support"):
-        gguf_of("llama").check(with_further("one"))
+        gguf_of("llama", with_further("one")).check(with_further("one"))
 
 
 def test_layouts_that_part_what_it_reads_are_refused() -> None:
