@@ -139,6 +139,8 @@ def states(trace: Trace, path: str) -> Iterator[dict[str, Tensor]]:
         token = x[:, position : position + 1]  # (B, 1, D)
         context = ForwardContext.of(token, torch.full_like(first_row, position))
         context.left = {layer: value[:, position : position + 1] for layer, value in left.items()}
+        if call is not None and call.tokens is not None:
+            context.tokens = call.tokens[:, position : position + 1]
         module(token, context, state)
         yield {name: tensor for _, name, tensor in state.tensors() if tensor.is_floating_point()}
 

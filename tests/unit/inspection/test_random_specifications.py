@@ -56,6 +56,8 @@ def shapes_are_those_declared(trace: Trace) -> None:
         declared = shapes[name.partition(":")[0]].split()
         if declared[0] == "...":
             declared = [*["rows"] * (x.dim() - len(declared) + 1), *declared[1:]]
+        if declared[-1].startswith("*"):
+            declared = [*declared[:-1], *["channels"] * (x.dim() - len(declared) + 1)]
         assert len(declared) == x.dim(), (name, shapes[name], x.shape)
         for letter, size in zip(declared, x.shape, strict=True):
             assert letter in LEGEND or len(letter) > 3 or int(letter) == size, (name, letter)
@@ -69,7 +71,7 @@ def maps_times_values_are_outputs(trace: Trace) -> None:
             y = module.o(module.apply_gate(y, trace[f"{path}.in"]).transpose(1, 2).flatten(2))
         else:
             assert isinstance(module, MultiHeadProjection)
-            y = module.merge_heads(module.apply_gate(y, trace[f"{path}.in"]))
+            y = module.merge_heads(module.normalize_heads(module.apply_gate(y, trace[f"{path}.in"])))
         assert distance(y, trace[f"{path}.out"]) < EXACT, path
 
 
