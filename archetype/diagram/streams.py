@@ -102,7 +102,10 @@ def _side_by_side(rails: list[Rail]) -> tuple[Layout, float]:
 
 
 def _tie(layout: Layout, table: Box, head: Box) -> None:
-    # left of the stream
+    # left of the stream, and of a wide outline of its layers
     low, high = table.y + table.h / 2, head.y + head.h / 2
-    layout.wire(table, head, "tied", [(table.x, low), (-TIE, low), (-TIE, high), (head.x, high)])
-    layout.notes.append(Note(-TIE - 6, head.y - GAP, "tied", "end"))
+    first, last = sorted((low, high))
+    passed = [box.x for box in layout.boxes if box.y < last and box.y + box.h > first]
+    left = min(-TIE, min(passed) - GAP)
+    layout.wire(table, head, "tied", [(table.x, low), (left, low), (left, high), (head.x, high)])
+    layout.notes.append(Note(left - 6, head.y - GAP, "tied", "end"))
