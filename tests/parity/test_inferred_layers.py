@@ -178,8 +178,8 @@ def test_phi4_multimodal_is_read_without_what_is_for_images_and_speech(tmp_path:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("mllama", r"lm_head\.weight: needs a head with 61 outputs for 69 ids"),
-        ("cpmant", r"cpmant\.position_bias\.\w+: needs biases by position and segment, and a learned prompt"),
+        ("mllama", r"lm_head\.weight: needs a head with fewer outputs than the vocabulary has ids"),
+        ("cpmant", r"cpmant\..*: needs segments of prompts with relative positions of their own"),
     ],
 )
 def test_what_is_not_read_is_named(kind: str, message: str, tmp_path: Path) -> None:

@@ -397,7 +397,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
     (r"transformer\.lang_embeddings\..*", "embeddings of languages"),
-    (r"cpmant\.position_bias\..*", "biases by position and segment, and a learned prompt before each text"),
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
     (r".*norm\w*\.W_(down|up)\..*", "norms with a gate of low rank"),
     (r".*\.(sqk|s_gate|suv_\w+)", "learned gains inside attention and networks (nGPT)"),
