@@ -35,7 +35,7 @@ class Difference(nn.Module):
         tensor.normal_(0.0, 0.1, generator=generator)
         return True
 
-    def forward(self, y: Float[Tensor, "B H T Q2"]) -> ValueHeads:
+    def forward(self, y: Float[Tensor, "B H T pair"]) -> ValueHeads:
         """Combine heads h and h + H / 2 into H heads of half the features, (B, H, T, Q)."""
         first, second = y.chunk(2, dim=1)
         difference = first - self.weight_of_second().to(y.dtype) * second  # (B, H / 2, T, 2 Q)
@@ -52,6 +52,6 @@ class Difference(nn.Module):
         return weight
 
 
-def values_of_pairs(v: ValuesOfKeys) -> Float[Tensor, "B K S Q2"]:
+def values_of_pairs(v: ValuesOfKeys) -> Float[Tensor, "B K S pair"]:
     """Return the values of key head k and k + K / 2 side by side, for both of these heads."""
     return torch.cat(v.chunk(2, dim=1), dim=-1).repeat(1, 2, 1, 1)
