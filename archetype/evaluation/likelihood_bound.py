@@ -12,6 +12,7 @@ from torch import Tensor
 from archetype.data.masks import draw_masks
 from archetype.data.preparation import prepared
 from archetype.errors import DataError
+from archetype.evaluation.score import PerToken
 from archetype.generate.encoder import mask_of
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
@@ -22,7 +23,7 @@ MAX_LOGITS = 2**26  # logits of a forward pass; limits the default window length
 
 
 @dataclass(frozen=True)
-class LikelihoodBound:
+class LikelihoodBound(PerToken):
     """Upper bound of the negative log-likelihood of a text, estimated from random masks.
 
     Attributes:
@@ -40,14 +41,6 @@ class LikelihoodBound:
     num_tokens: int
     num_bytes: int
     losses: Tensor = field(repr=False, compare=False)
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(min(self.loss, 700.0))  # exp overflows beyond 709
-
-    @property
-    def bits_per_byte(self) -> float:
-        return self.loss * self.num_tokens / self.num_bytes / math.log(2)
 
     def record(self) -> dict[str, float]:
         names = ("loss", "error", "num_tokens", "num_bytes", "perplexity", "bits_per_byte")

@@ -16,8 +16,25 @@ TOKENS_AT_ONCE = 4096  # tokens of a batch, including padding
 MAX_LOGITS = 2**26  # logits of a forward pass; limits the default window length for large vocabularies
 
 
+class PerToken:
+    """What follows from a mean loss per token."""
+
+    loss: float
+    num_tokens: int
+    num_bytes: int
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.loss, 700.0))  # exp overflows beyond 709
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Total cross-entropy in bits, divided by the number of bytes, which can be compared between tokenizers."""
+        return self.loss * self.num_tokens / self.num_bytes / math.log(2)
+
+
 @dataclass(frozen=True)
-class Score:
+class Score(PerToken):
     """Cross-entropy of a text under a model.
 
     Attributes:
@@ -35,15 +52,6 @@ class Score:
     accuracy: float
     losses: Tensor = field(repr=False, compare=False)
     is_right: Tensor = field(repr=False, compare=False)
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(min(self.loss, 700.0))  # exp overflows beyond 709
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Total cross-entropy in bits, divided by the number of bytes, which can be compared between tokenizers."""
-        return self.loss * self.num_tokens / self.num_bytes / math.log(2)
 
     def record(self) -> dict[str, float]:
         names = ("loss", "num_tokens", "num_bytes", "accuracy", "perplexity", "bits_per_byte")

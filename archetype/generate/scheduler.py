@@ -75,7 +75,9 @@ class Scheduler:
         if request in self.slots.sequences:
             self._leave(request)
         elif self._reading is not None and self._reading.request is request:
-            self._reading = None
+            reader, self._reading = self._reading.reader, None
+            if reader is not None and self.slots.is_in_place(reader.state):
+                self.slots.clear(0)  # what was read may contain NaN
         else:
             self.waiting.remove(request)
 
@@ -239,6 +241,8 @@ class Scheduler:
         [event] = self._choose(logits, [request])
         if request.error is not None:
             self._row = None  # NaN values in masked slots would remain: 0 * NaN = NaN
+            if self.slots.is_in_place(state):
+                self.slots.clear(0)
         events.append(event)
         if event.finish_reason is None and not self._waits_to_be_reread(request):
             self.slots.join(request, state)
@@ -251,7 +255,7 @@ class Scheduler:
     def _leave(self, request: Request) -> None:
         # put the state into the prefix cache, unless it may contain NaN
         if request.error is not None:
-            self.slots.clear(request)
+            self.slots.clear(self.slots.sequences.index(request))
         elif self.prefixes.max_bytes and self._caches_prefixes:
             state = self.slots.copy(self.slots.sequences.index(request))
             self.prefixes.put(request.window[: int(state.lengths)], state)

@@ -1,7 +1,6 @@
 """Slots for sequences that are decoded together, and the prefix cache."""
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from typing import Generic, TypeVar
 
 import torch
@@ -103,8 +102,6 @@ class Slots(Generic[T]):
         if self.sequences or self.num_beams > 1 or not self.state.can_shorten:
             return None
         row = self.state.rows(0, 1)
-        for _, _, values in chain.from_iterable(layer.tensors() for layer in row.layers):
-            values.zero_()  # NaN of a sequence that failed would stay behind a mask: 0 * NaN = NaN
         row.insert(self._rows([0]), self.empty_state(1, 1) if prefix is None else prefix)
         return row
 
@@ -121,9 +118,9 @@ class Slots(Generic[T]):
             self.sequences[slot] = last
         self.state.lengths[len(self.sequences) * self.num_beams :] = 0
 
-    def clear(self, sequence: T) -> None:
-        """Zero the rows of a sequence to remove NaN values, which masks would not hide (0 * NaN = NaN)."""
-        self.state.insert(self._rows([self.sequences.index(sequence)]), self.empty_state(1, self.state.capacity))
+    def clear(self, slot: int) -> None:
+        """Zero the rows of a slot to remove NaN values, which masks would not hide (0 * NaN = NaN)."""
+        self.state.insert(self._rows([slot]), self.empty_state(1, self.state.capacity))
 
     def copy(self, slot: int, length: int | None = None) -> State:
         """Return a copy of the state of a slot, or of its first `length` tokens."""

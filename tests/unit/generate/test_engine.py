@@ -1,5 +1,6 @@
 """The driver: with state as without, in a batch as alone, in chunks as at once, past the context as within."""
 
+import copy
 from functools import cache
 
 import pytest
@@ -163,6 +164,23 @@ def test_a_prompt_is_read_where_it_is_decoded_if_nothing_else_is(model: Model, m
         assert whole == {str(prompt): without_state(model, prompt, GREEDY) for prompt in wave}
         assert copied == [*range(1, len(wave))]
         copied.clear()
+
+
+def test_a_prompt_that_fails_in_its_row_leaves_nothing_to_the_next() -> None:
+    """NaN in keys and values would stay behind a mask: 0 * NaN = NaN."""
+    model = copy.deepcopy(built("rotary, grouped"))
+    engine = Engine(LanguageModel(model.spec, model))
+    weight, intact = model.embedding.token.weight, model.embedding.token.weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(torch.nan)
+        engine.submit(PROMPTS[1], id="fails", **dict(GREEDY))
+        assert [event.finish_reason for event in engine.step()] == ["error"]
+        weight.copy_(intact)
+    layers = engine._scheduler.slots.state.layers
+    assert all(values.isfinite().all() for layer in layers for _, _, values in layer.tensors())
+    engine.submit(PROMPTS[0], id="next", **dict(GREEDY))
+    tokens = [event.token for event in engine.events() if event.token is not None]
+    assert tokens == without_state(model, PROMPTS[0], GREEDY)
 
 
 def test_tokens_come_row_by_row_as_they_are_chosen(model: Model) -> None:
