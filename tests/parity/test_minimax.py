@@ -1,4 +1,4 @@
-"""MiniMax: lightning attention between layers of attention, normed streams, and experts, beside transformers."""
+"""MiniMax agrees with transformers: layers of lightning attention and of attention, normed streams, experts."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""LLaDA and Dream as published, beside transformers' Llama and Qwen2 with a mask that hides nothing."""
+"""LLaDA and Dream, as published, agree with transformers' Llama and Qwen2 if their mask hides no token."""
 
 import json
 from pathlib import Path

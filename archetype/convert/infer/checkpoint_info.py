@@ -244,7 +244,7 @@ class CheckpointInfo:
 
 
 def list_item(values: Any, index: int) -> Any:
-    """Return an item of a list in config.json; None if it is no list or has no such item."""
+    """Return an item of a list in config.json; None if the value is not a list, or is shorter."""
     return values[index] if isinstance(values, list) and index < len(values) else None
 
 

@@ -65,18 +65,8 @@ class BlockIndex(KeySelection):
         if self.local_blocks > self.top_blocks:
             cause = f"{self.local_blocks} is more than top_blocks {self.top_blocks}"
             invalid("local_blocks", cause, f"use at most {self.top_blocks}")
-        if self.position is None:
-            return self
-        if (self.position.dim or self.head_dim) % 2:
-            cause = f"{self.head_dim} features cannot be paired for rotary positions"
-            invalid("head_dim", cause, "use an even head_dim, or position.dim")
-        if self.position.dim is not None and self.position.dim > self.head_dim:
-            cause = f"{self.position.dim} is more than head_dim {self.head_dim}"
-            invalid("position.dim", cause, f"use at most {self.head_dim}")
-        self.position.scaling.check(self.position.dim or self.head_dim)
-        if self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
-            invalid("position.scaling", cause, "use another scaling")
+        if self.position is not None:
+            self.position.check_index(self.head_dim)
         return self
 
     @property

@@ -64,18 +64,8 @@ class LightningIndex(KeySelection):
     def _rotation_fits(self) -> "LightningIndex":
         if self.rotates == "last" and (self.position is None or self.position.dim is None):
             invalid("rotates", "no position.dim counts features", "set position.dim, or use rotates: first")
-        if self.position is None:
-            return self
-        if self.position.dim is None and self.head_dim % 2:
-            cause = f"{self.head_dim} features cannot be paired for rotary positions"
-            invalid("head_dim", cause, "use an even head_dim, or position.dim")
-        if self.position.dim is not None and self.position.dim > self.head_dim:
-            cause = f"{self.position.dim} is more than head_dim {self.head_dim}"
-            invalid("position.dim", cause, f"use at most {self.head_dim}")
-        self.position.scaling.check(self.position.dim or self.head_dim)
-        if self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
-            invalid("position.scaling", cause, "use another scaling")
+        if self.position is not None:
+            self.position.check_index(self.head_dim)
         return self
 
     @property

@@ -255,6 +255,18 @@ class Rotary(MixerPosition):
             invalid("theta", f"{self.theta} is not above 1, as yarn needs", "use a theta above 1")
         return self
 
+    def check_index(self, head_dim: int) -> None:
+        """Call `invalid` if an index of keys cannot rotate its heads of `head_dim` features by these positions."""
+        if self.dim is None and head_dim % 2:
+            cause = f"{head_dim} features cannot be paired for rotary positions"
+            invalid("head_dim", cause, "use an even head_dim, or position.dim")
+        if self.dim is not None and self.dim > head_dim:
+            invalid("position.dim", f"{self.dim} is more than head_dim {head_dim}", f"use at most {head_dim}")
+        self.scaling.check(self.dim or head_dim)
+        if self.scaling.follows_length:
+            cause = f"{self.scaling.kind} scaling depends on the sequence length, which is not supported here"
+            invalid("position.scaling", cause, "use another scaling")
+
 
 @part
 class Alibi(MixerPosition):

@@ -6,7 +6,7 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of
 
 @inside_of(RGLRU)
 def rg_lru(part: RGLRU, modules: frozenset[str]) -> Inside:
-    """Draw a convolution, its gates and the recurrence beside a gate (De 2024, figure 2)."""
+    """Draw the convolution, the gated recurrence after it, and the output gate (De 2024, figure 2)."""
     gates = ("input_gate", "decay_gate", "rate")
     cells = (
         Cell("inputs", 0, 0, (X,), 2, label="x", rows=("x",)),
