@@ -16,6 +16,7 @@ from archetype.nn.registry import module_for
 from archetype.parts.gated_delta_net import spec
 from archetype.parts.mamba.module import draw_steps
 from archetype.weights.linear import Linear
+from archetype.weights.low_rank import add_projection, projected
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": nn.functional.silu, "sigmoid": torch.sigmoid}
 
@@ -52,11 +53,8 @@ class GatedDeltaNet(nn.Module):
         plain = dict(zip("qkv", self.widths, strict=True))
         for name, width in {**plain, "gate": values, "a": mixer.decays, "b": mixer.num_heads}.items():
             rank = {"gate": mixer.gate_rank, "a": mixer.decay_rank}.get(name)
-            if rank is not None:
-                self.add_module(f"{name}_down", Linear(place.d_model, rank, bias=False))
-                self.add_module(f"{name}_up", Linear(rank, width, bias=False))
-            elif width:
-                self.add_module(name, Linear(place.d_model, width, bias=False))
+            if width:
+                add_projection(self, name, place.d_model, width, rank)
         self.conv = CausalConvolution(mixer.conv_channels, mixer.conv_kernel, bias=False)
         if mixer.decays:
             self.dt_bias, self.A_log = (nn.Parameter(torch.empty(size)) for size in (mixer.decays, mixer.num_heads))
@@ -84,7 +82,7 @@ class GatedDeltaNet(nn.Module):
         # (B, channels, W), (B, H, P, Q)
         conv, memory = before.conv, before.memory
         # one depthwise convolution over the channels of q, k and v
-        u, conv = self.conv.convolve(torch.cat([self._projected(name, x) for name in "qkv"], dim=-1), context, conv)
+        u, conv = self.conv.convolve(torch.cat([projected(self, name, x) for name in "qkv"], dim=-1), context, conv)
         heads = mixer.key_heads, mixer.key_heads, mixer.num_heads
         parts = nn.functional.silu(u).to(exact).split(self.widths, dim=-1)
         # (B, T, K, P), (B, T, K, P), (B, T, H, Q)
@@ -94,7 +92,7 @@ class GatedDeltaNet(nn.Module):
         # log of the decay a_t, (B, T, H) or (B, T, H, P), and rate b_t, (B, T, H)
         a = self._log_decay(x, exact)
         # 1 - b_t |k_t|^2 is an eigenvalue of the update: rates up to 2 make it negative
-        b = self._projected("b", x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
+        b = projected(self, "b", x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
         if context.valid is not None:  # padding: no decay and no correction
             padding = ~context.valid[..., None]
             a, b = a.masked_fill(padding.view(*padding.shape, *(1,) * (a.dim() - 3)), 0.0), b.masked_fill(padding, 0.0)
@@ -104,22 +102,14 @@ class GatedDeltaNet(nn.Module):
         y, memory = read_chunks(linear_chunk, mixer.chunk_size, memory.to(exact), *inputs)  # y: (B, T, H, Q)
         state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
         # gate as (B, T, H, Q); the heads are joined to (B, T, H Q)
-        z: Tensor = self.o(self.norm(y, self._projected("gate", x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
+        z: Tensor = self.o(self.norm(y, projected(self, "gate", x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
         return z
-
-    def _projected(self, name: str, x: Vectors) -> Float[Tensor, "B T F"]:
-        y: Tensor
-        if name in self._modules:
-            y = self.get_submodule(name)(x)
-        else:  # of low rank
-            y = self.get_submodule(f"{name}_up")(self.get_submodule(f"{name}_down")(x))
-        return y
 
     def _log_decay(self, x: Vectors, exact: torch.dtype) -> Float[Tensor, "B T H *dims"]:
         mixer = self.spec
         if not mixer.decays:
             return torch.zeros(*x.shape[:2], mixer.num_heads, dtype=exact, device=x.device)
-        steps, rates = self._projected("a", x).to(exact) + self.dt_bias.to(exact), self.A_log.to(exact).exp()
+        steps, rates = projected(self, "a", x).to(exact) + self.dt_bias.to(exact), self.A_log.to(exact).exp()
         if mixer.decay == "channel":
             steps, rates = steps.unflatten(-1, (mixer.num_heads, -1)), rates[:, None]  # (B, T, H, P), (H, 1)
         if mixer.decay_bound is not None:

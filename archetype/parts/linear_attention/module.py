@@ -18,6 +18,7 @@ from archetype.parts.linear_attention import spec
 from archetype.parts.position.module import Rotary
 from archetype.roles.position import AttentionSizes
 from archetype.weights.linear import Linear
+from archetype.weights.low_rank import add_projection, projected
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -51,14 +52,14 @@ class LinearAttention(nn.Module):
         self.widths = mixer.widths(d_model)
         values = self.widths["v"]
         for name, width in self.widths.items():
-            self._project(name, d_model, width)
+            add_projection(self, name, d_model, width)
         match mixer.decay:
             case spec.HeadDecay(bias=bias):
-                self._project("a", d_model, heads, bias=bias)
+                add_projection(self, "a", d_model, heads, bias=bias)
             case spec.ChannelDecay(rank=rank, bias=bias):
-                self._project("a", d_model, heads * self.sizes[0], rank, bias)
+                add_projection(self, "a", d_model, heads * self.sizes[0], rank, bias)
         if mixer.gate != "none":
-            self._project("gate", d_model, values, mixer.gate_rank)
+            add_projection(self, "gate", d_model, values, mixer.gate_rank)
         self.conv = None
         if mixer.conv_kernel is not None:
             self.conv = CausalConvolution(sum(self.widths.values()), mixer.conv_kernel, bias=False)
@@ -71,13 +72,6 @@ class LinearAttention(nn.Module):
         self.norm = build_norm(mixer.norm, self.sizes[1] if mixer.norm_over == "head" else values)
         self.o = Linear(values, d_model, bias=False)
 
-    def _project(self, name: str, inputs: int, outputs: int, rank: int | None = None, bias: bool = False) -> None:
-        if rank is not None:
-            self.add_module(f"{name}_down", Linear(inputs, rank, bias=False))
-            self.add_module(f"{name}_up", Linear(rank, outputs, bias=bias))
-        else:
-            self.add_module(name, Linear(inputs, outputs, bias=bias))
-
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         memory = torch.zeros(batch, self.spec.num_heads, *self.sizes, dtype=dtype, device=device)
         if self.conv is None:
@@ -89,7 +83,7 @@ class LinearAttention(nn.Module):
         assert isinstance(state, MemoryState | MatrixState)
         mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
         before, heads = context.before(state), (mixer.num_heads, -1)
-        inputs = [self._projected(name, x) for name in self.widths]  # (B, T, H P or H Q) each
+        inputs = [projected(self, name, x) for name in self.widths]  # (B, T, H P or H Q) each
         if self.conv is not None:
             assert isinstance(state, MatrixState) and isinstance(before, MatrixState)
             u, conv = self.conv.convolve(torch.cat(inputs, dim=-1), context, before.conv)
@@ -112,7 +106,7 @@ class LinearAttention(nn.Module):
         y = self.norm(y.to(x.dtype) if mixer.norm_over == "head" else y.to(x.dtype).flatten(-2), context)
         y = y.flatten(-2) if mixer.norm_over == "head" else y
         if mixer.gate != "none":
-            y = y * ACTIVATIONS[mixer.gate](self._projected("gate", x))
+            y = y * ACTIVATIONS[mixer.gate](projected(self, "gate", x))
         z: Tensor = self.o(y)
         return z
 
@@ -125,21 +119,13 @@ class LinearAttention(nn.Module):
             x = self.rotary(x.transpose(1, 2), context.positions, context).transpose(1, 2)
         return x
 
-    def _projected(self, name: str, x: Vectors) -> Float[Tensor, "B T F"]:
-        y: Tensor
-        if name in self._modules:
-            y = self.get_submodule(name)(x)
-        else:  # of low rank
-            y = self.get_submodule(f"{name}_up")(self.get_submodule(f"{name}_down")(x))
-        return y
-
     def _log_decay(self, x: Vectors, exact: torch.dtype) -> Float[Tensor, "b T H *dims"]:
         heads, decay = self.spec.num_heads, self.spec.decay
         match decay:
             case spec.HeadDecay():
-                return nn.functional.logsigmoid(self._projected("a", x).to(exact)) / decay.temperature
+                return nn.functional.logsigmoid(projected(self, "a", x).to(exact)) / decay.temperature
             case spec.ChannelDecay():
-                logits = self._projected("a", x).to(exact).unflatten(-1, (heads, -1))
+                logits = projected(self, "a", x).to(exact).unflatten(-1, (heads, -1))
                 a = nn.functional.logsigmoid(logits) / decay.temperature
                 return a if decay.floor == 0.0 else torch.log(decay.floor + (1.0 - decay.floor) * a.exp())
         rates = decay.rates(heads) if isinstance(decay, spec.FixedDecay) else [0.0] * heads
