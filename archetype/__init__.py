@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         presets,
         tokenizer,
         train,
+        transplant,
     )
     from archetype.api.image_encoder import ImageEncoder
     from archetype.api.language_model import LanguageModel
@@ -42,6 +43,7 @@ __all__ = [
     "ArchetypeError", "CausalLM", "DecoderLM", "Engine", "ImageEncoder", "LanguageModel", "Seq2SeqLM", "TextClassifier",
     "TextEncoder", "__version__", "build", "cost_report", "diff", "draw", "evaluate", "export", "from_pretrained",
     "load", "load_spec", "plain_operations", "presets", "register", "tokenizer", "train",
+    "transplant",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from archetype.api.language_model import LanguageModel
+    from archetype.api.transplanting import Transplanted
     from archetype.convert.gguf.types import FileType
     from archetype.convert.source import Source
     from archetype.cost.work import AttentionPairs
@@ -383,6 +384,39 @@ def train(
     if interrupted is not None:
         raise KeyboardInterrupt
     return load(Path(to), device=device)
+
+
+def transplant(
+    donor: str | Path | LanguageModel,
+    changes: Sequence[str] = (),
+    spec: Source | None = None,
+    *,
+    text: str | None = None,
+    layers: Sequence[int] | None = None,
+    choices: Mapping[str, str] | None = None,
+    seed: int = 0,
+) -> Transplanted:
+    """Change the architecture of a trained model and keep its weights. Returns `.model` and `.report`.
+
+    Args:
+        donor: a loaded model, or anything that `load` takes.
+        changes: assignments path=value, as for `archetype set`.
+        spec: a whole new specification instead of changes; anything that `load_spec` takes.
+        text: text on which both models are compared (default: docstrings of Python's library).
+        layers: the donor's layer of each new layer (default: the same ones, or the donor's spread evenly).
+        choices: how several weights become one, by subject, such as {"heads": "first"}.
+        seed: seed of new weights.
+
+    Raises:
+        ArchetypeError: the new specification is invalid, or of another kind than the donor's.
+    """
+    from archetype.api.loading import load
+    from archetype.api.transplanting import transplant
+    from archetype.spec.edit import assign
+
+    lm = load(donor) if isinstance(donor, str | Path) else donor
+    new = assign(lm.spec, list(changes)) if spec is None else load_spec(spec)
+    return transplant(lm, new, text, layers, choices, seed)
 
 
 def export(

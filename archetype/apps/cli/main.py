@@ -71,6 +71,11 @@ VERBS = {
         "app",
         "Compare architectures in controlled experiments, with seeds, confidence intervals and verdicts.",
     ),
+    "transplant": (
+        "transplant",
+        "transplant",
+        "Change the architecture of a trained model, keep its weights, and prove how it starts.",
+    ),
     "bench": (
         "bench",
         "bench",

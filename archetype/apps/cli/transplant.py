@@ -1,0 +1,69 @@
+"""The command `transplant`: change the architecture of a trained model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from archetype.apps.cli.options import Json, Model, Output
+from archetype.apps.cli.output import print_json
+
+EXCLUDES = {"spec": ("changes",)}
+
+
+def transplant(
+    model: Model,
+    to: Output,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATH=VALUE...", help="Changes of the specification, as for `archetype set`."),
+    ] = None,
+    spec: Annotated[
+        str | None, typer.Option("--spec", metavar="SPEC", help="A whole new specification, instead of changes.")
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="The donor's layer of each new layer, such as 0-5,5,6-11.  [default: spread evenly]"
+        ),
+    ] = None,
+    ways: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="SUBJECT=WAY", help="How weights become one, such as heads=first; repeatable."),
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Text to compare on.  [default: of Python's library]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of new weights.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Change the architecture of a trained model, keep its weights, and prove how it starts.
+
+    The report says where each tensor comes from, what is promised of the start, how far the new model is from the donor
+    on a text, and what both cost. FOLDER is a run directory; archetype train --from FOLDER trains it on.
+    """
+    from archetype.api.loading import load
+    from archetype.api.transplanting import save, transplant
+    from archetype.convert.source import open_spec
+    from archetype.errors import SpecError
+    from archetype.io.text import read_text
+    from archetype.spec.edit import assign
+    from archetype.surgery.choices import read_choices, read_layers
+
+    if not changes and spec is None:
+        raise SpecError(
+            "transplant", "nothing is changed", "add changes such as layers[*].mixer.num_kv_heads=2, or --spec"
+        )
+    donor = load(model)
+    new = open_spec(spec) if spec is not None else assign(donor.spec, changes or [])
+    done = transplant(
+        donor, new, None if text is None else read_text(text),
+        None if layers is None else read_layers(layers), read_choices(ways or []), seed,
+    )  # fmt: skip
+    save(done, to, str(model))
+    if as_json:
+        print_json(done.report.record())
+        return
+    for line in done.report.lines():
+        print(line)
+    print(f"wrote {to}")

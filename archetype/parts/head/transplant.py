@@ -1,0 +1,42 @@
+"""Transplants of heads: an untied head copies the embedding's table, and rows of new tokens are the mean of the old."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from archetype.nn.transplant import Start, Transfer, Transplant
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.spec.base import Spec
+from archetype.spec.registry import provides
+
+
+@provides("transplant", LanguageModelHead)
+class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
+    layouts: ClassVar[Mapping[str, str]] = {"weight": "V D", "bias": "V"}
+
+    def takes(self, old: Spec, new: LanguageModelHead) -> bool:
+        return isinstance(old, LanguageModelHead)
+
+    def transfer(self, at: Transfer[LanguageModelHead]) -> None:
+        if at.old.tied and not at.new.tied:
+            table = at.similar["embedding"].state_dict()["token.weight"]
+            at.donated["weight"] = table
+            self.take_named(at)
+            at.note("weight", "from the embedding's table", "copied")
+        else:
+            self.take_named(at)
+        old, new = at.old_sizes["V"], at.new_sizes["V"]
+        if new > old:
+            for name in at.tensors.keys() & {"weight", "bias"}:
+                at.tensors[name][old:] = at.tensors[name][:old].mean(0)
+                at.note(name, "rows of new tokens are the mean of the others")
+        if at.old.replace(tied=at.new.tied) != at.new:
+            at.promise(*self.start(at))
+        if at.new.tied and not at.old.tied:
+            self._tie(at)
+
+    def _tie(self, at: Transfer[Any]) -> None:
+        table = at.similar["embedding"].state_dict()["token.weight"]
+        is_equal = bool((table == at.donated["weight"]).all())
+        at.promise(
+            Start.SAME if is_equal else Start.CHANGED, "" if is_equal else "the embedding's table is another matrix"
+        )

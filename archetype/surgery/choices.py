@@ -1,0 +1,37 @@
+"""Choices of a transplant, as they are written on a command line."""
+
+from collections.abc import Sequence
+
+from archetype.errors import SpecError
+
+
+def read_layers(text: str) -> list[int]:
+    """Read a list of layers such as 0-5,5,6-11.
+
+    Raises:
+        SpecError: the text is not such a list.
+    """
+    layers: list[int] = []
+    for item in text.split(","):
+        first, dash, last = item.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise SpecError(
+                "--layers", f"{item.strip()!r:.40} is neither a layer nor a range", "write it like 0-5,5,6-11"
+            )
+        layers += range(int(first), int(last or first) + 1)
+    return layers
+
+
+def read_choices(texts: Sequence[str]) -> dict[str, str]:
+    """Read choices such as heads=mean.
+
+    Raises:
+        SpecError: a text is not SUBJECT=WAY.
+    """
+    choices: dict[str, str] = {}
+    for text in texts:
+        subject, equals, way = text.partition("=")
+        if not equals or not subject or not way:
+            raise SpecError("--with", f"{text!r:.40} is not a choice", "write SUBJECT=WAY, such as heads=first")
+        choices[subject] = way
+    return choices
