@@ -15,28 +15,26 @@ from torch import Tensor, nn
 
 from archetype.nn import symbolic
 
-Outputs = tuple[Float[Tensor, "B T ..."], Float[Tensor, "B ..."]]
+Chunk = Callable[..., tuple[Tensor, ...]]  # of states and inputs (B, ..., T, ...): outputs and the states after them
 
 
-def read_chunks(
-    chunk: Callable[..., tuple[Tensor, Tensor]], size: int, memory: Float[Tensor, "B ..."], *inputs: Tensor
-) -> Outputs:
-    """Process inputs, (B, T, ...) each, in chunks of `size` positions. Return all outputs and the last state."""
+def read_chunks(chunk: Chunk, size: int, states: tuple[Tensor, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Process inputs, (B, T, ...) each, in chunks of `size` positions. Return all outputs, then the last states."""
     if symbolic.is_symbolic(inputs[0].shape[1]):  # unknown number of chunks: scan one position at a time
-        y, memory = symbolic.scan(partial(_step, chunk), (memory,), *inputs)
-        return y, memory
+        return symbolic.scan(partial(_step, chunk, len(states)), states, *inputs)
     outputs = []
-    with torch.autocast(memory.device.type, enabled=False):  # sums over thousands of positions keep full precision
+    with torch.autocast(inputs[0].device.type, enabled=False):  # sums over thousands of positions keep full precision
         for parts in zip(*(x.split(size, dim=1) for x in inputs), strict=True):
-            y, memory = chunk(memory, *(x.transpose(1, 2) for x in parts))
+            y, *after = chunk(*states, *(x.transpose(1, 2) for x in parts))
+            states = tuple(after)
             outputs.append(y)
-    return torch.cat(outputs, dim=2).transpose(1, 2), memory
+    return torch.cat(outputs, dim=2).transpose(1, 2), *states
 
 
-def _step(chunk: Callable[..., tuple[Tensor, Tensor]], memory: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
-    # (B, H, Q) from (B, ...) inputs of one position, and the state after it
-    y, memory = chunk(memory, *(x.unsqueeze(2) for x in parts))
-    return y.squeeze(2), memory
+def _step(chunk: Chunk, num_states: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    # (B, H, Q) from the states and the (B, ...) inputs of one position, and the states after it
+    y, *states = chunk(*tensors[:num_states], *(x.unsqueeze(2) for x in tensors[num_states:]))
+    return y.squeeze(2), *states
 
 
 def linear_chunk(
@@ -83,6 +81,55 @@ def linear_chunk(
     else:
         written = _split_heads(k.transpose(2, 3) @ _join_heads(until * v, shared), shared)
     return y, since[:, :, -1:].transpose(2, 3) * memory + written
+
+
+def removal_chunk(
+    memory: Float[Tensor, "B H P Q"],
+    q: Float[Tensor, "B H T P"],
+    k: Float[Tensor, "B H T P"],
+    v: Float[Tensor, "B H T Q"],
+    a: Float[Tensor, "B H T P"],
+    read: Float[Tensor, "B H T P"],
+    write: Float[Tensor, "B H T P"],
+) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P Q"]]:
+    """S_t = S' + k_t v_t^T + write_t (S'^T read_t)^T with S' = exp(a_t) S_{t-1} by rows, and y_t = S_t^T q_t.
+
+    The generalized delta rule (Peng 2025): what is removed is read by one key and written by another, apart from
+    keys and values. One triangular system solves for all that a chunk reads.
+    """
+    if v.shape[2] == 1:
+        memory = a.transpose(2, 3).exp() * memory
+        memory = memory + k.transpose(2, 3) @ v + write.transpose(2, 3) @ (read @ memory)
+        return q @ memory, memory
+    heads = v.shape[1]
+    # (B, 2 H, T, T): queries and reading keys, with keys and with writing keys
+    twice = [x.repeat(1, 2, 1, 1) for x in (q, read, a)]
+    (scores, overlaps), since, until = _scores_of_rows((twice[0], twice[1]), torch.cat((k, write), dim=1), twice[2])
+    since, until = since[:, :heads], until[:, :heads]
+    # only earlier positions are read: a diagonal of ones is not stored
+    seen = overlaps[:, :heads].tril(-1) @ v + (since * read) @ memory
+    removed = torch.linalg.solve_triangular(-overlaps[:, heads:], seen, upper=False, unitriangular=True)
+    y = scores[:, :heads] @ v + scores[:, heads:] @ removed + (since * q) @ memory
+    written = (until * k).transpose(2, 3) @ v + (until * write).transpose(2, 3) @ removed
+    return y, since[:, :, -1:].transpose(2, 3) * memory + written
+
+
+def stabilized(
+    top: Float[Tensor, "B H"], a: Float[Tensor, "B H T"], i: Float[Tensor, "B H T"]
+) -> tuple[Float[Tensor, "B H T"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
+    """Return logarithms of decays and of writes divided by exp(m_t), m_t = max(m_{t-1} + a_t, i_t), and m_t.
+
+    A sum of exp(i_t) v_t that decays by exp(a_t) is kept as exp(m_t) times another that cannot overflow (Beck 2024,
+    section 2.2). Any m gives the same results, so no gradient flows through it, and its rounding does not matter.
+    """
+    with torch.no_grad():
+        if i.shape[2] == 1:
+            m = torch.maximum(top[..., None] + a, i)
+        else:
+            sums = a.cumsum(-1)
+            m = sums + torch.maximum(top[..., None], (i - sums).cummax(-1).values)
+        change = torch.cat((top[..., None], m[..., :-1]), dim=-1) - m
+    return a + change, i - m, m
 
 
 def diagonal_chunk(

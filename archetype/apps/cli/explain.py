@@ -15,6 +15,7 @@ SHOWN_IN = "llama-3-8b"  # the preset searched first, with these changes for kin
 ASSIGNMENTS = {
     "gated_delta_net": "layers[*].mixer={kind: gated_delta_net, num_heads: 32}",
     "linear_attention": "layers[*].mixer={kind: linear_attention, num_heads: 32}",
+    "mlstm": "layers[*].mixer={kind: mlstm, num_heads: 32}",
     "rg_lru": "layers[*].mixer={kind: rg_lru, num_heads: 32}",
     "short_convolution": "layers[*].mixer={kind: short_convolution}",
     "batch": "layers[*].wiring.norm={kind: batch}",
