@@ -25,6 +25,8 @@ STATES = {
     "attention": "KV cache", "latent": "latent KV cache", "rnn": "recurrent state", "gru": "recurrent state",
     "lstm": "recurrent state", "mamba": "convolution and SSM state", "mamba2": "convolution and SSM state",
     "gated_delta_net": "convolution and delta-rule state",
+    "mamba3": "SSM state, angles and last token", "mlstm": "mLSTM state",
+    "rwkv4": "last token and weighted sums", "rwkv7": "last token and delta-rule state",
     "linear_attention": "linear attention state", "rg_lru": "convolution and recurrent state",
     "short_convolution": "convolution state",
 }  # fmt: skip

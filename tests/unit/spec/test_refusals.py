@@ -109,8 +109,8 @@ IMPOSSIBLE = [
      "layers[3].mixer.position.scaling: 'ntk' is not a kind of scaling (none, linear, dynamic, yarn, llama3, longrope, "
      "proportional); write dynamic"),
     ((*MIXER, "kind"), "atention", "layers[3].mixer: 'atention' is not a kind of mixer (none, attention, "
-     "disentangled_attention, gated_delta_net, latent, linear_attention, mamba, mamba2, rnn, lstm, gru, "
-     "rg_lru, short_convolution, together); "
+     "disentangled_attention, gated_delta_net, latent, linear_attention, mamba, mamba2, mamba3, mlstm, rnn, lstm, gru, "
+     "rg_lru, rwkv4, rwkv7, short_convolution, together); "
      "did you mean attention?"),
     ((*MIXER, "qk_norm"), {"kind": "batch"},
      "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, l2, none"),
