@@ -13,7 +13,7 @@ class ChannelMixingCost(FeedForwardCost):
     """Cost of two projections, or three with a receptance, and of the last token as state."""
 
     part: spec.ChannelMixing
-    state_name = "last token"
+    state_name = "token shift"
 
     def __init__(self, part: spec.ChannelMixing, d: Formula) -> None:
         super().__init__(part, d)

@@ -20,7 +20,7 @@ class Mamba3Cost(MixerCost):
     def __init__(self, part: spec.Mamba3, d: Formula) -> None:
         super().__init__(part, d)
         self.heads, self.state_size = symbol("H", part.num_heads, part), symbol("Z", part.state_size, part)
-        self.rank, self.inner = symbol("R", part.rank, part), self.heads * symbol("P", part.head_dim, part)
+        self.rank, self.inner = symbol("r", part.rank, part), self.heads * symbol("P", part.head_dim, part)
         rows = self.rank * symbol("K", part.num_groups, part) * self.state_size
         self.angles = symbol("R2", part.angles)
         widths = 2 * self.inner + 2 * rows + 3 * self.heads + self.angles
@@ -61,9 +61,11 @@ class Mamba3Cost(MixerCost):
         return inner * part.state_size + part.num_heads * part.angles + rows + inner
 
     def saved_activations(self, work: TrainingWork) -> int:
-        part, inner, heads = self.part, self.inner.value, self.part.num_heads
-        keys = heads * part.rank * part.state_size
-        saved = work.input_bytes(self.d.value) + work.tokens * (
-            inner * work.itemsize + (8 * inner + 8 * keys) * FLOAT32
-        )
-        return saved + chunk_activations(work, part.chunk_size, heads, inner * part.state_size)
+        # the input, what is projected, every step until the output, and the chunks; the scan runs in float32
+        part, inner, heads, rank = self.part, self.inner.value, self.part.num_heads, self.part.rank
+        keys, several = heads * rank * part.state_size, rank > 1
+        steps = (sum(part.widths) + inner) * work.itemsize
+        exact = 8 * keys + 2 * rank * part.num_groups * part.state_size + (5 * part.angles + 12) * heads
+        exact += (6 + 2 * several + 2 * part.norm) * rank * inner + 3 * several * rank * rank * heads
+        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact * FLOAT32)
+        return saved + chunk_activations(work, part.chunk_size, heads * rank * rank, inner * part.state_size)

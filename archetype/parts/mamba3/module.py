@@ -26,7 +26,7 @@ class Mamba3State(LayerState):
 
     memory: Float[Tensor, "B H Z P"]
     angle: Float[Tensor, "B H angles"]
-    b: Float[Tensor, "B K R Z"]
+    b: Float[Tensor, "B K r Z"]
     x: Float[Tensor, "B H P"]
 
 
@@ -41,24 +41,24 @@ def turned(x: Float[Tensor, "*dims Z"], angle: Float[Tensor, "*dims2 angles"]) -
 def trapezoid_chunk(
     memory: Float[Tensor, "B H Z P"],
     angle: Float[Tensor, "B H angles"],
-    last_b: Float[Tensor, "B H R Z"],
-    last_x: Float[Tensor, "B H R P"],
-    c: Float[Tensor, "B H T R Z"],
-    b: Float[Tensor, "B H T R Z"],
-    x: Float[Tensor, "B H T R P"],
+    last_b: Float[Tensor, "B H r Z"],
+    last_x: Float[Tensor, "B H r P"],
+    c: Float[Tensor, "B H T r Z"],
+    b: Float[Tensor, "B H T r Z"],
+    x: Float[Tensor, "B H T r P"],
     a: Float[Tensor, "B H T"],
     now: Float[Tensor, "B H T"],
     later: Float[Tensor, "B H T"],
     turns: Float[Tensor, "B H T angles"],
 ) -> tuple[Tensor, ...]:
-    """Read one chunk as linear attention over its T R vectors.
+    """Read one chunk as linear attention over its T r vectors.
 
     A token is written with the weight `now`, and once more with the next token's `later`, before that one's decay.
     Both are one write here, except for the last token, whose second write is the next chunk's.
     """
     rank = b.shape[3]
     angles = torch.cat((angle[:, :, None], angle[:, :, None] + turns.cumsum(2)), dim=2)[:, :, :, None]
-    keys = turned(torch.cat((last_b[:, :, None], b), dim=2), angles)  # (B, H, 1 + T, R, Z)
+    keys = turned(torch.cat((last_b[:, :, None], b), dim=2), angles)  # (B, H, 1 + T, r, Z)
     c = turned(c, angles[:, :, 1:])
     memory = memory + (later[:, :, :1, None] * keys[:, :, 0].transpose(2, 3)) @ last_x
     keys, weight = keys[:, :, 1:], (now + nn.functional.pad(later[:, :, 1:], (0, 1)))[..., None, None]
@@ -66,7 +66,7 @@ def trapezoid_chunk(
     y, memory = linear_chunk(memory, c.flatten(2, 3), (weight * keys).flatten(2, 3), x.flatten(2, 3), decays)
     # Of its own token a vector has read itself and those before it, with both weights; all are read with `now` alone.
     read = torch.ones(rank, rank, dtype=x.dtype, device=x.device).tril()
-    own = (now[..., None, None] - weight * read) * (c @ keys.transpose(3, 4))  # (B, H, T, R, R)
+    own = (now[..., None, None] - weight * read) * (c @ keys.transpose(3, 4))  # (B, H, T, r, r)
     y = y.unflatten(2, (-1, rank)) + own @ x
     return y, memory, angles[:, :, -1, 0] % (2.0 * math.pi), b[:, :, -1], x[:, :, -1]
 
@@ -81,7 +81,7 @@ class Mamba3(nn.Module):
     # rates, gains and biases, which weight decay must not shrink
     parameter_roles: ClassVar = dict.fromkeys(("D", "b_bias", "c_bias", "mimo_x", "mimo_z", "mimo_o"), "vector")
     probes: ClassVar[Mapping[str, str]] = {
-        "x": "B T H P", "b": "B T K R Z", "c": "B T K R Z", "delta": "B T H", "log_decay": "B T H", "share": "B T H"
+        "x": "B T H P", "b": "B T K r Z", "c": "B T K r Z", "delta": "B T H", "log_decay": "B T H", "share": "B T H"
     }  # fmt: skip
 
     def __init__(self, mixer: spec.Mamba3, place: Place) -> None:
@@ -127,7 +127,7 @@ class Mamba3(nn.Module):
         if context.valid is not None:  # padding: a step of zero neither decays, writes nor turns
             delta = delta.masked_fill(~context.valid[..., None], 0.0)
         a = -nn.functional.softplus(rates.to(exact)).clamp(min=mixer.least_rate) * delta
-        # the rows of each rank, and in them of each group, as (B, T, K, R, Z)
+        # the rows of each rank, and in them of each group, as (B, T, K, r, Z)
         rows = (mixer.rank, mixer.num_groups, mixer.state_size)
         b, c = (norm(part.unflatten(-1, rows), context).to(exact).transpose(2, 3) for norm, part in
                 ((self.b_norm, b), (self.c_norm, c)))  # fmt: skip
@@ -149,17 +149,17 @@ class Mamba3(nn.Module):
         return out
 
     def _of_heads(
-        self, rows: Float[Tensor, "*dims K R Z"], bias: Float[Tensor, "H R Z"]
-    ) -> Float[Tensor, "*dims H R Z"]:
+        self, rows: Float[Tensor, "*dims K r Z"], bias: Float[Tensor, "H r Z"]
+    ) -> Float[Tensor, "*dims H r Z"]:
         # b or c of each head: of its group, with a bias of its own
         return rows.repeat_interleave(self.spec.num_heads // self.spec.num_groups, dim=-3) + bias.to(rows.dtype)
 
-    def _of_ranks(self, x: Float[Tensor, "*dims H P"]) -> Float[Tensor, "*dims H R P"]:
+    def _of_ranks(self, x: Float[Tensor, "*dims H P"]) -> Float[Tensor, "*dims H r P"]:
         return x[..., None, :] * self.mimo_x.to(x.dtype) if self.spec.rank > 1 else x[..., None, :]
 
-    def _gated(self, y: Float[Tensor, "B T H R P"], z: Float[Tensor, "B T H P"]) -> Float[Tensor, "B T HP"]:
+    def _gated(self, y: Float[Tensor, "B T H r P"], z: Float[Tensor, "B T H P"]) -> Float[Tensor, "B T HP"]:
         if self.spec.norm:
-            weight = self.norm.weight.to(y.dtype).view(self.spec.num_heads, 1, -1)
+            weight = self.get_parameter("norm.weight").to(y.dtype).view(self.spec.num_heads, 1, -1)
             y = nn.functional.rms_norm(y, y.shape[-1:], None, self.spec.eps) * weight
         if self.spec.rank == 1:
             return (y[..., 0, :] * nn.functional.silu(z)).flatten(-2)

@@ -19,7 +19,7 @@ __all__ = ["Mamba3"]
 class Mamba3(Mixer):
     """h_t = a_t h_{t-1} + (1 - l_t) d_t a_t b_{t-1} x_{t-1}^T + l_t d_t b_t x_t^T, y_t = h_t^T c_t (Lahoti 2026).
 
-    a_t = exp(-r_t d_t); step d_t, rate r_t and share l_t of each head depend on the token. The two writes are the
+    a_t = exp(-g_t d_t); step d_t, rate g_t and share l_t of each head depend on the token. The two writes are the
     trapezoidal rule, and replace a convolution. b and c have norms, and biases of each head, and turn by angles whose
     steps pi d_t tanh(theta_t) depend on the token, like a state of complex numbers. With a `rank` above 1 a step
     writes and reads that many vectors: b, c, x and the gate z then have a row for each rank (MIMO).
@@ -29,10 +29,10 @@ class Mamba3(Mixer):
         head_dim: width of a head, P.
         state_size: rows of each head's memory, Z.
         num_groups: how many different b and c there are, apart from their biases; a divisor of `num_heads`, K.
-        rank: vectors that a step writes and reads, R.
+        rank: vectors that a step writes and reads, r.
         rotary_dim: features of b and c that turn, in pairs of neighbours (absent: half of them).
         norm: whether each head's y has an RMS norm before the gate.
-        least_rate: smallest rate r_t.
+        least_rate: smallest rate g_t.
         eps: epsilon of the norms.
         chunk_size: tokens per chunk, which does not change the result.
         dt_min: smallest initial step.
@@ -40,7 +40,7 @@ class Mamba3(Mixer):
     """
 
     title: ClassVar[str] = "Mamba-3"
-    letters: ClassVar[Mapping[str, str]] = {"K": "groups of b and c", "R": "vectors that a step writes and reads"}
+    letters: ClassVar[Mapping[str, str]] = {"K": "groups of b and c", "r": "vectors that a step writes and reads"}
     kind: Literal["mamba3"] = "mamba3"
     num_heads: Heads
     head_dim: HeadWidth = 64

@@ -54,7 +54,7 @@ class MLSTMCost(MixerCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, every step between the projections, and the chunks; the memory is in float32
         part, keys, values, heads = self.part, self.keys.value, self.values.value, self.part.num_heads
-        steps = 3 * values * work.itemsize
-        exact = 3 * keys + 4 * values + 8 * heads
+        steps = 2 * values * work.itemsize
+        exact = 5 * keys + 3 * values + 4 * self.sums.value + 10 * heads
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact * FLOAT32)
         return saved + chunk_activations(work, part.chunk_size, heads, self.sums.value * self.head_dim.value)

@@ -18,14 +18,14 @@ from archetype.nn.registry import module_for
 from archetype.parts.mlstm import spec
 from archetype.weights.linear import Linear
 
-NOTHING = -1e30  # logarithm of the input gate of padding
+LOG_ZERO = -1e30  # logarithm of the input gate of padding
 
 
 @dataclass
 class MLSTMState(LayerState):
     """Memory of each head with its normalizer as last column, and the logarithm of what both are divided by."""
 
-    memory: Float[Tensor, "B H P Q1"]
+    memory: Float[Tensor, "B H P sums"]
     top: Float[Tensor, "B H"]
 
 
@@ -46,14 +46,14 @@ class Gate(Linear):
 
 def mlstm_chunk(
     eps: float,
-    memory: Float[Tensor, "B H P Q1"],
+    memory: Float[Tensor, "B H P sums"],
     top: Float[Tensor, "B H"],
     q: Float[Tensor, "B H T P"],
     k: Float[Tensor, "B H T P"],
-    v: Float[Tensor, "B H T Q1"],
+    v: Float[Tensor, "B H T sums"],
     f: Float[Tensor, "B H T"],
     i: Float[Tensor, "B H T"],
-) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P Q1"], Float[Tensor, "B H"]]:
+) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P sums"], Float[Tensor, "B H"]]:
     """Read one chunk. f and i are logarithms of the gates, and the last feature of v is 1."""
     a, write, m = stabilized(top, f, i)
     y, memory = linear_chunk(memory, q, write.exp()[..., None] * k, v, a)
@@ -94,7 +94,7 @@ class MLSTM(nn.Module):
         f = nn.functional.logsigmoid(f)
         if context.valid is not None:  # padding: nothing is forgotten or written
             padding = ~context.valid[..., None]
-            i, f = i.masked_fill(padding, NOTHING), f.masked_fill(padding, 0.0)
+            i, f = i.masked_fill(padding, LOG_ZERO), f.masked_fill(padding, 0.0)
         q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
         f, i = context.probe(self, "log_forget", f), context.probe(self, "log_input", i)
         states = before.memory.to(exact), before.top.to(exact)

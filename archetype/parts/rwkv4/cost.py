@@ -14,7 +14,7 @@ class RWKV4Cost(MixerCost):
     """Cost of the projections, without the elementwise recurrence."""
 
     part: spec.RWKV4
-    state_name = "last token and weighted sums"
+    state_name = "token shift and weighted sums"
     complexity = Complexity("O(T D)", "O(D)", "O(D)")
 
     def __init__(self, part: spec.RWKV4, d: Formula) -> None:
@@ -39,6 +39,6 @@ class RWKV4Cost(MixerCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # differences to the previous token, mixed tokens, and what each step of the scan by doubling multiplies
         d, inner, size = self.d.value, self.inner.value, self.part.chunk_size
-        levels = (filled_chunk(min(size, work.length)).bit_length() - 1) * 3
-        vectors, exact = (4 * d + 3 * inner) * work.itemsize, (14 + 2 * levels) * inner * FLOAT32
-        return work.tokens * (vectors + exact)
+        levels = (filled_chunk(min(size, work.length)).bit_length() - 1) * 6
+        vectors, exact = (5 * d + 2 * inner) * work.itemsize, (10 + levels) * inner * FLOAT32
+        return work.tokens * (vectors + exact) + work.rows * -(-work.length // size) * 6 * inner * FLOAT32

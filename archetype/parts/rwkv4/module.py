@@ -20,25 +20,25 @@ from archetype.parts.rwkv4 import spec
 from archetype.weights.linear import Linear
 
 # Logarithm of the largest weight before the first token, and of the weight of padding, which is nothing beside it.
-EMPTY, NOTHING = -1e30, -2e30
+EMPTY, LOG_ZERO = -1e30, -2e30
 
 
 @dataclass
 class RWKV4State(ConvolutionState):
     """The last token, sums of weighted values and of weights, and the logarithm of what both are divided by."""
 
-    sums: Float[Tensor, "B I2"]
+    sums: Float[Tensor, "B sums"]
     top: Float[Tensor, "B I"]
 
 
 def wkv_chunk(
     bonus: Float[Tensor, "I"],
-    sums: Float[Tensor, "B I2"],
+    sums: Float[Tensor, "B sums"],
     top: Float[Tensor, "B I"],
     k: Float[Tensor, "B I T"],
     v: Float[Tensor, "B I T"],
     a: Float[Tensor, "B I T"],
-) -> tuple[Float[Tensor, "B I T"], Float[Tensor, "B I2"], Float[Tensor, "B I"]]:
+) -> tuple[Float[Tensor, "B I T"], Float[Tensor, "B sums"], Float[Tensor, "B I"]]:
     """Read one chunk. `a` and `k` are logarithms of decays and of weights."""
     a, write, m = stabilized(top, a, k)
     weights = write.exp()
@@ -101,7 +101,7 @@ class RWKV4(nn.Module):
         a = -self.decay.to(exact).exp().expand_as(k)
         if context.valid is not None:  # padding neither forgets nor writes
             padding = ~context.valid[..., None]
-            k, a = k.masked_fill(padding, NOTHING), a.masked_fill(padding, 0.0)
+            k, a = k.masked_fill(padding, LOG_ZERO), a.masked_fill(padding, 0.0)
         r, k, v = context.probe(self, "r", r), context.probe(self, "k", k), context.probe(self, "v", v)
         chunk, states = partial(wkv_chunk, self.bonus.to(exact)), (before.sums.to(exact), before.top.to(exact))
         y, sums, top = read_chunks(chunk, self.spec.chunk_size, states, k, v, a)

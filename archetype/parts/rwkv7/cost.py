@@ -14,7 +14,7 @@ class RWKV7Cost(MixerCost):
     """Cost of products over pairs of a chunk and with the memory, without the triangular system of a chunk."""
 
     part: spec.RWKV7
-    state_name = "last token and delta-rule state"
+    state_name = "token shift and delta-rule state"
     complexity = Complexity("O(T D P)", "O(D P)", "O(D P)")
 
     def __init__(self, part: spec.RWKV7, d: Formula) -> None:
@@ -51,6 +51,9 @@ class RWKV7Cost(MixerCost):
         return work.tokens * self.d.value * work.itemsize
 
     def saved_activations(self, work: TrainingWork) -> int:
-        d, heads = self.d.value, self.part.num_heads
-        saved = work.tokens * d * (20 * work.itemsize + 20 * FLOAT32)
-        return saved + halved_chunk_activations(work, self.part.chunk_size, 2 * d, 2 * heads, 0, kinds=2)
+        # inputs of the mixes and of the projections, what these return, and the chunks; the rule runs in float32
+        d, heads, mixes_values = self.d.value, self.part.num_heads, self.part.values_from is not None
+        steps = ((17 + 3 * mixes_values) * d + sum(self.part.ranks.values())) * work.itemsize
+        saved = work.tokens * (steps + (13 * d + 4 * heads) * FLOAT32)
+        memory = d * self.head_dim.value
+        return saved + halved_chunk_activations(work, self.part.chunk_size, d, heads, memory, kinds=2, keys=2)

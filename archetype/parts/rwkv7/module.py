@@ -30,6 +30,11 @@ class RWKV7(nn.Module):
 
     # rates, gains and shares, which weight decay must not shrink
     parameter_roles: ClassVar = {"bonus": "vector"}
+    decay: Tensor
+    rate: Tensor
+    removed: Tensor
+    key_rate: Tensor
+    value_share: Tensor
     probes: ClassVar[Mapping[str, str]] = dict.fromkeys(("r", "k", "v", "log_decay", "rate", "removed"), "B T H P")
 
     def __init__(self, mixer: spec.RWKV7, place: Place) -> None:
@@ -99,7 +104,8 @@ class RWKV7(nn.Module):
             context.leave(v)
             return v
         share = torch.sigmoid(self.value_share + self._low_rank("value_share", x))
-        return v + (context.left_by(source) - v) * share
+        others: Vectors = context.left_by(source)
+        return torch.lerp(v, others, share)
 
     def _low_rank(self, name: str, x: Vectors) -> Vectors:
         inner = self.get_submodule(f"{name}_down")(x)
