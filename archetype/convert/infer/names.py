@@ -81,7 +81,7 @@ EXPERTS: NameTable = (
 )
 SPARSE = re.compile(rf"{NETWORK}(?:experts\.(?:\d+\..*|fc1\..*|gate_up_proj|up_proj|mlp\.w1)|input_linear\..*)")
 NETWORKS: NameTable = (
-    (rf"{NETWORK}(?:gate_up_proj|proj_up_gate_z|dense_h_to_8h)", "gate_up"),
+    (rf"{NETWORK}(?:gate_up_proj|dense_h_to_8h)", "gate_up"),
     (rf"{NETWORK}(?:gate_proj|proj_up_gate|w1|wi_0|c_fc_0|linear_gate|gate_linear)", "gate"),
     (rf"{NETWORK}(?:up_proj|w3|wi_1|c_fc(?:_1)?|fc1|fc_in|dense_h_to_4h|lin1|linear_in|intermediate\.dense|0)", "up"),
     (rf"{NETWORK}proj_up", "up"),

@@ -242,9 +242,10 @@ def xlstm(keys: Config) -> dict[str, Any]:
     """Return xLSTM's soft cap under the usual name, and refuse norms with a bias."""
     if keys.flag("use_bias", False):
         raise keys.error("use_bias", "needs RMSNorm with a bias, which is not supported", "only false is")
+    keys.expect("weight_mode", "single", "several projections in one tensor")
     # sizes, which the tensors show; how results are computed; and the last norm, which the class always has
     keys.used |= {"num_blocks", "embedding_dim", "num_heads", "qk_dim_factor", "v_dim_factor", "add_out_norm"}
-    keys.used |= {"weight_mode", "mode", "return_last_states", "norm_reduction_force_float32", "inference_state_dtype"}
+    keys.used |= {"mode", "return_last_states", "norm_reduction_force_float32", "inference_state_dtype"}
     keys.used |= {f"{name}_kernel" for name in ("chunkwise", "sequence", "step")}
     keys.used |= {"autocast_kernel_dtype", "max_inference_chunksize"}
     return {"final_logit_softcapping": keys.optional_positive("output_logit_soft_cap"), "hidden_act": "silu"}

@@ -1,7 +1,7 @@
 """Infer an mLSTM of an unregistered family from names and shapes of its tensors."""
 
 from archetype.parts.mlstm.spec import MLSTM
-from archetype.roles.checkpoint import CheckpointMixer, Joint, MixerReader, NameTable
+from archetype.roles.checkpoint import CheckpointMixer, MixerReader, NameTable
 from archetype.spec.registry import provides
 
 PREFIX = r"mlstm_layer\."
@@ -12,19 +12,13 @@ NAMES: NameTable = (
     (rf"{PREFIX}fgate_preact", "forget_gate"),
     (rf"{PREFIX}multihead_norm", "norm"),
     (rf"{PREFIX}out_proj", "o"),
-    (rf"{PREFIX}qkv_opreact", "qkvo"),
-    (rf"{PREFIX}ifgate_preact", "if"),
 )
-# of `weight_mode: fused`, whose names say the order
-JOINT = {"qkvo": ("q", "k", "v", "gate"), "if": ("input_gate", "forget_gate")}
 
 
 def read(tensors: CheckpointMixer) -> MLSTM:
     """Read widths from the norm, the number of heads from the gates, and the bounds of both from config.json."""
-    fused, config = "qkvo.weight" in tensors.shapes, tensors.config
-    gates, (values,) = tensors.sides("if.weight" if fused else "input_gate.weight")[0], tensors.shape("norm.weight")
-    heads = gates // 2 if fused else gates
-    keys = (tensors.sides("qkvo.weight")[0] - 2 * values) // 2 if fused else tensors.sides("q.weight")[0]
+    config, heads, (values,) = tensors.config, tensors.sides("input_gate.weight")[0], tensors.shape("norm.weight")
+    keys = tensors.sides("q.weight")[0]
     if values % heads or keys % heads:
         raise tensors.missing(f"an mLSTM with {heads} heads and the shapes of its tensors")
     return MLSTM(
@@ -39,8 +33,4 @@ def read(tensors: CheckpointMixer) -> MLSTM:
     )
 
 
-def _joint(mixer: MLSTM, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
-    return Joint(JOINT[path]) if path in JOINT else None
-
-
-provides("infer", MLSTM)(MixerReader(NAMES, read, sign=(rf"{PREFIX}multihead_norm\.weight", 1), joint=_joint))
+provides("infer", MLSTM)(MixerReader(NAMES, read, sign=(rf"{PREFIX}multihead_norm\.weight", 1)))
