@@ -7,18 +7,32 @@ folder, which says what each dimension of its tensors is and what the kind can t
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
+from math import prod
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from archetype.errors import SpecError, enumeration
+from archetype.nn.inspect import PartTrace
 from archetype.spec.base import Spec
 from archetype.spec.registry import provided
 
 S = TypeVar("S", bound=Spec)
 How = Literal["kept", "cut", "grown", "merged", "copied", "new"]
 NEW = -1  # index of an entry that the donor does not have
+Ranks = Callable[[str, str], Tensor | None]
+
+
+class Similar(NamedTuple):
+    """Another part of the donor."""
+
+    path: str
+    module: nn.Module
+
+
+def no_ranks(module: str, letter: str) -> Tensor | None:
+    return None
 
 
 class Start(IntEnum):
@@ -55,11 +69,16 @@ class Ledger:
 
     tensors: dict[str, Taken] = field(default_factory=dict)
     starts: dict[str, tuple[Start, str]] = field(default_factory=dict)  # by part: the promise, and why
+    asked: set[str] = field(default_factory=set)  # subjects of which a part had to choose a way
 
     def promise(self, place: str, start: Start, why: str = "") -> None:
         before = self.starts.get(place, (Start.SAME, ""))[0]
         if start > before or place not in self.starts:
             self.starts[place] = start, why
+
+    def forget(self, place: str) -> None:
+        """Remove the promises of a part and of all parts inside of it, whose output is not used."""
+        self.starts = {at: start for at, start in self.starts.items() if not f"{at}.".startswith(f"{place}.")}
 
     @property
     def start(self) -> Start:
@@ -82,7 +101,11 @@ class Transfer(Generic[S]):
         ledger: records every tensor and promise.
         selected: donor's indices of the entries of a dimension, by letter; `NEW` for entries that it does not have.
         choices: how several weights become one, by subject, where there is more than one way.
-        similar: other parts of the donor, by name, such as the embedding of a head.
+        similar: other parts of the donor that a part reads, by role, such as the embedding of a head.
+        ranks: importance of the entries of a dimension of a donor's module, by its name and the letter, for what is
+            cut; None where nothing is known, and the first entries are kept.
+        gains: factors of the input's features that the donor's norm applies and the new model's norm does not.
+        pieces: the donor's tokens that spell a new token, by its id.
     """
 
     old: S
@@ -96,11 +119,15 @@ class Transfer(Generic[S]):
     ledger: Ledger
     selected: Mapping[str, Sequence[int]] = field(default_factory=dict)
     choices: Mapping[str, str] = field(default_factory=dict)
-    similar: Mapping[str, nn.Module] = field(default_factory=dict)
+    similar: Mapping[str, Similar] = field(default_factory=dict)
+    ranks: Ranks = no_ranks
+    gains: Tensor | None = None
+    pieces: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tensors, self.donated = dict(self.module.state_dict()), dict(self.donor.state_dict())
         self.left = set(self.tensors)  # tensors that nothing was said about
+        self.folded: list[str] = []  # the donor's tensors that are multiplied by `gains`
 
     def put(self, name: str, tensor: Tensor, how: How, sources: Sequence[str] = (), note: str = "") -> None:
         """Set a tensor of the new module. Sources are names in the donor's module."""
@@ -114,10 +141,17 @@ class Transfer(Generic[S]):
         for name in names:
             self.put(name, self.donated[name], "kept")
 
-    def note(self, name: str, note: str, how: How | None = None) -> None:
-        """Say more about a tensor that was taken over."""
-        path = _joined(self.path, name)
-        self.ledger.tensors[path] = replace(taken := self.ledger.tensors[path], how=how or taken.how, note=note)
+    def note(self, name: str, note: str, how: How | None = None, sources: Sequence[str] = ()) -> None:
+        """Say more about a tensor that was taken over. Sources are names in the whole donor."""
+        taken = self.ledger.tensors[path := _joined(self.path, name)]
+        notes = "; ".join(filter(None, (taken.note, note)))
+        self.ledger.tensors[path] = Taken(how or taken.how, tuple(sources) or taken.sources, notes)
+
+    def note_folded(self) -> None:
+        """Say which tensors are multiplied by the gains of a norm."""
+        for name in self.folded:
+            if (taken := self.ledger.tensors.get(_joined(self.path, name))) is not None and taken.how != "new":
+                self.note(name, "times the gains of the norm before it", "merged")
 
     def keep_initial(self, name: str, note: str = "as initialized") -> None:
         """Leave a tensor as it was initialized."""
@@ -138,22 +172,38 @@ class Transfer(Generic[S]):
 
     def choice(self, subject: str, *ways: str) -> str:
         """Return the way that was chosen for a subject; the first one by default."""
+        self.ledger.asked.add(subject)
         chosen = self.choices.get(subject, ways[0])
         if chosen not in ways:
             raise SpecError(f"--with {subject}", f"{chosen!r} is not a way", f"use {enumeration(ways, 'or')}")
         return chosen
 
+    def rank(self, letter: str) -> Tensor | None:
+        """Return the importance of each of the donor's entries of a dimension."""
+        self.ledger.asked.add("cut")
+        return self.ranks("" if letter in "DN" else self.donor_path, letter)
+
+    def kept(self, letter: str, old: int, new: int) -> Sequence[int]:
+        """Return the donor's index of every entry of a dimension: those selected, the best ones, or the first ones."""
+        chosen = self.selected.get(letter)
+        if chosen is not None and len(chosen) == new:
+            return chosen
+        return best(old, new, self.rank(letter) if new < old else None)
+
     def inner(self, path: str, donor_path: str, old: Spec, new: Spec) -> "Transfer[Any]":
         """Return the transfer between two parts inside of these."""
-        return Transfer(
-            old, new, self.donor.get_submodule(donor_path), self.module.get_submodule(path),
-            _joined(self.path, path), _joined(self.donor_path, donor_path), self.old_sizes, self.new_sizes,
-            self.ledger, self.selected, self.choices, self.similar,
+        return replace(
+            self, old=old, new=new, donor=self.donor.get_submodule(donor_path), module=self.module.get_submodule(path),
+            path=_joined(self.path, path), donor_path=_joined(self.donor_path, donor_path),
         )  # fmt: skip
 
     def transplant_inner(self, path: str, donor_path: str, old: Spec, new: Spec) -> None:
         """Transfer the weights of a part inside of this one."""
-        transplant(self.inner(path, donor_path, old, new))
+        self.transfer_inner(path, self.inner(path, donor_path, old, new))
+
+    def transfer_inner(self, path: str, inner: "Transfer[Any]") -> None:
+        """Carry out a transfer inside of this one, under a name in the new module."""
+        transplant(inner)
         self.left -= {name for name in self.left if name.startswith(f"{path}.")}
 
 
@@ -170,13 +220,37 @@ class Transplant(Generic[S]):
     layouts: ClassVar[Mapping[str, str]] = {}
     writes: ClassVar[tuple[str, ...]] = ()
 
+    def layout(self, part: S) -> Mapping[str, str]:
+        """Return the dimensions of each tensor of a part."""
+        return self.layouts
+
     def sizes(self, part: S, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the sizes of the letters in `layouts`, from those of the whole model (D, V and T)."""
+        """Return the sizes of the letters in `layout`, from those of the whole model (D, V and T)."""
         return sizes
 
-    def layouts_of(self, part: S) -> Mapping[str, str]:
-        """Return the layouts, where they depend on fields."""
-        return self.layouts
+    def importance(self, part: S, trace: PartTrace) -> Mapping[str, Tensor]:
+        """Return the importance of entries in a recorded pass, by the letter of their dimension; passes add up."""
+        return {}
+
+    def silence(self, part: S, module: nn.Module) -> Sequence[str]:
+        """Set the output to zero for every input; return the tensors that are changed, none if that is impossible."""
+        names = [name for name, _ in module.named_parameters() if name in self.writes]
+        for name in names:
+            module.get_parameter(name).zero_()
+        return names
+
+    def fold(self, at: Transfer[S]) -> None:
+        """Multiply the donor's matrices that read the input by the gains of the norm before them."""
+        assert at.gains is not None
+        layout = self.layout(at.old)
+        matrices = {name for name, tensor in at.donated.items() if tensor.dim() > 1}
+        if unknown := sorted(matrices - layout.keys()):
+            at.promise(Start.CHANGED, f"the norm's gains cannot be folded into {enumeration(unknown)}")
+        for name in sorted(matrices & layout.keys()):
+            if layout[name].endswith(" D"):
+                at.donated[name] = at.donated[name] * at.gains
+                at.folded.append(name)
+        at.promise(Start.ROUNDED, "the gains of the norm before it are folded into its matrices")
 
     def takes(self, old: Spec, new: S) -> bool:
         """Return whether weights of the donor's part can be taken over at all."""
@@ -195,8 +269,9 @@ class Transplant(Generic[S]):
     def take_named(self, at: Transfer[S]) -> None:
         """Take over every tensor that has the same name in the donor, entry by entry where the layout is known."""
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
-        selected = {letter: selection(old[letter], new[letter], at.selected.get(letter)) for letter in new}
-        layouts = self.layouts_of(at.new)
+        layouts = self.layout(at.new)
+        letters = {letter for layout in layouts.values() for letter in layout if letter != " "}
+        selected = {letter: at.kept(letter, old[letter], new[letter]) for letter in sorted(letters)}
         for name in sorted(at.left):
             if name not in at.donated:
                 at.keep_initial(name)
@@ -204,7 +279,7 @@ class Transplant(Generic[S]):
                 continue
             layout = layouts.get(name)
             before = at.donated[name]
-            if layout is None:
+            if layout is None or before.numel() != prod(old[letter] for letter in layout if letter != " "):
                 if before.shape == at.tensors[name].shape:
                     at.keep(name)
                 else:
@@ -214,6 +289,24 @@ class Transplant(Generic[S]):
             self._take(at, name, layout, old, selected)
         if unused := sorted(at.donated.keys() - at.tensors.keys()):
             at.promise(Start.CHANGED, f"{enumeration(unused)} of the donor is not used")
+
+    def fill_tokens(self, at: Transfer[S], name: str) -> None:
+        """Set the rows of new tokens (V, or V and features) to means of old rows."""
+        if name not in at.tensors or name not in at.donated:
+            return
+        old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
+        _, *features = letters = self.layout(at.new)[name].split()
+        rows = [row for row, index in enumerate(at.kept("V", old["V"], new["V"])) if index == NEW]
+        kept = [range(old["V"]), *(at.kept(letter, old[letter], new[letter]) for letter in features)]
+        table, is_new = gathered(at.donated[name], [old[letter] for letter in letters], kept)
+        table = table.masked_fill(is_new, 0.0)  # (V, ...), with the features of the new model
+        mean = table.mean(0)
+        for row in rows:
+            pieces = at.pieces.get(row)
+            at.tensors[name][row] = table[list(pieces)].mean(0) if pieces else mean
+        if rows:
+            of = "of the tokens that spell them, or of all" if at.pieces else "of all others"
+            at.note(name, f"rows of new tokens are the mean {of}")
 
     def _take(
         self, at: Transfer[S], name: str, layout: str, old: Mapping[str, int], selected: Mapping[str, Sequence[int]]
@@ -235,15 +328,15 @@ class Transplant(Generic[S]):
         words = []
         how: How = "kept"
         for letter, indices in used.items():
-            taken = [index for index in indices if index != NEW]
-            if len(set(taken)) < old[letter]:
+            kept = [index for index in indices if index != NEW]
+            if len(set(kept)) < old[letter]:
                 how = "cut"
-                words.append(f"{len(set(taken))} of {old[letter]} {letter}")
-            if len(taken) < len(indices):
+                words.append(f"{len(set(kept))} of {old[letter]} {letter}")
+            if len(kept) < len(indices):
                 how = "grown" if how == "kept" else how
                 drawn = "zero" if name in self.writes else "as initialized"
-                words.append(f"{len(indices) - len(taken)} new {letter}, {drawn}")
-            if len(set(taken)) < len(taken):
+                words.append(f"{len(indices) - len(kept)} new {letter}, {drawn}")
+            if len(set(kept)) < len(kept):
                 how = "copied" if how == "kept" else how
                 words.append(f"{old[letter]} {letter} repeated to {len(indices)}")
         return how, (), "; ".join(words)
@@ -259,7 +352,10 @@ def transplant(at: Transfer[Any]) -> None:
     at.ledger.promise(at.path, Start.SAME)
     with torch.no_grad():
         if kind.takes(at.old, at.new):
+            if at.gains is not None:
+                transplant_of(at.old).fold(at)
             kind.transfer(at)
+            at.note_folded()
         else:
             names = enumeration([str(getattr(part, "kind", type(part).__name__)) for part in (at.old, at.new)])
             at.promise(Start.CHANGED, f"nothing is taken over between {names}")
@@ -271,10 +367,10 @@ def transplant_of(part: Spec) -> Transplant[Any]:
     return cast(Callable[[], Transplant[Any]], provided("transplant", type(part)) or Transplant)()
 
 
-def selection(old: int, new: int, chosen: Sequence[int] | None = None) -> Sequence[int]:
-    """Return the donor's index of every entry of a dimension: those chosen, or the first ones, then new ones."""
-    if chosen is not None and len(chosen) == new:
-        return chosen
+def best(old: int, new: int, ranks: Tensor | None = None) -> Sequence[int]:
+    """Return which entries of a dimension are kept, in their order, followed by new ones."""
+    if ranks is not None and new < old:
+        return sorted(ranks.topk(new).indices.tolist())
     return [*range(min(old, new)), *[NEW] * (new - old)]
 
 

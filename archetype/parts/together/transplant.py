@@ -1,6 +1,9 @@
 """Transplants of parts side by side: the donor's part becomes one of them, and the others begin with a weight of 0."""
 
+from collections.abc import Sequence
 from typing import Any
+
+from torch import nn
 
 from archetype.nn.transplant import Start, Transfer, Transplant, transplant_of
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
@@ -12,6 +15,15 @@ from archetype.spec.registry import provides
 class TogetherTransplant(Transplant[Any]):
     def takes(self, old: Spec, new: Any) -> bool:
         return type(old) is type(new) or self._place(old, new) is not None
+
+    def fold(self, at: Transfer[Any]) -> None:
+        """Leave the gains to the parts, which all read the same input."""
+
+    def silence(self, part: Any, module: nn.Module) -> Sequence[str]:
+        parts = [transplant_of(inner).silence(inner, module.get_submodule(f"parts.{index}"))
+                 for index, inner in enumerate(part.parts)]  # fmt: skip
+        names = [f"parts.{index}.{name}" for index, names in enumerate(parts) for name in names]
+        return names if all(parts) else ()
 
     def _place(self, old: Spec, new: Any) -> int | None:
         # the first part of the donor's kind, or else the first that takes over anything of it
