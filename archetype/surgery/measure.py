@@ -90,7 +90,9 @@ def _magnitudes(donor: Model) -> Values:
         kind, state = transplant_of(part), donor.get_submodule(path).state_dict()
         sizes = kind.sizes(part, of_model)
         for name, layout in kind.layout(part).items():
-            letters = [letter for letter in layout if letter != " "]
+            letters = list(layout.replace(" ", ""))
+            if not all(letter.isalpha() for letter in letters):
+                continue  # matrices side by side
             shape = [sizes[letter] for letter in letters]
             if name not in state or state[name].numel() != torch.Size(shape).numel():
                 continue
