@@ -1,4 +1,4 @@
-"""What the layers and entries of a donor are worth, for what is dropped and cut: by a text, by weights, or by chance."""
+"""Importance of a donor's layers and entries, which decides what is dropped and cut."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

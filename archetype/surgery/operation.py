@@ -59,17 +59,22 @@ def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Mode
     Raises:
         SpecError: the models are of different kinds, or the cuts do not fit.
     """
-    if donor.spec.kind != spec.kind:
-        cause = f"the donor is a model of kind {donor.spec.kind}, and the new one of kind {spec.kind}"
-        raise SpecError("kind", cause, f"use a specification of kind {donor.spec.kind}")
-    if not donor.spec.stacks:
-        raise SpecError("kind", f"a model of kind {spec.kind} has no layers to change", "use a model with layers")
+    check_kinds(donor.spec, spec)
     model = build(spec, seed, dtype=donor.dtype).eval()
     ledger = Operation(donor, model, cuts).run()
     for subject in cuts.choices.keys() - ledger.asked:
         known = f"use {enumeration(sorted(ledger.asked), 'or')}" if ledger.asked else "remove it"
         raise SpecError(f"--with {subject}", "these changes leave no such choice", known)
     return model, ledger
+
+
+def check_kinds(donor: ModelSpec, spec: ModelSpec) -> None:
+    """Raise an error if nothing of a donor of one kind can be taken over into a model of another."""
+    if donor.kind != spec.kind:
+        cause = f"the donor is a model of kind {donor.kind}, and the new one of kind {spec.kind}"
+        raise SpecError("kind", cause, f"use a specification of kind {donor.kind}")
+    if not donor.stacks:
+        raise SpecError("kind", f"a model of kind {spec.kind} has no layers to change", "use a model with layers")
 
 
 class Operation:
