@@ -9,9 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from archetype.nn.transplant import Start, Transfer, Transplant, transplant_of
+from archetype.roles.position import MixerPosition
+from archetype.roles.selection import KeySelection
 from archetype.spec.base import Spec
 
 S = TypeVar("S", bound=Spec)
+Index = TypeVar("Index", bound=KeySelection)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Heads:
     sources: Mapping[str, Sequence[str]]
     o_bias: Float[Tensor, "D"] | None = None
     scale: float = 1.0
-    position: Spec | None = None
+    position: MixerPosition | None = None
     unlike: tuple[str, ...] = ()
 
 
@@ -102,25 +105,25 @@ class HeadsTransplant(Transplant[S]):
         at.promise(Start.CHANGED, "another mixer, which takes over queries, keys, values and the output projection")
 
 
-class IndexTransplant(HeadsTransplant[S]):
+class IndexTransplant(HeadsTransplant[Index]):
     """Learned indexes of keys, which begin as drawn, or with the queries and keys of attention (`index=keys`).
 
     Query heads of attention are averaged in groups, and all its key heads to the key of the index.
     """
 
-    def has_heads(self, part: S) -> bool:
+    def has_heads(self, part: Index) -> bool:
         return False
 
-    def takes(self, old: Spec, new: S) -> bool:
+    def takes(self, old: Spec, new: Index) -> bool:
         return Transplant.takes(self, old, new) or gives_heads(old)
 
-    def transfer(self, at: Transfer[S]) -> None:
+    def transfer(self, at: Transfer[Index]) -> None:
         super().transfer(at)
         if type(at.old) is type(at.new) and all(part.sees_all(at.new_sizes["T"]) for part in (at.old, at.new)):
             at.ledger.forget(at.path)
             at.promise(Start.SAME, "no key is left out")
 
-    def take_heads(self, at: Transfer[S], source: Heads) -> None:
+    def take_heads(self, at: Transfer[Index], source: Heads) -> None:
         takes_keys = at.choice("index", "drawn", "keys") == "keys"
         for letter, rows in self.rows(at.new, at.new_sizes).items() if takes_keys else ():
             weight = at.tensors.get(f"{rows.module}.weight")
@@ -176,14 +179,16 @@ def set_output(at: Transfer[Any], rows: Rows, source: Heads) -> Sequence[str]:
 def spread(matrix: Float[Tensor, "K F D"], heads: int) -> Float[Tensor, "H F D"]:
     """Return as many heads as asked for: each of them repeated, or the means of groups of them."""
     shares = weights_of_heads(len(matrix), heads).to(matrix)
-    return torch.einsum("nh,hfd->nfd", shares / shares.sum(1, keepdim=True), matrix)
+    repeated: Tensor = torch.einsum("nh,hfd->nfd", shares / shares.sum(1, keepdim=True), matrix)
+    return repeated
 
 
 def weights_of_heads(old: int, new: int) -> Float[Tensor, "new old"]:
     """Return which heads become which: 1 where a new head repeats an old one, or is one of those averaged."""
     if new >= old:
         return torch.eye(old)[[head * old // new for head in range(new)]]
-    return torch.eye(new)[[head * new // old for head in range(old)]].T.contiguous()
+    shares: Tensor = torch.eye(new)[[head * new // old for head in range(old)]].T
+    return shares
 
 
 def plain_heads(tensors: Mapping[str, Tensor], keys: int, values: int) -> Heads:

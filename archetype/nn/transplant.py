@@ -197,9 +197,10 @@ class Transfer(Generic[S]):
 
     def inner(self, path: str, donor_path: str, old: Spec, new: Spec, **changes: Any) -> "Transfer[Any]":
         """Return the transfer between two parts inside of these; `changes` replace attributes, such as the sizes."""
+        any_kind: Transfer[Any] = self
         return replace(
-            self, old=old, new=new, donor=self.donor.get_submodule(donor_path), module=self.module.get_submodule(path),
-            path=_joined(self.path, path), donor_path=_joined(self.donor_path, donor_path), **changes,
+            any_kind, old=old, new=new, donor=self.donor.get_submodule(donor_path),
+            module=self.module.get_submodule(path), path=_joined(self.path, path), donor_path=_joined(self.donor_path, donor_path), **changes,
         )  # fmt: skip
 
     def transplant_inner(self, path: str, donor_path: str, old: Spec, new: Spec, **changes: Any) -> None:
@@ -450,6 +451,7 @@ def entries(layout: str, sizes: Mapping[str, int], selected: Mapping[str, Sequen
     for term in re.split(r"\|(?![^()]*\))", layout):
         count, chosen = 1, [0]
         for factor in re.findall(r"\([^()]*\)|.", term):
+            inner: Sequence[int] = ()
             if factor.isdigit():
                 size, inner = int(factor), range(int(factor))
             elif factor.startswith("("):

@@ -1,6 +1,6 @@
 """Fields of attention that may differ from a donor's without another output, and the tensors with which they begin."""
 
-from typing import Any
+from typing import Any, cast
 
 from torch.nn.functional import softplus
 
@@ -15,7 +15,7 @@ def equal_fields(at: Transfer[Attention]) -> dict[str, Any]:
     old, new, length = at.old, at.new, at.new_sizes["T"]
     sizes = [part.sizes(model["D"]).head_dim for part, model in ((old, at.old_sizes), (new, at.new_sizes))]
     is_free = new.heads_norm.is_absent and new.differential is None  # the output follows the heads in proportion
-    causal = bool(at.module.pairs.causal)
+    causal = bool(cast(Any, at.module).pairs.causal)
     is_equal = {
         "pattern": all(sees_all(part.pattern, length, causal) for part in (old, new)),
         "index": all(part.index is None or part.index.sees_all(length) for part in (old, new)),
@@ -44,6 +44,8 @@ def begin(at: Transfer[Attention]) -> None:
         at.fill("value_embedding.weight", 0.0)
         for name in {"value_scale", "value_gate.weight"} & at.left:
             at.draw(name)
+    if new.gate is not None and old.gate is None:
+        at.fill("gate.weight", 0.0)
     if new.index is not None and type(new.index) is not type(old.index):
         at.transplant_inner("index", "", old, new.index)
     if old.index is not None and (new.index is None or type(new.index) is not type(old.index)):

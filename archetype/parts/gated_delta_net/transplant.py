@@ -6,7 +6,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from archetype.nn.heads import Heads, HeadsTransplant, Rows, plain_heads
-from archetype.nn.transplant import Transfer
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.spec.registry import provides
 

@@ -54,7 +54,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
 
     def inside(self, part: LatentAttention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
         has_rank = isinstance(part.query, LowRankQuery)
-        parts = {"kv_norm": (part.norm, {"N": "C"})}
+        parts: dict[str, tuple[Spec, Mapping[str, str]]] = {"kv_norm": (part.norm, {"N": "C"})}
         if has_rank:
             parts["q_norm"] = (part.norm, {"N": "r"})
         if part.index is not None:
@@ -75,7 +75,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
     def differing(self, at: Transfer[LatentAttention]) -> list[str]:
         old, new, length = at.old, at.new, at.new_sizes["T"]
         same = set[str]()
-        if rotates_alike(*((part.position, part.qk_rope_head_dim) for part in (old, new)), length):
+        if rotates_alike((old.position, old.qk_rope_head_dim), (new.position, new.qk_rope_head_dim), length):
             same.add("position")
         if isinstance(old.query, LowRankQuery) and isinstance(new.query, LowRankQuery):
             same.add("query")  # ranks are sizes
@@ -88,10 +88,10 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         down = with_bias(tensors, "kv_down", 1)[0]  # (C + R, D + 1)
         up = _gained(tensors["kv_up.weight"], tensors, "kv_norm").unflatten(0, (count, -1)) @ down[:rank]
         if "q.weight" in tensors:
-            q, queries = with_bias(tensors, "q", count), ("q.weight",)
+            q, queries = with_bias(tensors, "q", count), ["q.weight"]
         else:
             low_rank = _gained(tensors["q_up.weight"], tensors, "q_norm") @ with_bias(tensors, "q_down", 1)[0]
-            q, queries = low_rank.unflatten(0, (count, -1)), ("q_down.weight", "q_up.weight")
+            q, queries = low_rank.unflatten(0, (count, -1)), ["q_down.weight", "q_up.weight"]
         plain, turned = part.qk_nope_head_dim, down[rank:].expand(count, -1, -1)
         k, v = up[:, :plain], up[:, plain:]
         # rotated features first, as attention has them
@@ -107,7 +107,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         part, length = at.new, at.new_sizes["T"]
         drawn = self._drawn(at)
         source = resized(source, part.num_heads, drawn.q.shape[2] - 1)
-        old = rotation_of(source.position, source.k.shape[1], length)
+        old = None if source.position is None else rotation_of(source.position, source.k.shape[1], length)
         new = rotation_of(part.position, part.qk_rope_head_dim, length)
         way = at.choice("latent", "balanced", "plain", "whitened")
         root = at.root() if way == "whitened" else None
@@ -125,7 +125,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         else:
             q = (tensors["q_up.weight"] @ with_bias(tensors, "q_down", 1)[0]).unflatten(0, (count, -1))
         up = tensors["kv_up.weight"].unflatten(0, (count, -1))
-        return Factors(*(x.double() for x in (q, with_bias(tensors, "kv_down", 1)[0], up)))
+        return Factors(q.double(), with_bias(tensors, "kv_down", 1)[0].double(), up.double())
 
     def _put(self, at: Transfer[LatentAttention], factors: Factors, source: Heads, root: Tensor | None) -> None:
         part, queries = at.new, factors.q.flatten(0, 1)
@@ -170,7 +170,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
                     at.keep(name)
                 elif name in at.tensors:
                     lost.append(f"{name} has another shape")
-            elif before is None and field == "gate":
+            elif before is None and field == "gate" and new.gate is not None:
                 open_gate(at, new.gate)
             else:
                 lost.append(field)
@@ -198,8 +198,8 @@ def resized(source: Heads, heads: int, width: int) -> Heads:
         zeros = [torch.zeros_like(bias)] * (width - len(features))
         return torch.stack((*features[:width], *zeros, bias), dim=-1)
 
-    lost = ("number of heads",) if len(source.q) != heads else ()
-    lost += ("other features",) if source.q.shape[2] - 1 > width else ()
+    other = {"number of heads": len(source.q) != heads, "features": source.q.shape[2] - 1 > width}
+    lost = (name for name, is_other in other.items() if is_other)
     q, k, v = (columns(matrix) for matrix in (spread(source.q, heads), source.k, source.v))
     return replace(source, q=q, k=k, v=v, unlike=(*source.unlike, *lost))
 

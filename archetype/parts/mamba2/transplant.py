@@ -57,7 +57,8 @@ class Mamba2Transplant(HeadsTransplant[Mamba2]):
         # in_proj has the gate, x, B, C and the steps
         groups, heads = (part.num_groups, part.state_size), (part.num_heads, part.head_dim)
         keys = 2 * part.inner
+        queries = keys + part.num_groups * part.state_size
         return {
-            "q": Rows("in_proj", *groups, keys + part.num_groups * part.state_size), "k": Rows("in_proj", *groups, keys),
+            "q": Rows("in_proj", *groups, queries), "k": Rows("in_proj", *groups, keys),
             "v": Rows("in_proj", *heads, part.inner), "o": Rows("out_proj", *heads),
         }  # fmt: skip

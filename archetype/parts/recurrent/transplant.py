@@ -7,7 +7,7 @@ from archetype.nn.transplant import Transplant
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
 from archetype.spec.registry import provides
 
-GATES = {RNN: 1, LSTM: 4, GRU: 3}
+GATES: dict[type, int] = {RNN: 1, LSTM: 4, GRU: 3}
 ENDS = ("l0", "l0_reverse")
 
 
