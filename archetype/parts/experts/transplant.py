@@ -28,8 +28,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
     """
 
     layouts: ClassVar[Mapping[str, str]] = {
-        "router.weight": "E D", "router.bias": "E", "router.projection.weight": "E D", "router.table": "V C",
-        "correction": "E", "shared_gate.weight": "1 D", "latent_down.weight": "L D", "latent_up.weight": "D L",
+        "router.table": "V C", "shared_gate.weight": "1 D", "latent_down.weight": "L D", "latent_up.weight": "D L",
         "experts.gate_bias": "E F", "experts.up_bias": "E F",
         "shared.gate.weight": "S D", "shared.up.weight": "S D", "shared.down.weight": "D S",
         "shared.gate.bias": "S", "shared.up.bias": "S", "shared.down.bias": "D",
@@ -39,18 +38,18 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
     )  # fmt: skip
 
     def layout(self, part: MixtureOfExperts) -> Mapping[str, str]:
-        width = "L" if part.latent_width else "D"
+        width, routed = "L" if part.latent_width else "D", "I" if part.idle else "E"
         return {
-            **self.layouts, "experts.gate": f"E F {width}", "experts.up": f"E F {width}",
+            **self.layouts, "router.weight": f"{routed} D", "router.bias": routed, "correction": routed,
+            "router.projection.weight": f"{routed} D", "experts.gate": f"E F {width}", "experts.up": f"E F {width}",
             "experts.down": f"E {width} F", "experts.down_bias": f"E {width}",
         }  # fmt: skip
 
     def sizes(self, part: MixtureOfExperts, sizes: Mapping[str, int]) -> Mapping[str, int]:
         width = part.latent_width or sizes["D"]
         shared = 0 if part.shared is None else part.shared.width(sizes["D"])
-        total = part.num_experts + part.idle
         return {
-            **sizes, "E": total, "F": part.expert.width(width), "S": shared, "L": width, "1": 1,
+            **sizes, "E": part.num_experts, "I": part.num_experts + part.idle, "F": part.expert.width(width), "S": shared, "L": width, "1": 1,
             "C": part.experts_per_token,
         }  # fmt: skip
 

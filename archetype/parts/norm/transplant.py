@@ -24,7 +24,7 @@ class NormTransplant(Transplant[Any]):
         self.take_named(at)
         if at.old != at.new:
             at.promise(Start.CHANGED, "another norm")
-        elif (old := at.old_sizes["N"]) != (new := at.new_sizes["N"]):
+        elif not at.new.is_absent and (old := at.old_sizes["N"]) != (new := at.new_sizes["N"]):
             at.promise(*self.resized(old, new))
 
     def resized(self, old: int, new: int) -> tuple[Start, str]:
