@@ -203,4 +203,5 @@ def with_bias(tensors: Mapping[str, Tensor], name: str, heads: int) -> Float[Ten
     weight = tensors[f"{name}.weight"]
     bias = tensors.get(f"{name}.bias")
     column = weight.new_zeros(len(weight)) if bias is None else bias
-    return torch.cat((weight, column[:, None]), dim=1).unflatten(0, (heads, -1))
+    rows: Tensor = torch.cat((weight, column[:, None]), dim=1).unflatten(0, (heads, -1))
+    return rows

@@ -22,6 +22,7 @@ S = TypeVar("S", bound=Spec)
 How = Literal["kept", "cut", "grown", "merged", "copied", "new"]
 NEW = -1  # index of an entry that the donor does not have
 Ranks = Callable[[str, str], Tensor | None]
+Moments = Callable[[str], Tensor | None]
 
 
 class Similar(NamedTuple):
@@ -32,6 +33,10 @@ class Similar(NamedTuple):
 
 
 def no_ranks(module: str, letter: str) -> Tensor | None:
+    return None
+
+
+def no_moments(module: str) -> Tensor | None:
     return None
 
 
@@ -106,6 +111,7 @@ class Transfer(Generic[S]):
             cut; None where nothing is known, and the first entries are kept.
         gains: factors of the input's features that the donor's norm applies and the new model's norm does not.
         pieces: the donor's tokens that spell a new token, by its id.
+        moments: mean of x x^T over the inputs x of a donor's module on a text, (D, D) by its name; None without a text.
     """
 
     old: S
@@ -123,6 +129,7 @@ class Transfer(Generic[S]):
     ranks: Ranks = no_ranks
     gains: Tensor | None = None
     pieces: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    moments: Moments = no_moments
 
     def __post_init__(self) -> None:
         self.tensors, self.donated = dict(self.module.state_dict()), dict(self.donor.state_dict())
@@ -200,7 +207,8 @@ class Transfer(Generic[S]):
         any_kind: Transfer[Any] = self
         return replace(
             any_kind, old=old, new=new, donor=self.donor.get_submodule(donor_path),
-            module=self.module.get_submodule(path), path=_joined(self.path, path), donor_path=_joined(self.donor_path, donor_path), **changes,
+            module=self.module.get_submodule(path), path=_joined(self.path, path),
+            donor_path=_joined(self.donor_path, donor_path), **changes,
         )  # fmt: skip
 
     def transplant_inner(self, path: str, donor_path: str, old: Spec, new: Spec, **changes: Any) -> None:

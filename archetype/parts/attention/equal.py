@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from torch.nn.functional import softplus
 
-from archetype.nn.transplant import Transfer
+from archetype.nn.transplant import Start, Transfer
 from archetype.parts.attention.spec import Attention, OutputGate, QueryScale
 from archetype.parts.position.frequencies import rotates_alike
 from archetype.roles.pattern import MaskContext, Pattern, pattern_rule
@@ -35,6 +35,7 @@ def fold_factors(at: Transfer[Attention]) -> None:
         for name in {"v.weight", "v.bias"} & at.donated.keys():
             at.donated[name] = at.donated[name] * (old.value_scale / new.value_scale)
             at.old = old.replace(value_scale=new.value_scale)
+            at.promise(Start.ROUNDED, "values are multiplied by the ratio of value_scale")
 
 
 def begin(at: Transfer[Attention]) -> None:

@@ -230,7 +230,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             elif position == new.position:
                 return Start.CHANGED, f"other features are rotated; use position.dim={widths[0]}"
         equal = equal_fields(at)
-        start = max(start, Start.ROUNDED if equal or at.old.value_scale != new.value_scale else start)
+        start = max(start, Start.ROUNDED if equal else start)
         known: Any = at.old.model_copy(update=same | equal)
         changed = [name for name in type(new).model_fields if getattr(known, name) != getattr(new, name)]
         return (Start.CHANGED, f"{', '.join(changed)} differs") if changed else (start, "")

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from archetype.errors import SpecError
 from archetype.nn.heads import Heads, HeadsTransplant, Rows, set_output, spread, with_bias
 from archetype.nn.transplant import Start, Transfer
 from archetype.parts.attention.equal import open_gate, scales_alike
@@ -16,6 +17,8 @@ from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
 from archetype.parts.position.frequencies import Rotation, rotates_alike, rotation_of
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
+
+UNSEEN = 1e-9  # least square of the inputs in a direction, relative to the largest
 
 
 @provides("transplant", LatentAttention)
@@ -110,7 +113,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         old = None if source.position is None else rotation_of(source.position, source.k.shape[1], length)
         new = rotation_of(part.position, part.qk_rope_head_dim, length)
         way = at.choice("latent", "balanced", "plain", "whitened")
-        root = at.root() if way == "whitened" else None
+        root = root_of(at) if way == "whitened" else None
         factors = Factorization(source, old or Rotation(), part, new or Rotation(), drawn, root).run(way != "plain")
         factors.q *= source.scale / scale_of(part)
         at.promise(Start.ROUNDED, "keys and values are factorized without loss")
@@ -188,6 +191,22 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
 
 def scale_of(part: LatentAttention) -> float:
     return part.scale or 1 / math.sqrt(part.head_dim)
+
+
+def root_of(at: Transfer[LatentAttention]) -> Tensor:
+    """Return the root of the mean of x x^T over the inputs on the text.
+
+    Raises:
+        SpecError: there are no inputs, or others than the new model has.
+    """
+    moment = at.moments(at.donor_path)
+    if moment is None or at.old_sizes["D"] != at.new_sizes["D"] or at.gains is not None:
+        cause = "needs the inputs of the donor's attention on a text, and the new model has others"
+        raise SpecError("--with latent=whitened", cause, "use latent=balanced")
+    values, vectors = torch.linalg.eigh(moment)
+    least = float(values[-1]) * UNSEEN  # a text has fewer directions than the inputs
+    root: Tensor = vectors * values.clamp(min=least).sqrt() @ vectors.T
+    return root
 
 
 def resized(source: Heads, heads: int, width: int) -> Heads:
