@@ -18,7 +18,7 @@ from archetype.models.spec import ModelSpec
 from archetype.nn.transplant import NEW
 from archetype.spec.edit import assign, differences
 from archetype.surgery.layers import kept_layers, origins
-from archetype.surgery.measure import WAYS, influences, ranks_of
+from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
 from archetype.surgery.operation import Cuts, check_kinds, fill
 from archetype.surgery.proof import compare, loss_of
 from archetype.surgery.report import Exchange, Report
@@ -102,13 +102,13 @@ def _cuts(
     if way not in WAYS or (way == "activation" and not rows):
         known = [known for known in WAYS if rows or known != "activation"]
         raise SpecError("--with cut", f"{way!r:.40} is not a way for this model", f"use {enumeration(known, 'or')}")
-    ranks = ranks_of(donor.model, rows, way, seed)
+    ranks, moments = ranks_of(donor.model, rows, way, seed), moments_of(donor.model, rows)
     if tokenizer is None:
-        return Cuts(layers, {}, choices, ranks), None
+        return Cuts(layers, {}, choices, ranks, moments=moments), None
     if donor.tokenizer is None:
         raise DataError("--tokenizer", "the donor has no tokenizer whose tokens could be taken over", "leave it out")
     vocabulary = exchange(donor.tokenizer, tokenizer, donor.spec.input_vocab_size, spec.input_vocab_size)
-    return Cuts(layers, {"": {"V": vocabulary.tokens}}, choices, ranks, vocabulary.pieces), vocabulary
+    return Cuts(layers, {"": {"V": vocabulary.tokens}}, choices, ranks, vocabulary.pieces, moments), vocabulary
 
 
 def _measured(rows: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -15,11 +15,13 @@ from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import StackView
 from archetype.nn.transplant import (
     Ledger,
+    Moments,
     Ranks,
     Similar,
     Start,
     Taken,
     Transfer,
+    no_moments,
     no_ranks,
     transplant,
     transplant_of,
@@ -44,6 +46,7 @@ class Cuts:
         choices: how several weights become one, such as {"heads": "mean"}.
         ranks: importance of the entries of a dimension, for what is cut and not selected.
         pieces: the donor's tokens that spell a new token, by its id.
+        moments: mean of x x^T over the inputs of the donor's modules on a text.
     """
 
     layers: Sequence[int] | None = None
@@ -51,6 +54,7 @@ class Cuts:
     choices: Mapping[str, str] = field(default_factory=dict)
     ranks: Ranks = no_ranks
     pieces: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    moments: Moments = no_moments
 
 
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Model, Ledger]:
@@ -196,6 +200,7 @@ class Operation:
             Transfer(
                 old, new, donor, module, path, donor_path, *sizes, self.ledger, selected, self.cuts.choices,
                 self.similar if similar is None else similar, self.cuts.ranks, gains, self.cuts.pieces,
+                self.cuts.moments,
             )
         )  # fmt: skip
 
