@@ -35,6 +35,7 @@ class Provenance(BaseModel, frozen=True):
         changes: differences that were allowed when the run was resumed, each with the step.
         examples: number of training examples, and how many were truncated or left out.
         skipped: first bad records that were left out, with location and fault.
+        teacher: hash of the teacher's weights; empty without a teacher.
     """
 
     spec: str
@@ -46,6 +47,7 @@ class Provenance(BaseModel, frozen=True):
     examples: str = ""
     num_skipped: int = 0
     skipped: tuple[str, ...] = ()
+    teacher: str = ""
 
 
 def write_recipe(
@@ -64,6 +66,7 @@ def write_recipe(
         examples=objective.description,
         num_skipped=skipped.count,
         skipped=skipped.named(),
+        teacher=objective.teacher.fingerprint if objective.teacher else "",
     )
     atomic.write_json(run.provenance_file, provenance.model_dump())
 
@@ -110,6 +113,13 @@ def check_data(recipe: Recipe, objective: Objective, origin: Mapping[str, Any]) 
     if origin.get("data") != objective.fingerprint:
         cause = "the data have changed since this run began"
         raise CheckpointError(", ".join(recipe.data.files()), cause, f"restore them, {ALLOW}")
+
+
+def check_teacher(run: Run, objective: Objective, began: Provenance | None) -> None:
+    """Raise a CheckpointError if the run has another teacher than at its start."""
+    if began is not None and objective.teacher is not None and objective.teacher.fingerprint != began.teacher:
+        cause = f"{objective.teacher.settings.model} has other weights than when this run began"
+        raise CheckpointError(f"{run.recipe_file}: teacher.model", cause, f"restore them, {ALLOW}")
 
 
 @contextmanager

@@ -28,10 +28,19 @@ from archetype.training.memory import check_memory
 from archetype.training.objectives.base import Objective
 from archetype.training.pretrained import Pretrained, take_over
 from archetype.training.processes import ALONE, Processes
-from archetype.training.provenance import check_data, check_recipe, check_spec, noting, read_provenance, write_recipe
+from archetype.training.provenance import (
+    check_data,
+    check_recipe,
+    check_spec,
+    check_teacher,
+    noting,
+    read_provenance,
+    write_recipe,
+)
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.resolve import TEXT_FILE, ResolvedRecipe, build_objective, resolve_recipe
 from archetype.training.state import TrainState
+from archetype.training.teacher.loss import OpenTeacher, TeacherLoss
 
 
 def start(
@@ -43,6 +52,7 @@ def start(
     budget: Budget | None = None,
     pretrained: Pretrained | None = None,
     processes: Processes = ALONE,
+    open_teacher: OpenTeacher | None = None,
 ) -> TrainState:
     """Start a new run.
 
@@ -53,6 +63,7 @@ def start(
         budget: budget that determines the number of steps (default: the recipe's steps).
         pretrained: initial weights and tokenizer (default: the recipe's model with random weights).
         processes: processes that train together; the main process starts the run, and the others resume it.
+        open_teacher: loads the recipe's teacher, if it has one.
 
     Raises:
         ArchetypeError: fields of the recipe are incompatible, or the data are invalid or too few.
@@ -61,9 +72,13 @@ def start(
     atomic.check_absent(folder)
     for tracker in recipe.trackers:
         tracker.package()
-    resolved = resolve_recipe(folder, recipe, device, text, force, budget, pretrained, processes)
+    resolved = resolve_recipe(
+        folder, recipe, device, text, force, budget, pretrained, processes, open_teacher=open_teacher
+    )
     spec, tokenizer, objective = resolved.spec, resolved.tokenizer, resolved.objective
     model, recipe, notes = first_model(resolved, processes.building_device(resolved.recipe, device))
+    if objective.teacher is not None:
+        objective.teacher.begin()
     # the run directory appears under its name only when it is complete
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
@@ -115,6 +130,7 @@ def resume(
     force: bool = False,
     sizes: Sequence[str] = (),
     processes: Processes = ALONE,
+    open_teacher: OpenTeacher | None = None,
 ) -> TrainState:
     """Resume a run from its newest checkpoint, or from the start if it has no checkpoint.
 
@@ -124,6 +140,7 @@ def resume(
         force: resume even if the estimated memory of a step exceeds free memory.
         sizes: fields of `parallel` that override the recipe's, such as parallel.shard=4.
         processes: processes that train together; only the main process writes.
+        open_teacher: loads the recipe's teacher, if it has one.
 
     Raises:
         CheckpointError: the folder is not a run, its checkpoint is damaged, or its architecture, data, recipe or
@@ -153,6 +170,11 @@ def resume(
             check_spec(run, spec, origin)
             with noting(changes):
                 check_data(recipe, objective, origin)
+    if recipe.teacher is not None:
+        objective.teacher = TeacherLoss.open(recipe, spec, tokenizer, objective, device, open_teacher)
+        with noting(changes):
+            check_teacher(run, objective, began)
+        objective.teacher.begin()
     step = checkpoint.step if checkpoint else 0
     changed = [f"after step {step}, {change}" for change in changes or ()]
     notes = (*damages, *changed, *(() if steps is None else (describe_more_steps(recipe, step, steps),)))
@@ -175,7 +197,7 @@ def resume(
     if checkpoint is None:
         model = build(spec, recipe.seed, building_device)
     else:
-        model = _trainable_model(checkpoint.weights_file, spec, recipe.adapter, building_device)
+        model = _trainable_model(checkpoint.weights_file, spec, recipe.adapter, objective, building_device)
     state = TrainState.build(run, recipe, tokenizer, objective, model)
     if checkpoint is not None:
         state.restore(checkpoint)
@@ -220,7 +242,10 @@ def _begin_from(
     if (new or wider) and (recipe.trainable is not None or recipe.adapter is not None):
         recipe = recipe.replace(trainable=(*(recipe.trainable or ()), *new, *wider))
     weights = f"its weights except {', '.join(new)}, which are random," if new else "its weights"
-    return recipe, (f"starts from {pretrained.source}: {weights} and its tokenizer, with a new optimizer",)
+    return recipe, (
+        f"starts from {pretrained.source}: {weights} and its tokenizer, with a new optimizer",
+        *pretrained.report,
+    )
 
 
 def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
@@ -232,11 +257,15 @@ def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
     return f"the schedule now spans {steps} steps: the learning rate continues at {after:.2g} instead of {before:.2g}"
 
 
-def _trainable_model(weights: Path, spec: ModelSpec, adapter: Adapter | None, device: torch.device) -> Model:
+def _trainable_model(
+    weights: Path, spec: ModelSpec, adapter: Adapter | None, objective: Objective, device: torch.device
+) -> Model:
     # cloned, because training must not write into the mapped file; on the meta device, shards are read later
     model = build_on_meta(spec)
     if adapter is not None:
         install(model, adapter)
+    if objective.teacher is not None:
+        objective.teacher.install(model)
     if device.type == "meta":
         return model
     fill_from(model, weights)
