@@ -19,8 +19,7 @@ def new_tensors(folder: Path) -> tuple[str, ...] | None:
     file = folder / REPORT
     if not file.is_file():
         return None
-    tensors = read_json(file).get("tensors", {})
-    return tuple(name for name, taken in tensors.items() if taken.get("how") == DRAWN)
+    return tuple(name for name, taken in read_json(file).get("tensors", {}).items() if taken.get("how") == DRAWN)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ recomputed blocks and loss chunks.
 
 import copy
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -56,10 +56,6 @@ class StepMemory:
     logits: int
     peak: int
     teacher: int = 0
-
-    def with_teacher(self, held: int) -> "StepMemory":
-        """Return the memory of a step that holds these bytes of a teacher from its start to its end."""
-        return replace(self, peak=self.peak + held, teacher=held)
 
 
 class StepMemoryCost:

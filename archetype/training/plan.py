@@ -1,6 +1,6 @@
 """Plan of a run: estimated cost, time and memory, before anything is written."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -86,7 +86,8 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
     micro_batch, length = min(batch, recipe.micro_batch_size or batch), length or spec.context_length
     cost = StepMemoryCost(recipe, spec)
     held, free = objective.held_bytes(micro_batch, length), free_memory(device)
-    memory = cost.step(micro_batch, length, micro_batch < batch).with_teacher(held)
+    memory = cost.step(micro_batch, length, micro_batch < batch)
+    memory = replace(memory, peak=memory.peak + held, teacher=held)  # which exists throughout the step
     # activation checkpointing computes a share of the blocks' forward pass again
     share = number_recomputed(recipe.recompute, cost.num_blocks) / max(1, cost.num_blocks)
     recomputed = cost_report(spec, batch, length, recipe.dtype).flops_of_blocks

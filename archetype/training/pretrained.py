@@ -17,7 +17,7 @@ from archetype.nn.parameter_names import train_only
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.recipe import Recipe
-from archetype.training.stages import names_trained_ever
+from archetype.training.stages import names_trained, stage_at
 
 # embedding tables without one row per token
 NOT_TOKENS = ("position", "token_type", "class_token", "distillation_token")
@@ -104,5 +104,10 @@ def take_over(
 
 def set_trainable(model: Model, recipe: Recipe) -> None:
     """Freeze the parameters that no step trains: without stages, those that the recipe's patterns do not match."""
-    if (names := names_trained_ever(model, recipe)) is not None:
-        train_only(model, names)
+    last, _ = stage_at(recipe.stages, recipe.steps - 1)
+    names: set[str] = set()
+    for of_stage in (names_trained(model, recipe, index) for index in range(last + 1)):
+        if of_stage is None:
+            return  # a stage trains everything
+        names |= of_stage
+    train_only(model, names)

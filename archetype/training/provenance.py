@@ -109,17 +109,14 @@ def check_spec(run: Run, spec: ModelSpec, origin: Mapping[str, Any]) -> None:
 
 
 def check_data(recipe: Recipe, objective: Objective, origin: Mapping[str, Any]) -> None:
-    """Raise a CheckpointError if the data's hash differs from that of the run or its checkpoint."""
+    """Raise a CheckpointError if the hash of the data or the teacher differs from that of the run or its checkpoint."""
     if origin.get("data") != objective.fingerprint:
         cause = "the data have changed since this run began"
         raise CheckpointError(", ".join(recipe.data.files()), cause, f"restore them, {ALLOW}")
-
-
-def check_teacher(run: Run, objective: Objective, began: Provenance | None) -> None:
-    """Raise a CheckpointError if the run has another teacher than at its start."""
-    if began is not None and objective.teacher is not None and objective.teacher.fingerprint != began.teacher:
-        cause = f"{objective.teacher.settings.model} has other weights than when this run began"
-        raise CheckpointError(f"{run.recipe_file}: teacher.model", cause, f"restore them, {ALLOW}")
+    teacher = objective.teacher
+    if teacher is not None and origin.get("teacher", "") not in ("", teacher.fingerprint):
+        cause = "the weights have changed since this run began"
+        raise CheckpointError(f"teacher.model: {teacher.settings.model}", cause, f"restore them, {ALLOW}")
 
 
 @contextmanager

@@ -49,15 +49,12 @@ def _how(recipe: Recipe) -> list[str]:
     if (teacher := recipe.teacher) is not None:
         terms = {"next-token distribution": teacher.logits, "layer outputs": teacher.layers, "text": teacher.text}
         weights = ", ".join(f"{name} {weight:g}" for name, weight in terms.items() if weight)
-        packed = f" in {teacher.weights}" if teacher.weights else ""
-        sentences.append(f"It learned from {teacher.model}{packed}; weights of the loss: {weights}.")
+        types = teacher.weights or "its own types"
+        sentences.append(f"It learned from {teacher.model} in {types}; weights of the loss: {weights}.")
     if recipe.stages:
-        stages = [
-            f"{stage.steps:,} steps of "
-            + (f"layer {stage.fit} alone" if stage.fit is not None else f"{', '.join(stage.trainable or ['all'])}")
-            for stage in recipe.stages
-        ]
-        sentences.append(f"It was trained in stages: {'; '.join(stages)}; then as a whole.")
+        names = [", ".join(each.trainable or ()) if each.fit is None else f"layer {each.fit}" for each in recipe.stages]
+        steps = [f"{stage.steps:,} steps of {name} alone" for stage, name in zip(recipe.stages, names, strict=True)]
+        sentences.append(f"It was trained in stages: {'; '.join(steps)}; then as a whole.")
     return sentences
 
 

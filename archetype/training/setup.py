@@ -28,15 +28,7 @@ from archetype.training.memory import check_memory
 from archetype.training.objectives.base import Objective
 from archetype.training.pretrained import Pretrained, take_over
 from archetype.training.processes import ALONE, Processes
-from archetype.training.provenance import (
-    check_data,
-    check_recipe,
-    check_spec,
-    check_teacher,
-    noting,
-    read_provenance,
-    write_recipe,
-)
+from archetype.training.provenance import check_data, check_recipe, check_spec, noting, read_provenance, write_recipe
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.resolve import TEXT_FILE, ResolvedRecipe, build_objective, resolve_recipe
 from archetype.training.state import TrainState
@@ -77,8 +69,6 @@ def start(
     )
     spec, tokenizer, objective = resolved.spec, resolved.tokenizer, resolved.objective
     model, recipe, notes = first_model(resolved, processes.building_device(resolved.recipe, device))
-    if objective.teacher is not None:
-        objective.teacher.begin()
     # the run directory appears under its name only when it is complete
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
@@ -162,6 +152,8 @@ def resume(
         check_recipe(run, recipe, began)
     with skipping(getattr(recipe.data, "skip_bad", 0)) as skipped:
         tokenizer, objective = _read_objective(run, recipe, spec)
+    if recipe.teacher is not None:
+        objective.teacher = TeacherLoss.open(recipe, spec, tokenizer, objective, device, open_teacher)
     damages: list[str] = []
     checkpoint = checkpoints.latest(run.checkpoints, damages.append)
     # the run's start and its newest checkpoint: a recipe may have been changed, with permission, in between
@@ -170,11 +162,6 @@ def resume(
             check_spec(run, spec, origin)
             with noting(changes):
                 check_data(recipe, objective, origin)
-    if recipe.teacher is not None:
-        objective.teacher = TeacherLoss.open(recipe, spec, tokenizer, objective, device, open_teacher)
-        with noting(changes):
-            check_teacher(run, objective, began)
-        objective.teacher.begin()
     step = checkpoint.step if checkpoint else 0
     changed = [f"after step {step}, {change}" for change in changes or ()]
     notes = (*damages, *changed, *(() if steps is None else (describe_more_steps(recipe, step, steps),)))

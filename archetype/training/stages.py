@@ -90,18 +90,6 @@ def names_trained(model: nn.Module, recipe: "Recipe", index: int) -> set[str] | 
     return named | {name for name, _ in model.named_parameters() if name.startswith(f"{TRAINING_ONLY}.")}
 
 
-def names_trained_ever(model: nn.Module, recipe: "Recipe") -> set[str] | None:
-    """Return the names of the parameters that any step of a run trains; None for all."""
-    last, _ = stage_at(recipe.stages, recipe.steps - 1)
-    names: set[str] = set()
-    for index in range(last + 1):
-        of_stage = names_trained(model, recipe, index)
-        if of_stage is None:
-            return None
-        names |= of_stage
-    return names
-
-
 def lines_of_last_stage(stages: Sequence[Stage], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the metrics of the newest stage: losses of different stages may measure different things."""
     newest = max((line["step"] for line in lines if "loss" in line), default=1)

@@ -40,26 +40,20 @@ def in_classes(log_p: Float[Tensor, "n V"], ids: Int[Tensor, "n k"] | None) -> F
     return torch.cat((chosen, others), dim=1)
 
 
-def divergence(z: Float[Tensor, "n V"], teacher: Classes, temperature: float) -> Float[Tensor, "n"]:
-    """Return the KL divergence of the model's classes from the teacher's, in nats, given the model's logits."""
-    return _divergence(in_classes((z / temperature).log_softmax(1), teacher.ids), teacher.log_p)
-
-
-def _divergence(log_q: Tensor, log_p: Tensor) -> Tensor:
-    return (log_p.exp() * (log_p - log_q)).sum(1)
-
-
 def divergence_and_gradient(
     z: Float[Tensor, "n V"], teacher: Classes, temperature: float
 ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n V"]]:
-    """Return `divergence`, and the gradient of its sum with respect to the logits.
+    """Return the KL divergence of the model's classes from the teacher's, in nats, and the gradient of its sum.
 
     With q the model's probabilities, the gradient is (q - p) / temperature for the teacher's most likely tokens, and
     q (1 - p_others / q_others) / temperature for each of the others.
+
+    Args:
+        z: the model's logits.
     """
     log_q = (z / temperature).log_softmax(1)
     classes = in_classes(log_q, teacher.ids)
-    nats, gradient = _divergence(classes, teacher.log_p), log_q.exp()
+    nats, gradient = (teacher.log_p.exp() * (teacher.log_p - classes)).sum(1), log_q.exp()
     if teacher.ids is None:
         return nats, gradient.sub_(teacher.log_p.exp()).div_(temperature)
     k = teacher.ids.shape[1]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
@@ -24,10 +23,10 @@ from archetype.training.chunked_loss import (
     of_predicted,
     predicted,
 )
-from archetype.training.objectives.base import Counts, LossOutput, Objective, head_to_chunk
+from archetype.training.objectives.base import Counts, LossOutput, Objective
 from archetype.training.stages import Stage
 from archetype.training.teacher.cache import TeacherCache
-from archetype.training.teacher.divergence import Classes, divergence, divergence_and_gradient
+from archetype.training.teacher.divergence import Classes, divergence_and_gradient
 from archetype.training.teacher.layers import (
     check_fitted,
     check_widths,
@@ -59,7 +58,8 @@ class TeacherLoss:
         self.layer: int | None = None
         self.teacher: Any = teacher.requires_grad_(False).eval()
         self.fingerprint = weights_fingerprint(teacher)
-        self.matches = matched_layers(settings, spec, teacher.spec) if len(spec.stacks) == 1 else {}
+        has_layers = len(spec.stacks) == len(teacher.spec.stacks) == 1
+        self.matches = matched_layers(settings, spec, teacher.spec) if has_layers else {}
         self.cache: TeacherCache | None = None
         if settings.cache:
             identity = {"weights": self.fingerprint, "temperature": settings.temperature, "top_k": settings.top_k}
@@ -85,8 +85,9 @@ class TeacherLoss:
         settings.check()
         if open_teacher is None:
             raise SpecError("teacher", "cannot be loaded here", "train with `archetype train`")
-        if not spec.continues_text or type(objective).compute_loss is not Objective.compute_loss:
-            cause = "needs an objective with a cross-entropy of next tokens"
+        is_product = spec.continues_text and spec.head.is_product
+        if not is_product or type(objective).compute_loss is not Objective.compute_loss:
+            cause = "needs a cross-entropy of next tokens"
             raise SpecError("teacher", cause, "use next_token or chat with a causal model")
         teacher, of_teacher = open_teacher(settings, device)
         _check_vocabulary(settings.model, teacher.spec, of_teacher, spec, tokenizer)
@@ -137,48 +138,33 @@ class TeacherLoss:
         settings = self.settings
         compared = self.matches if settings.layers else {}
         said, theirs = self._say(inputs, targets, selected)
-        head = head_to_chunk(model, targets.numel()) if objective.chunks_logits else None
         with model.recording([layer + 1 for layer in compared]) if compared else nullcontext({}) as own:
-            output = model(**inputs, with_logits=head is None)
-        ids, smoothing = of_predicted(targets.flatten(), selected), objective.label_smoothing
-        if head is None:
-            loss = self._plain(of_predicted(output.logits.flatten(0, 1), selected).float(), said, ids, smoothing)
-        else:
-            x = of_predicted(head.features(output.hidden).flatten(0, 1), selected)
-            loss = chunked_loss(x, Head.of(head, model.token_table), self._in_chunks(said, ids, smoothing))
+            output = model(**inputs, with_logits=False)
+        ids, x = (
+            of_predicted(y, selected) for y in (targets.flatten(), model.lm_head.features(output.hidden).flatten(0, 1))
+        )
+        smoothing, head = objective.label_smoothing, Head.of(model.lm_head, model.token_table)
+        loss = chunked_loss(x, head, lambda z, part: self._of_logits(z, part, said, ids, smoothing))
         if compared:
             loss = loss + settings.layers * self._distance(model, own, theirs, selected)
         if output.aux_loss is not None:
             loss = loss + output.aux_loss
         return objective.with_further(LossOutput(loss, count, None), output, model, inputs, targets, counts)
 
-    def _plain(self, z: Tensor, said: Said | None, ids: Tensor, smoothing: float) -> Tensor:
-        loss, settings = torch.zeros((), device=z.device), self.settings
-        if settings.text:
-            loss = loss + settings.text * cross_entropy(z, ids, label_smoothing=smoothing)
+    def _of_logits(
+        self, z: Tensor, part: slice, said: Said | None, ids: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        # loss of each token of a chunk, and the gradient of their sum with respect to its logits (n, V)
+        terms, settings = [], self.settings
         if said is not None:
             weight = settings.logits * settings.temperature**2
-            loss = loss + weight * divergence(z, said(slice(None)), settings.temperature).mean()
-        return loss
-
-    def _in_chunks(
-        self, said: Said | None, ids: Tensor, smoothing: float
-    ) -> Callable[[Tensor, slice], tuple[Tensor, Tensor]]:
-        settings = self.settings
-
-        def loss_of(z: Tensor, part: slice) -> tuple[Tensor, Tensor]:
-            nats, gradient = z.new_zeros(len(z)), None
-            if said is not None:
-                weight = settings.logits * settings.temperature**2
-                nats, gradient = divergence_and_gradient(z, said(part), settings.temperature)
-                nats, gradient = nats * weight, gradient.mul_(weight)
-            if settings.text:
-                of_text, gradient_of_text = cross_entropy_and_gradient(z, ids[part, None], smoothing)
-                nats, gradient_of_text = nats + settings.text * of_text, gradient_of_text.mul_(settings.text)
-                gradient = gradient_of_text if gradient is None else gradient.add_(gradient_of_text)
-            return nats, torch.zeros_like(z) if gradient is None else gradient
-
-        return loss_of
+            terms.append((weight, divergence_and_gradient(z, said(part), settings.temperature)))
+        if settings.text:  # last, because it overwrites the logits
+            terms.append((settings.text, cross_entropy_and_gradient(z, ids[part, None], smoothing)))
+        nats, gradient = z.new_zeros(len(z)), torch.zeros_like(z)
+        for weight, (nats_of_term, gradient_of_term) in terms:
+            nats, gradient = nats + weight * nats_of_term, gradient.add_(gradient_of_term, alpha=weight)
+        return nats, gradient
 
     @torch.no_grad()
     def _say(
@@ -203,7 +189,7 @@ class TeacherLoss:
             return lambda part: Classes(self._log_p(hidden[part])), theirs
         rows = chunk_rows(self.teacher.spec.vocab_size)
         parts = [Classes.most_likely(self._log_p(x), settings.top_k) for x in hidden.split(rows)]
-        classes = Classes(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))  # type: ignore[arg-type]
+        classes = Classes(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
         if self.cache is not None:
             self.cache.write(name, classes)
         return classes.of, theirs
@@ -235,18 +221,21 @@ class TeacherLoss:
 
     def held_bytes(self, batch: int, length: int) -> int:
         """Estimate the memory of the teacher in a step: its weights, and what its pass leaves for the loss."""
-        tensors = {id(tensor): tensor for tensor in (*self.teacher.parameters(), *self.teacher.buffers())}
-        weights, vocab_size = sum(tensor.nbytes for tensor in tensors.values()), self.teacher.spec.vocab_size
-        width = getattr(self.teacher.spec, "d_model", 0)
-        streams = 1 + (len(set(self.matches.values())) if self.settings.layers else 0)
-        of_classes = self.settings.top_k * 3 if self.settings.top_k else 0  # float32 log-probabilities and int64 ids
-        of_loss = 4 * 3 * min(batch * length, chunk_rows(vocab_size)) * vocab_size  # one chunk, in float32
-        projections = 16 * len(self.matches) * width**2 if self.settings.layers and self.settings.projection else 0
-        return weights + 4 * batch * length * (streams * width + of_classes) + of_loss + projections
+        teacher, settings = self.teacher, self.settings
+        weights = sum(tensor.nbytes for tensor in (*teacher.parameters(), *teacher.buffers()))
+        width, vocab_size = getattr(teacher.spec, "d_model", 0), teacher.spec.vocab_size
+        num_compared = len(self.matches) if settings.layers else 0
+        # of each token: vectors, and float32 log-probabilities and int64 ids of the most likely tokens
+        of_token = 4 * ((1 + num_compared) * width + 3 * (settings.top_k or 0))
+        logits = 3 * 4 * min(batch * length, chunk_rows(vocab_size)) * vocab_size  # one chunk
+        # weights, gradients and two moments
+        projections = 16 * num_compared * width * self.spec.stacks[0].d_model if settings.projection else 0
+        return int(weights + batch * length * of_token + logits + projections)
 
     def flops(self, batch: int, length: int | None) -> float:
         """Return the FLOPs of the teacher's pass."""
-        return float(cost_report(self.teacher.spec, batch, length).flops["forward"])
+        forward: int = cost_report(self.teacher.spec, batch, length).flops["forward"]
+        return forward
 
 
 def _check_vocabulary(
