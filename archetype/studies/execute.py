@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from archetype.api.loading import open_teacher
 from archetype.errors import ArchetypeError, CheckpointError, DataError, one_line
 from archetype.io import atomic
 from archetype.io.files import read_json
@@ -131,9 +132,9 @@ def _train(
     if not run.weights_file.is_file():
         try:
             state = (
-                setup.resume(run.folder, device, force=True)
+                setup.resume(run.folder, device, force=True, open_teacher=open_teacher)
                 if run.exists
-                else setup.start(run.folder, recipe, device, force=True)
+                else setup.start(run.folder, recipe, device, force=True, open_teacher=open_teacher)
             )
             interrupted = loop.run(state, on_event)
         except DataError as error:
