@@ -11,6 +11,7 @@ from archetype.studies.arms import Arm, quantities, row_length
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.evidence import NO_DIFFERENCE, SHOWN, Verdict
 from archetype.studies.parts import TrainedPart
+from archetype.studies.retention import retention
 from archetype.studies.sentences import sentences
 from archetype.studies.statistics import example_interval, log_slope, probability_lower, wilson
 from archetype.studies.store import RunResult
@@ -71,6 +72,8 @@ def trained_outcome(
             for name, values in first.values.items()
             if name != control
         },
+        "retention": retention(part, first),
+        "as_is": [name for name, arm in first.arms.items() if not arm.is_trained],
         "tuning": _tuning(trials, control),
         "expect": part.expect.dump(),
         "limits": limits,
