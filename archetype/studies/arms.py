@@ -160,7 +160,7 @@ def _arm(
     changed = metric.dump()
     put(changed, _assignments(parts["metric."]))
     metric = Metric.parse(changed)
-    _check_metric(metric, is_text=bool(data.test))
+    check_metric(metric, is_text=bool(data.test))
     return Arm(name, spec, parsed.replace(**settings), metric, data, int(others["seed_offset"]), start=start)
 
 
@@ -173,7 +173,10 @@ def _check_start(start: Start | None, as_is: Any, changes: Sequence[str]) -> Non
         raise SpecError(changes[0], "the weights fit one specification", "change it with `archetype transplant`")
 
 
-def _check_metric(metric: Metric, is_text: bool) -> None:
+def check_metric(metric: Metric, is_text: bool) -> None:
+    """Refuse a metric that the data do not have."""
+    if metric.name in ("test.recall", "test.task") and not is_text:
+        raise SpecError("metric.name", f"{metric.name} needs text, but the data are generated examples", "use accuracy")
     of_windows = [name for name in ("length", "positions", "skip") if getattr(metric, name)]
     if not is_text and of_windows:
         raise SpecError(f"metric.{of_windows[0]}", "needs text, but the data are generated examples", "remove it")

@@ -196,7 +196,8 @@ def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:
     has_risen = is_trained and (train_loss is None or has_diverged(train_loss, first, guess))
     return {
         "has_diverged": is_aborted or has_risen or _number(last.get("validation_loss")) is None,
-        "validation": [pair for pair in zip(*curves(lines).held_out, strict=True) if math.isfinite(pair[1])],
+        # without steps there is no curve
+        "validation": [pair for pair in zip(*curves(lines).held_out, strict=True) if math.isfinite(pair[1]) and steps],
         "train_loss": _number(train_loss),
         "validation_loss": _number(last.get("validation_loss")),
         "validation_accuracy": last.get("validation_accuracy"),

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from archetype.spec.base import fingerprint
 from archetype.studies.evidence import Evidence
 from archetype.studies.settings import Metric
 from archetype.studies.store import RunResult
@@ -15,7 +14,7 @@ def without_seeds(evidence: Evidence, control: RunResult, treated: RunResult, me
 
     Other seeds would repeat the same values. A metric without passages has one value of each model.
     """
-    key = fingerprint(metric)
+    key = metric.key
     pairs = [
         [right / answers for right, answers in zip(*result.examples.get(key, ((), ())), strict=True) if answers]
         for result in (control, treated)

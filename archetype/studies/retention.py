@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from archetype.spec.base import fingerprint
 from archetype.studies.arms import Arm, quantities
 from archetype.studies.parts import TrainedPart
 from archetype.studies.recall import NUM_PAIRS
@@ -82,7 +81,7 @@ def _guess(arm: Arm, metric: Metric | None) -> float:
 
 
 def _value(result: RunResult, metric: Metric | None) -> float:
-    value = result.test_loss if metric is None else result.values[fingerprint(metric)]
+    value = result.test_loss if metric is None else result.values[metric.key]
     return math.nan if value is None else value
 
 
@@ -96,7 +95,7 @@ def _why_not(
         return "the control is near a guess" if any(is_near_guess(value, arm) for value in values) else ""
     right = answers = 0.0
     for result in results[: None if arm.is_trained else 1]:
-        of_result = result.examples.get(fingerprint(metric), ((), ()))
+        of_result = result.examples.get(metric.key, ((), ()))
         right, answers = right + sum(of_result[0]), answers + sum(of_result[1])
     is_better = wilson(round(right), round(answers)).low > guess if answers else min(values) > guess
     return "" if is_better else "the control is no better than a guess"

@@ -1,12 +1,13 @@
 """Settings of an experiment part: matching, metric, tuning, expectation and budgets."""
 
+import hashlib
 import math
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from archetype.spec.base import MAX_LENGTH, Finite, Length, Size, Spec
+from archetype.spec.base import MAX_LENGTH, Finite, Length, Size, Spec, fingerprint
 from archetype.spec.errors import invalid
 
 MAX_RUNS = 10_000  # limit per part; our largest published parts need a few hundred
@@ -109,6 +110,13 @@ class Metric(Spec):
     minus: dict[str, Any] | None = None
     task: str | None = None
     limit: Size | None = None
+
+    @property
+    def key(self) -> str:
+        """Hash of all fields. `fingerprint` leaves out the name, which is that of a model elsewhere."""
+        about = fingerprint(self)
+        is_usual = self.name == type(self).model_fields["name"].default
+        return about if is_usual else hashlib.sha256(f"{about} {self.name}".encode()).hexdigest()[:16]
 
     @property
     def is_accuracy(self) -> bool:

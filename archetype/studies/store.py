@@ -161,7 +161,7 @@ class Store:
             # last: a run with this file has a state
             atomic.write_json(folder / "request.json", data)
         for metric in request.metrics:
-            if not (file := folder / "metrics" / f"{fingerprint(metric)}.json").is_file():
+            if not (file := folder / "metrics" / f"{metric.key}.json").is_file():
                 atomic.write_json(file, metric.dump())
         return key
 
@@ -180,11 +180,10 @@ class Store:
     def result(self, request: RunRequest) -> RunResult | None:
         """Return the results of a run; None until the run and its requested metrics are done."""
         folder = self.run_folder(request.key)
-        names = [fingerprint(metric) for metric in request.metrics]
-        if state_of(folder) != "done" or not all((folder / "measured" / f"{name}.json").is_file() for name in names):
+        measured = {metric.key: _measured(folder, metric) for metric in request.metrics}
+        if state_of(folder) != "done" or not all(measured.values()):
             return None
         about = read_json(folder / "state.done")
-        measured = {name: read_json(folder / "measured" / f"{name}.json") for name in names}
         values = {name: _value(value) for name, value in measured.items()}
         last = about["validation_loss"]
         return RunResult(
@@ -214,6 +213,15 @@ class Store:
         """Return the error of a failed run; empty for other runs."""
         folder = self.run_folder(key)
         return str(read_json(folder / "state.failed").get("error", "")) if state_of(folder) == "failed" else ""
+
+
+def _measured(folder: Path, metric: Metric) -> dict[str, Any]:
+    # empty if it is missing; older stores name a metric by its fields without the name
+    for name in (metric.key, fingerprint(metric)):
+        file = folder / "measured" / f"{name}.json"
+        if file.is_file() and (measured := dict(read_json(file)))["metric"] == metric.dump():
+            return measured
+    return {}
 
 
 def _value(measured: dict[str, Any]) -> float:

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from archetype.data.held_out import Split
-from archetype.spec.base import fingerprint
 from archetype.studies import arms as arms_module
-from archetype.studies.arms import Arm, build_arms, check_grid
+from archetype.studies.arms import Arm, build_arms, check_grid, check_metric
 from archetype.studies.corpora import StudyData, prepare, with_tokenizer
 from archetype.studies.evidence import Evidence
 from archetype.studies.parts import TrainedPart
@@ -80,6 +79,8 @@ class TrainedStudy:
         folder = next((str(change["from"]) for change in part.arms.values() if change.get("from")), None)
         sources = [source if folder is None else with_tokenizer(source, folder) for source in self.sources]
         self.data = [prepare(source, data_folder, store.folder, split) for source in sources]
+        for metric in part.retained:
+            check_metric(metric, bool(self.data[0].test))
         self.arms = self._arms(self.mode.base or part.base, self.data[0])
         if part.tune is not None:
             for arm in self.arms.values():
@@ -247,7 +248,7 @@ class TrainedStudy:
         for arm in arms.values():
             taken = [self.store.result(self._request(arm, seed)) for seed in seeds]
             results[arm.name] = [result for result in taken if result is not None]
-            values[arm.name] = [result.values[fingerprint(arm.metric)] for result in results[arm.name]]
+            values[arm.name] = [result.values[arm.metric.key] for result in results[arm.name]]
         return Comparison(name, next(iter(arms.values())).data.sha256, arms, seeds, values, results)
 
     def evidence(self, trials: Trials, comparison: Comparison) -> dict[str, Evidence]:

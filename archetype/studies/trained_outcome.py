@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from archetype.spec.base import fingerprint
 from archetype.studies.arms import Arm, quantities, row_length
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.evidence import NO_DIFFERENCE, SHOWN, Verdict
@@ -201,7 +200,7 @@ def training_flops(arm: Arm, results: Sequence[RunResult]) -> float:
 def _over_examples(comparison: Comparison, part: TrainedPart, arm: str) -> tuple[float, ...] | None:
     pair = []
     for name in (part.compared[0], arm):
-        metric = fingerprint(comparison.arms[name].metric)
+        metric = comparison.arms[name].metric.key
         pair.append([result.examples[metric] for result in comparison.results[name] if metric in result.examples])
     control, other = pair
     # both arms must have answered the same number of examples
