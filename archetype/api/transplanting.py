@@ -71,7 +71,7 @@ def rows_of(lm: LanguageModel, text: str | None, length: int) -> list[Tensor]:
         if text is not None:
             raise DataError("text", "the donor has no tokenizer", "leave the text out; random tokens are compared then")
         generator = torch.Generator().manual_seed(0)
-        return [torch.randint(lm.spec.vocab_size, (1, length), generator=generator) for _ in range(ROWS)]
+        return [torch.randint(lm.spec.input_vocab_size, (1, length), generator=generator) for _ in range(ROWS)]
     # a token has at least a byte in nearly all texts; the start of the library's text is that of its first modules
     text = library_text()[: 16 * ROWS * length] if text is None else text
     ids = lm.tokenizer.encode(text)[: ROWS * length]
