@@ -35,15 +35,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text, a donor that has learned it a little, its copy, and a transplant with fewer heads of keys and values."""
     folder = tmp_path_factory.mktemp("transplanted")
     torch.set_num_threads(1)
-    (folder / "words.txt").write_text("the cat sat on a mat, and the dog did not. " * 700)
+    (folder / "words.txt").write_text("the quick brown fox jumps. " * 800)
     recipe = Recipe.parse(
-        RECIPE | {"spec": SPEC, "data": {"text": [str(folder / "words.txt")], "tokenizer": "bytes"}, "steps": 200,
+        RECIPE | {"spec": SPEC, "data": {"text": [str(folder / "words.txt")], "tokenizer": "bytes"}, "steps": 60,
+                  "optimizer": {"kind": "adamw", "learning_rate": 0.05},
                   "batch_size": 8, "sequence_length": 32, "dtype": "float32"}
     )  # fmt: skip
     loop.run(setup.start(folder / "donor", recipe, torch.device("cpu"), force=True), lambda event: None)
     shutil.copytree(folder / "donor", folder / "copy")
     donor = load(folder / "donor")
-    save(transplant(donor, assign(donor.spec, ["layers[*].mixer.num_kv_heads=1"])), folder / "narrow", "donor")
+    save(
+        transplant(donor, assign(donor.spec, ["layers[*].mixer.num_kv_heads=1", "layers[*].feedforward.d_ff=4"])),
+        folder / "narrow",
+        "donor",
+    )
     return folder
 
 
