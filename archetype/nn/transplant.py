@@ -220,12 +220,12 @@ class Transplant(Generic[S]):
     layouts: ClassVar[Mapping[str, str]] = {}
     writes: ClassVar[tuple[str, ...]] = ()
 
-    def layout(self, part: S) -> Mapping[str, str]:
+    def layouts_of(self, part: S) -> Mapping[str, str]:
         """Return the dimensions of each tensor of a part."""
         return self.layouts
 
     def sizes(self, part: S, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the sizes of the letters in `layout`, from those of the whole model (D, V and T)."""
+        """Return the sizes of the letters in the layouts, from those of the whole model (D, V and T)."""
         return sizes
 
     def importance(self, part: S, trace: PartTrace) -> Mapping[str, Tensor]:
@@ -242,7 +242,7 @@ class Transplant(Generic[S]):
     def fold(self, at: Transfer[S]) -> None:
         """Multiply the donor's matrices that read the input by the gains of the norm before them."""
         assert at.gains is not None
-        layout = self.layout(at.old)
+        layout = self.layouts_of(at.old)
         matrices = {name for name, tensor in at.donated.items() if tensor.dim() > 1}
         if unknown := sorted(matrices - layout.keys()):
             at.promise(Start.CHANGED, f"the norm's gains cannot be folded into {enumeration(unknown)}")
@@ -269,7 +269,7 @@ class Transplant(Generic[S]):
     def take_named(self, at: Transfer[S]) -> None:
         """Take over every tensor that has the same name in the donor, entry by entry where the layout is known."""
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
-        layouts = self.layout(at.new)
+        layouts = self.layouts_of(at.new)
         letters = {letter for layout in layouts.values() for letter in layout if letter != " "}
         selected = {letter: at.kept(letter, old[letter], new[letter]) for letter in sorted(letters)}
         for name in sorted(at.left):
@@ -295,7 +295,7 @@ class Transplant(Generic[S]):
         if name not in at.tensors or name not in at.donated:
             return
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
-        _, *features = letters = self.layout(at.new)[name].split()
+        _, *features = letters = self.layouts_of(at.new)[name].split()
         rows = [row for row, index in enumerate(at.kept("V", old["V"], new["V"])) if index == NEW]
         kept = [range(old["V"]), *(at.kept(letter, old[letter], new[letter]) for letter in features)]
         table, is_new = gathered(at.donated[name], [old[letter] for letter in letters], kept)
@@ -312,22 +312,22 @@ class Transplant(Generic[S]):
         self, at: Transfer[S], name: str, layout: str, old: Mapping[str, int], selected: Mapping[str, Sequence[int]]
     ) -> None:
         letters = [letter for letter in layout if letter != " "]
-        used = {letter: selected[letter] for letter in letters}
+        used = [(letter, selected[letter]) for letter in letters]
         before, target = at.donated[name], at.tensors[name]
-        if all(list(indices) == list(range(old[letter])) for letter, indices in used.items()):
+        if all(list(indices) == list(range(old[letter])) for letter, indices in used):
             at.keep(name)
             return
-        taken, is_new = gathered(before, [old[letter] for letter in letters], list(used.values()))
+        taken, is_new = gathered(before, [old[letter] for letter in letters], [indices for _, indices in used])
         drawn = torch.zeros_like(target) if name in self.writes else target
         at.put(
             name, torch.where(is_new.view(target.shape), drawn, taken.view(target.shape)), *self._how(old, used, name)
         )
         at.promise(self._promise(old, used), f"{name} has other entries")
 
-    def _how(self, old: Mapping[str, int], used: Mapping[str, Sequence[int]], name: str) -> Any:
+    def _how(self, old: Mapping[str, int], used: Sequence[tuple[str, Sequence[int]]], name: str) -> Any:
         words = []
         how: How = "kept"
-        for letter, indices in used.items():
+        for letter, indices in used:
             kept = [index for index in indices if index != NEW]
             if len(set(kept)) < old[letter]:
                 how = "cut"
@@ -341,8 +341,8 @@ class Transplant(Generic[S]):
                 words.append(f"{old[letter]} {letter} repeated to {len(indices)}")
         return how, (), "; ".join(words)
 
-    def _promise(self, old: Mapping[str, int], used: Mapping[str, Sequence[int]]) -> Start:
-        is_cut = any(set(range(old[letter])) - set(indices) for letter, indices in used.items())
+    def _promise(self, old: Mapping[str, int], used: Sequence[tuple[str, Sequence[int]]]) -> Start:
+        is_cut = any(set(range(old[letter])) - set(indices) for letter, indices in used)
         return Start.CHANGED if is_cut else Start.ROUNDED
 
 

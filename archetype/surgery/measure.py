@@ -89,7 +89,7 @@ def _magnitudes(donor: Model) -> Values:
     for path, part, of_model in _parts(donor):
         kind, state = transplant_of(part), donor.get_submodule(path).state_dict()
         sizes = kind.sizes(part, of_model)
-        for name, layout in kind.layout(part).items():
+        for name, layout in kind.layouts_of(part).items():
             letters = [letter for letter in layout if letter != " "]
             shape = [sizes[letter] for letter in letters]
             if name not in state or state[name].numel() != torch.Size(shape).numel():
