@@ -13,7 +13,7 @@ from archetype.inspection.inputs import Inputs
 from archetype.inspection.trace import Trace, Tracer
 from archetype.models.build import Model
 from archetype.nn.random import generator_for
-from archetype.nn.transplant import Ranks, no_ranks, transplant_of
+from archetype.nn.transplant import Moments, Ranks, no_ranks, transplant_of
 from archetype.surgery.layers import norms_of, sizes_of
 
 WAYS = ("activation", "magnitude", "first", "random")  # of choosing the entries that are kept
@@ -64,6 +64,33 @@ def ranks_of(donor: Model, rows: Sequence[Tensor], way: str, seed: int = 0) -> R
     return lambda module, letter: values().get(module, {}).get(letter)
 
 
+def moments_of(donor: Model, rows: Sequence[Tensor]) -> Moments:
+    """Return the mean of x x^T over the inputs of a module, with a last feature of 1, computed when it is asked for.
+
+    One module at a time, since the matrices of all layers may be as large as the model.
+    """
+
+    @torch.inference_mode()
+    def moment(path: str) -> Tensor | None:
+        sums: list[Tensor] = []
+
+        def add(module: torch.nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            x = arguments[0].flatten(0, -2).double()
+            x = torch.nn.functional.pad(x, (0, 1), value=1.0)
+            sums.append(x.T @ x)
+
+        hook = donor.get_submodule(path).register_forward_pre_hook(add)
+        try:
+            for row in rows:
+                donor(row)
+        finally:
+            hook.remove()
+        count = sum(row.numel() for row in rows)
+        return torch.stack(sums).sum(0).clone() / count if sums else None
+
+    return moment
+
+
 def _drawn(x: Tensor, name: str, seed: int) -> Tensor:
     return torch.rand(x.shape, generator=generator_for(seed, name, torch.device("cpu")))
 
@@ -89,8 +116,10 @@ def _magnitudes(donor: Model) -> Values:
     for path, part, of_model in _parts(donor):
         kind, state = transplant_of(part), donor.get_submodule(path).state_dict()
         sizes = kind.sizes(part, of_model)
-        for name, layout in kind.layouts_of(part).items():
-            letters = [letter for letter in layout if letter != " "]
+        for name, layout in kind.layout(part).items():
+            letters = list(layout.replace(" ", ""))
+            if not all(letter.isalpha() for letter in letters):
+                continue  # matrices side by side
             shape = [sizes[letter] for letter in letters]
             if name not in state or state[name].numel() != torch.Size(shape).numel():
                 continue

@@ -15,11 +15,13 @@ from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import StackView
 from archetype.nn.transplant import (
     Ledger,
+    Moments,
     Ranks,
     Similar,
     Start,
     Taken,
     Transfer,
+    no_moments,
     no_ranks,
     transplant,
     transplant_of,
@@ -44,6 +46,7 @@ class Cuts:
         choices: how several weights become one, such as {"heads": "mean"}.
         ranks: importance of the entries of a dimension, for what is cut and not selected.
         pieces: the donor's tokens that spell a new token, by its id.
+        moments: mean of x x^T over the inputs of the donor's modules on a text.
     """
 
     layers: Sequence[int] | None = None
@@ -51,6 +54,7 @@ class Cuts:
     choices: Mapping[str, str] = field(default_factory=dict)
     ranks: Ranks = no_ranks
     pieces: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    moments: Moments = no_moments
 
 
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Model, Ledger]:
@@ -174,7 +178,7 @@ class Operation:
             elif name == "output_scale":
                 at.fill(name, 1.0)
             else:
-                at.draw(name)
+                at.keep_initial(name)
                 at.promise(Start.CHANGED, f"{name} is new")
 
     def _part(
@@ -199,6 +203,7 @@ class Operation:
             Transfer(
                 old, new, donor, module, path, donor_path, *sizes, self.ledger, selected, self.cuts.choices,
                 self.similar if similar is None else similar, self.cuts.ranks, gains, self.cuts.pieces,
+                self.cuts.moments,
             )
         )  # fmt: skip
 
@@ -294,7 +299,7 @@ class Operation:
             if name in at.donated and at.donated[name].shape == at.tensors[name].shape:
                 at.keep(name)
             else:
-                at.draw(name)
+                at.keep_initial(name)
                 is_read = not name.startswith("further_tokens.")  # which only add predictions
                 place = name.rpartition(".")[0]
                 self.ledger.promise(place, Start.CHANGED if is_read else Start.SAME, f"{name} is new")

@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from archetype.nn.heads import Heads, HeadsTransplant, Rows, heads_of, with_bias
 from archetype.nn.inspect import PartTrace
 from archetype.nn.random import generator_for
 from archetype.nn.transplant import NEW, Start, Transfer, Transplant, best
+from archetype.parts.attention.equal import begin, equal_fields, fold_factors, open_gate, sees_all
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import Rotary
-from archetype.roles.pattern import Pattern, pattern_rule
+from archetype.spec.base import Spec
 from archetype.spec.registry import provides
 
 HARMLESS = ("dropout", "num_heads", "num_kv_heads", "head_dim", "v_head_dim")  # what these change is seen in the sizes
@@ -22,7 +24,7 @@ OF_KEYS = ("k.weight", "k.bias", "v.weight", "v.bias", "k_norm.weight", "k_norm.
 
 
 @provides("transplant", Attention)
-class AttentionTransplant(Transplant[Attention]):
+class AttentionTransplant(HeadsTransplant[Attention]):
     """Fewer key heads for the same queries are the means of their groups, which lose least (Ainslie 2023, section 2.1).
 
     `heads=first` takes the first head of each group and `heads=random` draws new ones, as in their figure 4. Fewer
@@ -30,8 +32,9 @@ class AttentionTransplant(Transplant[Attention]):
     """
 
     writes: ClassVar = ("o.weight", "o.bias")
+    convolutions: ClassVar = ()
 
-    def layouts_of(self, part: Attention) -> Mapping[str, str]:
+    def layout(self, part: Attention) -> Mapping[str, str]:
         over_all = part.qk_norm_over == "all"
         queries, keys = ("HP", "KP") if over_all else ("P", "P")
         gate = "HQ D" if part.gate is None or part.gate.per == "feature" else "H D"
@@ -55,10 +58,18 @@ class AttentionTransplant(Transplant[Attention]):
             "Q": part.value_width(sizes["D"]),
         }  # fmt: skip
 
+    def inside(self, part: Attention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
+        return {} if part.index is None else {"index": (part.index, {"D": "D", "R": "D"})}
+
     def importance(self, part: Attention, trace: PartTrace) -> Mapping[str, Tensor]:
         return {"H": trace.activations["heads"].norm(dim=-1).sum((0, 2))}  # of (B, H, T, Q)
 
     def transfer(self, at: Transfer[Attention]) -> None:
+        if not Transplant.takes(self, at.old, at.new):
+            self.take_heads(at, heads_of(at))
+            return
+        fold_factors(at)
+        begin(at)
         borrowed = self._read_keys(at)
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
         at.promise(*self.start(at))
@@ -68,12 +79,14 @@ class AttentionTransplant(Transplant[Attention]):
         if not at.selected.keys() & {"H", "K"}:
             merged = self._choose_heads(at, old, new)
         self.take_named(at)
+        if at.new.gate is not None and at.old.gate is None:
+            open_gate(at, at.new.gate)
         for name in borrowed:
             at.note(name, "of the layer whose keys it read", "copied", (f"{at.similar['keys'].path}.{name}",))
         if new["P"] > old["P"]:  # keys of zero for the new features of the queries
             for name in at.tensors.keys() & {"k.weight", "k.bias"}:
                 at.tensors[name].view(new["K"], new["P"], -1)[:, old["P"] :] = 0.0
-        for name in _with_keys(self.layouts_of(at.new)) if merged else ():
+        for name in _with_keys(self.layout(at.new)) if merged else ():
             if name in at.tensors and name in at.donated:
                 at.note(name, merged, "new" if merged == DRAWN else "merged")
 
@@ -107,7 +120,7 @@ class AttentionTransplant(Transplant[Attention]):
     def _merge(self, at: Transfer[Attention], old: Mapping[str, int], count: int) -> str:
         # the donor's key heads of each new one, as one of them
         way, is_equal = at.choice("heads", "mean", "first", "random"), True
-        for name, layout in _with_keys(self.layouts_of(at.old)).items():
+        for name, layout in _with_keys(self.layout(at.old)).items():
             if name in at.donated:
                 letters = [letter for letter in layout if letter != " "]
                 axis = letters.index("K")
@@ -164,14 +177,46 @@ class AttentionTransplant(Transplant[Attention]):
         if old["P"] != new["P"] and (not part.qk_norm.is_absent or part.score != "dot"):
             yield "the scores see other features"
 
+    def has_heads(self, part: Attention) -> bool:
+        return part.score == "dot" and part.keys_from is None
+
+    def heads(self, part: Attention, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Heads:
+        heads, length = part.sizes(sizes["D"]), sizes["T"]
+        values = "k" if part.keys_as_values else "v"
+        q, k, v = (
+            with_bias(tensors, name, count)
+            for name, count in (("q", heads.num_heads), ("k", heads.num_kv_heads), (values, heads.num_kv_heads))
+        )
+        unlike = {
+            "pattern": not all(sees_all(part.pattern, length, causal) for causal in (True, False)),
+            "index": part.index is not None and not part.index.sees_all(length),
+            **{name: not getattr(part, name).is_absent for name in ("qk_norm", "value_norm", "heads_norm")},
+            **{
+                name: getattr(part, name) is not None
+                for name in ("softcap", "clip_qkv", "differential", "value_embedding")
+            },
+        }
+        sources = {**{name: (f"{name}.weight",) for name in "qko"}, "v": (f"{values}.weight",)}
+        return Heads(
+            q, k, part.value_scale * v, tensors["o.weight"].unflatten(1, (heads.num_heads, -1)), sources,
+            tensors.get("o.bias"), part.scale or heads.head_dim**-0.5, part.position,
+            tuple(name for name, is_set in unlike.items() if is_set),
+        )  # fmt: skip
+
+    def rows(self, part: Attention, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
+        heads = part.sizes(sizes["D"])
+        values = part.value_width(sizes["D"])
+        keys = {} if part.keys_from is not None else {"k": Rows("k", heads.num_kv_heads, heads.head_dim)}
+        if keys and not part.keys_as_values:
+            keys["v"] = Rows("v", heads.num_kv_heads, values)
+        return {
+            "q": Rows("q", heads.num_heads, heads.head_dim), **keys, "o": Rows("o", heads.num_heads, values),
+        }  # fmt: skip
+
     def start(self, at: Transfer[Attention]) -> tuple[Start, str]:
-        new, length = at.new, at.new_sizes["T"]
-        same = {name: getattr(new, name) for name in HARMLESS}
-        if sees_all(at.old.pattern, length) and sees_all(new.pattern, length):
-            same["pattern"] = new.pattern
-        if new.index is not None and getattr(new.index, "top_k", 0) >= length:
-            same["index"] = new.index
-        scales = [part.scale or self.sizes(part, sizes)["P"] ** -0.5 for part, sizes in _both(at)]
+        new = at.new
+        same: dict[str, Any] = {name: getattr(new, name) for name in HARMLESS}
+        scales = [part.scale or self.sizes(part, sizes)["P"] ** -0.5 for part, sizes in at.both]
         start = Start.SAME
         if new.score == at.old.score == "dot" and math.isclose(*scales, rel_tol=1e-6):
             same["scale"] = new.scale
@@ -180,12 +225,14 @@ class AttentionTransplant(Transplant[Attention]):
             return Start.CHANGED, f"scores of {self.sizes(new, at.new_sizes)['P']} features have another scale"
         position = at.old.position
         if isinstance(position, Rotary) and isinstance(new.position, Rotary):
-            widths = [part.sizes(sizes["D"]).rotary_dim for part, sizes in _both(at)]
+            widths = [part.sizes(sizes["D"]).rotary_dim for part, sizes in at.both]
             if widths[0] == widths[1]:
                 same["position"] = position.replace(dim=new.position.dim)
             elif position == new.position:
                 return Start.CHANGED, f"other features are rotated; use position.dim={widths[0]}"
-        known: Any = at.old.model_copy(update=same)
+        equal = equal_fields(at)
+        start = max(start, Start.ROUNDED if equal else start)
+        known: Any = at.old.model_copy(update=same | equal)
         changed = [name for name in type(new).model_fields if getattr(known, name) != getattr(new, name)]
         return (Start.CHANGED, f"{', '.join(changed)} differs") if changed else (start, "")
 
@@ -199,12 +246,3 @@ def _with_keys(layout: Mapping[str, str]) -> Mapping[str, str]:
 
 def _entry(group: int, size: int, index: int) -> int:
     return NEW if group == NEW else group * size + index
-
-
-def _both(at: Transfer[Attention]) -> Sequence[tuple[Attention, Mapping[str, int]]]:
-    return ((at.old, at.old_sizes), (at.new, at.new_sizes))
-
-
-def sees_all(pattern: Pattern, length: int) -> bool:
-    """Return whether each position attends to all earlier ones in a context of this length."""
-    return pattern_rule(pattern).cache_length(length) >= length
