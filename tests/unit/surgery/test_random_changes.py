@@ -52,7 +52,8 @@ def mixture(draw: random.Random) -> dict[str, Any]:
     return {
         "kind": "experts", "num_experts": draw.choice([2, 4]), "experts_per_token": draw.choice([1, 2]),
         "shared": shared, "expert": network(draw, ["silu", "gelu"]), "router": router,
-        "weighs": either(draw, "outputs", "inputs"), "shared_gate": shared is not None and draw.random() < 0.5, "latent_width": either(draw, None, 6),
+        "weighs": either(draw, "outputs", "inputs"),
+        "shared_gate": shared is not None and draw.random() < 0.5, "latent_width": either(draw, None, 6),
     }  # fmt: skip
 
 
