@@ -249,7 +249,7 @@ class Transplant(Generic[S]):
         return self.layouts
 
     def sizes(self, part: S, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the sizes of the letters in `layout`, from those of the whole model (D, V and T)."""
+        """Return the sizes of the letters in the layouts, from those of the whole model (D, V and T)."""
         return sizes
 
     def inside(self, part: S) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:

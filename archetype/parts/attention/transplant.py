@@ -136,7 +136,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         words = DRAWN if way == "random" else f"{way} of each {old['K'] // count} heads"
         is_equal &= way != "random"
         at.promise(Start.ROUNDED if is_equal else Start.CHANGED, "the merged heads are equal" if is_equal else words)
-        at.old = at.old.replace(num_kv_heads=count)
+        at.old = at.old.model_copy(update={"num_kv_heads": count})
         return words
 
     def _read_keys(self, at: Transfer[Attention]) -> Sequence[str]:
@@ -167,7 +167,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         is_biased = not (part.position.is_absent or isinstance(part.position, Rotary))
         if old["H"] != new["H"] and is_biased:
             yield "each head has its own position biases"
-        if part.differential is not None and (other_heads or old["P"] != new["P"] or at.path != at.donor_path):
+        is_resized = other_heads or (old["P"], old["Q"]) != (new["P"], new["Q"])
+        if part.differential is not None and (is_resized or at.path != at.donor_path):
             yield "pairs of heads are subtracted with a factor that depends on the layer"
         if part.index is not None and other_heads and part.index.num_selections != 1:
             yield "the index selects keys for other heads"
