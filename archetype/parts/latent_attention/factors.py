@@ -108,7 +108,9 @@ class Factorization:
 
     def _project(self, total: float) -> Float[Tensor, "K N D1"]:
         # the keys that do not rotate, in as many features as the part has
-        features = [feature for feature in range(self.k.shape[1]) if self._squares(self.k[:, feature]) > ROUNDING * total]
+        features = [
+            feature for feature in range(self.k.shape[1]) if self._squares(self.k[:, feature]) > ROUNDING * total
+        ]
         keys, queries = self.k[:, features], self.q[:, features]
         if len(features) > self.plain:
             self._lose(f"{self.plain} of {len(features)} features of keys that do not rotate")

@@ -147,14 +147,14 @@ CHANGES: dict[str, Change] = {
     ),
     "twice as many layers": Change(
         attending(bias=True), ["num_layers=4"], ("blocks.3.mixer.o.weight", slice(None)), Start.SAME,
-        tensors={"blocks.1.mixer.o.weight": "new", "blocks.1.mixer.q.weight": "kept"},
+        tensors={"blocks.1.mixer.o.weight": "new", "blocks.1.mixer.q.weight": "copied"},
     ),
     "more layers, some of them": Change(
         attending(), ["num_layers=3"], ("blocks.1.feedforward.down.weight", slice(None)), Start.SAME, layers=[0, 0, 1],
     ),
     "more layers with sandwich norms": Change(
         ways(kind="sandwich", norm={"kind": "layer"}), ["num_layers=4"], ("blocks.1.mixer_post_norm.bias", slice(None)),
-        Start.SAME, tensors={"blocks.1.mixer_post_norm.weight": "new", "blocks.1.mixer.o.weight": "kept"},
+        Start.SAME, tensors={"blocks.1.mixer_post_norm.weight": "new", "blocks.1.mixer.o.weight": "copied"},
     ),
     "more layers with norms of outputs": Change(
         ways(kind="output_norm", norm={"kind": "rms", "unit_offset": True}), ["num_layers=4"],
