@@ -21,12 +21,11 @@ from archetype.surgery.layers import kept_layers, origins
 from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
 from archetype.surgery.operation import Cuts, check_kinds, fill
 from archetype.surgery.proof import compare, loss_of
-from archetype.surgery.report import Exchange, Report
+from archetype.surgery.report import REPORT, Exchange, Report
 from archetype.surgery.vocabulary import Vocabulary, exchange
 from archetype.tokenizers import Tokenizer
 from archetype.weights.packed import is_packed
 
-REPORT = "transplant.json"
 ROWS, LONGEST = 4, 512  # rows of tokens that the models are compared on, and their length at most
 
 
@@ -45,8 +44,13 @@ def transplant(
     choices: Mapping[str, str] | None = None,
     seed: int = 0,
     tokenizer: Tokenizer | None = None,
+    proves: bool = True,
 ) -> Transplanted:
-    """Return a model of another specification with the weights of a donor. The arguments are those of the API."""
+    """Return a model of another specification with the weights of a donor. The arguments are those of the API.
+
+    Args:
+        proves: compare the models on the text, for the report.
+    """
     if is_packed(donor.model):
         raise SpecError("donor", "has packed matrices, which cannot be changed", "use the unpacked model")
     check_kinds(donor.spec, spec)
@@ -62,7 +66,7 @@ def transplant(
     if vocabulary is not None and tokenizer is not None:
         changed = replace(changed, tokenizer=tokenizer, special={}, generation={}, template=None)
         exchanged = _exchanged(donor, changed, rows, vocabulary)
-    elif is_compared:
+    elif is_compared and proves:
         proof = compare(donor.model, model, rows, origins(*stacks, cuts.layers))  # type: ignore[arg-type]
     changes = tuple(differences(donor.spec, spec))
     kept = tuple(origins(*stacks, cuts.layers))
@@ -137,7 +141,11 @@ def _exchanged(
 def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     """Write the new model as a run directory, with its report."""
     transplanted.model.save(folder)
-    atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
+    write_report(transplanted.report, folder, donor)
+
+
+def write_report(report: Report, folder: Path, donor: str) -> None:
+    atomic.write_json(folder / REPORT, {"donor": donor} | report.record())
 
 
 def rows_of(lm: LanguageModel, text: str | None, length: int, vocabulary: int | None = None) -> list[Tensor]:

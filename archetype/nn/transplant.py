@@ -165,7 +165,7 @@ class Transfer(Generic[S]):
             if (taken := self.ledger.tensors.get(_joined(self.path, name))) is not None and taken.how != "new":
                 self.note(name, "times the gains of the norm before it", "merged")
 
-    def draw(self, name: str, note: str = "as initialized") -> None:
+    def keep_initial(self, name: str, note: str = "as initialized") -> None:
         """Leave a tensor as it was initialized."""
         self._record(name, Taken("new", (), note))
 
@@ -321,7 +321,7 @@ class Transplant(Generic[S]):
                 at.fill(name, 0.0)
                 continue
             if name not in at.donated:
-                at.draw(name)
+                at.keep_initial(name)
                 at.promise(Start.CHANGED, f"{name} is new")
                 continue
             layout = layouts.get(name)
@@ -330,7 +330,7 @@ class Transplant(Generic[S]):
                 if before.shape == at.tensors[name].shape:
                     at.keep(name)
                 else:
-                    at.draw(name, f"as initialized: {tuple(before.shape)} does not fit")
+                    at.keep_initial(name, f"as initialized: {tuple(before.shape)} does not fit")
                     at.promise(Start.CHANGED, f"{name} has another shape")
                 continue
             self._take(at, name, layout, old, selected)
@@ -439,7 +439,7 @@ def transplant(at: Transfer[Any]) -> None:
             names = enumeration([str(getattr(part, "kind", type(part).__name__)) for part in (at.old, at.new)])
             at.promise(Start.CHANGED, f"nothing is taken over between {names}")
         for name in sorted(at.left):
-            at.draw(name)
+            at.keep_initial(name)
 
 
 def transplant_of(part: Spec) -> Transplant[Any]:

@@ -178,7 +178,7 @@ class Operation:
             elif name == "output_scale":
                 at.fill(name, 1.0)
             else:
-                at.draw(name)
+                at.keep_initial(name)
                 at.promise(Start.CHANGED, f"{name} is new")
 
     def _part(
@@ -299,7 +299,7 @@ class Operation:
             if name in at.donated and at.donated[name].shape == at.tensors[name].shape:
                 at.keep(name)
             else:
-                at.draw(name)
+                at.keep_initial(name)
                 is_read = not name.startswith("further_tokens.")  # which only add predictions
                 place = name.rpartition(".")[0]
                 self.ledger.promise(place, Start.CHANGED if is_read else Start.SAME, f"{name} is new")

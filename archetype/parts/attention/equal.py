@@ -44,7 +44,7 @@ def begin(at: Transfer[Attention]) -> None:
     if new.value_embedding is not None and old.value_embedding is None:
         at.fill("value_embedding.weight", 0.0)
         for name in {"value_scale", "value_gate.weight"} & at.left:
-            at.draw(name)
+            at.keep_initial(name)
     if new.gate is not None and old.gate is None:
         at.fill("gate.weight", 0.0)
     if new.index is not None and type(new.index) is not type(old.index):

@@ -49,8 +49,8 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         width = part.latent_width or sizes["D"]
         shared = 0 if part.shared is None else part.shared.width(sizes["D"])
         return {
-            **sizes, "E": part.num_experts, "I": part.num_experts + part.idle, "F": part.expert.width(width), "S": shared, "L": width, "1": 1,
-            "C": part.experts_per_token,
+            **sizes, "E": part.num_experts, "I": part.num_experts + part.idle, "F": part.expert.width(width),
+            "S": shared, "L": width, "1": 1, "C": part.experts_per_token,
         }  # fmt: skip
 
     def importance(self, part: MixtureOfExperts, trace: PartTrace) -> Mapping[str, Tensor]:
