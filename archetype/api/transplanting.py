@@ -18,10 +18,9 @@ from archetype.spec.edit import differences
 from archetype.surgery.layers import origins
 from archetype.surgery.operation import Cuts, fill
 from archetype.surgery.proof import Proof, compare
-from archetype.surgery.report import Report
+from archetype.surgery.report import REPORT, Report
 from archetype.weights.packed import is_packed
 
-REPORT = "transplant.json"
 ROWS, LONGEST = 4, 512  # rows of tokens that the models are compared on, and their length at most
 
 
@@ -39,13 +38,18 @@ def transplant(
     layers: Sequence[int] | None = None,
     choices: Mapping[str, str] | None = None,
     seed: int = 0,
+    proves: bool = True,
 ) -> Transplanted:
-    """Return a model of another specification with the weights of a donor. The arguments are those of the API."""
+    """Return a model of another specification with the weights of a donor. The arguments are those of the API.
+
+    Args:
+        proves: compare the models on the text, for the report.
+    """
     if is_packed(donor.model):
         raise SpecError("donor", "has packed matrices, which cannot be changed", "use the unpacked model")
     cuts = Cuts(layers, {}, choices or {})
     model, ledger = fill(donor.model, spec, cuts, seed)
-    proof = _prove(donor, model, text, cuts) if spec.continues_text else None
+    proof = _prove(donor, model, text, cuts) if proves and spec.continues_text else None
     report = Report(tuple(differences(donor.spec, spec)), ledger, proof, _costs(donor.spec, spec))
     # the donor's format may not be able to express the new model
     changed = replace(donor, spec=spec, model=model, family=None, left_out={})
@@ -55,7 +59,11 @@ def transplant(
 def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     """Write the new model as a run directory, with its report."""
     transplanted.model.save(folder)
-    atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
+    write_report(transplanted.report, folder, donor)
+
+
+def write_report(report: Report, folder: Path, donor: str) -> None:
+    atomic.write_json(folder / REPORT, {"donor": donor} | report.record())
 
 
 def _prove(donor: LanguageModel, model: Any, text: str | None, cuts: Cuts) -> Proof:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from archetype.api.loading import open_teacher
 from archetype.errors import ArchetypeError, CheckpointError, DataError, one_line
 from archetype.io import atomic
 from archetype.io.files import read_json
@@ -25,7 +26,7 @@ from archetype.studies.corpora import absolute_data
 from archetype.studies.metric_values import measure
 from archetype.studies.settings import Metric
 from archetype.studies.spent import Spent, clock
-from archetype.studies.start import Start
+from archetype.studies.start import Start, with_shared_teacher
 from archetype.studies.store import Heartbeat, Store, heartbeat, missing_metrics, set_state, state_of
 from archetype.training import loop, metrics, setup
 from archetype.training.evaluate import evaluate
@@ -115,7 +116,9 @@ def _train(
     started: Spent,
 ) -> dict[str, Any]:
     recipe = Recipe.parse(request["recipe"])
-    recipe = recipe.replace(data=absolute_data(recipe.data, store.folder))
+    recipe = with_shared_teacher(recipe, store.folder / "teachers").replace(
+        data=absolute_data(recipe.data, store.folder)
+    )
     atomic.remove_unfinished(folder)
     _count_attempt(folder, run)
     beats.steps = recipe.steps
@@ -132,10 +135,12 @@ def _train(
     if not run.weights_file.is_file():
         try:
             if run.exists:
-                state = setup.resume(run.folder, device, force=True)
+                state = setup.resume(run.folder, device, force=True, open_teacher=open_teacher)
             else:
-                pretrained = None if beginning is None else beginning.open()
-                state = setup.start(run.folder, recipe, device, force=True, pretrained=pretrained)
+                pretrained = None if beginning is None else beginning.open(recipe)
+                state = setup.start(
+                    run.folder, recipe, device, force=True, pretrained=pretrained, open_teacher=open_teacher
+                )
             if beginning is None or beginning.is_trained:
                 interrupted = loop.run(state, on_event)
             else:

@@ -85,17 +85,10 @@ def compare(donor: GenerativeModel, model: GenerativeModel, rows: Sequence[Tenso
 
 def _run(model: GenerativeModel, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
     # logits (1, T, V), and the residual stream after each layer
-    streams: list[Tensor] = []
-    hooks = []
-    if isinstance(model, Stack):
-        for block in dict.fromkeys(model.blocks):  # a shared block once; it is called for each of its layers
-            hooks.append(block.register_forward_hook(lambda module, inputs, output: streams.append(output)))
-    try:
-        logits = model(tokens).logits
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return logits, streams
+    if not isinstance(model, Stack):
+        return model(tokens).logits, []
+    with model.recording(range(1, len(model.blocks) + 1)) as streams:
+        return model(tokens).logits, list(streams.values())
 
 
 def _add(sums: list[float], before: Tensor, after: Tensor) -> None:

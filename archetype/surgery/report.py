@@ -3,11 +3,23 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from archetype.io.files import read_json
 from archetype.nn.transplant import Ledger
 from archetype.spec.edit import Change
 from archetype.surgery.proof import Proof
+
+REPORT, DRAWN = "transplant.json", "new"
+
+
+def new_tensors(folder: Path) -> tuple[str, ...] | None:
+    """Return the names of the tensors that are new according to the report in a folder; None without a report."""
+    file = folder / REPORT
+    if not file.is_file():
+        return None
+    return tuple(name for name, taken in read_json(file).get("tensors", {}).items() if taken.get("how") == DRAWN)
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,11 @@ class Report:
             "proof": self.proof and asdict(self.proof) | {"start": self.proof.start.name.lower()},
             "costs": {name: {"before": before, "after": after} for name, (before, after) in self.costs.items()},
         }
+
+    @property
+    def new(self) -> tuple[str, ...]:
+        """Names of the tensors that do not come from the donor."""
+        return tuple(sorted(name for name, taken in self.ledger.tensors.items() if taken.how == DRAWN))
 
     def lines(self) -> Iterator[str]:
         """Yield the report in words."""

@@ -28,6 +28,8 @@ from archetype.training.objectives.base import Objective, ObjectiveConfig, Objec
 from archetype.training.pretrained import Pretrained
 from archetype.training.processes import ALONE, Processes
 from archetype.training.recipe import Recipe
+from archetype.training.stages import resolved_stages
+from archetype.training.teacher.loss import OpenTeacher, TeacherLoss
 
 TEXT_FILE = "text.txt"  # name in the run directory of a text passed as a string
 DEFAULT_VOCAB_SIZE = 4096
@@ -68,13 +70,16 @@ def resolve_recipe(
     pretrained: Pretrained | None = None,
     processes: Processes = ALONE,
     is_plan: bool = False,
+    open_teacher: OpenTeacher | None = None,
 ) -> ResolvedRecipe:
     """Read the data and determine all settings of a run, without writing anything (arguments: see `setup.start`).
 
     With `is_plan`, an adapter does not need a pretrained model.
     """
     with skipping(getattr(recipe.data, "skip_bad", 0)) as skipped:
-        return _resolved(folder, recipe, device, text, force, budget, pretrained, processes, is_plan, skipped)
+        return _resolved(
+            folder, recipe, device, text, force, budget, pretrained, processes, is_plan, skipped, open_teacher
+        )
 
 
 def _resolved(
@@ -88,6 +93,7 @@ def _resolved(
     processes: Processes,
     is_plan: bool,
     skipped: Skipped,
+    open_teacher: OpenTeacher | None,
 ) -> ResolvedRecipe:
     # Python represents bytes of a path that are not UTF-8 by surrogates, which YAML cannot store
     for path in (str(folder), *recipe.data.files()):
@@ -141,6 +147,10 @@ def _resolved(
     if objective.compares_rows and recipe.micro_batch_size == 1:
         cause = "the loss compares the rows of a micro-batch, so a micro-batch needs at least two rows"
         raise SpecError("micro_batch_size", cause, "raise micro_batch_size, or remove it")
+    stages = resolved_stages(recipe.stages, pretrained.new if pretrained else None, recipe.teacher is not None)
+    recipe = recipe.replace(stages=stages, teacher=recipe.teacher and recipe.teacher.located())
+    if recipe.teacher is not None:
+        objective.teacher = TeacherLoss.open(recipe, spec, tokenizer, objective, device, open_teacher)
     if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)
     # last, because it counts targets of batches and may time steps
