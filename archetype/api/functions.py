@@ -397,8 +397,9 @@ def transplant(
     spec: Source | None = None,
     *,
     text: str | None = None,
-    layers: Sequence[int] | None = None,
+    layers: Sequence[int] | str | None = None,
     choices: Mapping[str, str] | None = None,
+    tokenizer: str | Path | Tokenizer | None = None,
     seed: int = 0,
 ) -> Transplanted:
     """Change the architecture of a trained model and keep its weights. Returns `.model` and `.report`.
@@ -408,20 +409,24 @@ def transplant(
         changes: assignments path=value, as for `archetype set`.
         spec: a whole new specification instead of changes; anything that `load_spec` takes.
         text: text on which both models are compared (default: docstrings of Python's library).
-        layers: the donor's layer of each new layer (default: the same ones, or the donor's spread evenly).
-        choices: how several weights become one, by subject, such as {"heads": "first"}.
+        layers: the donor's layer of each new layer (default: the same ones, or the donor's spread evenly); or which are
+            kept: "influence" on the text, "first" or "random".
+        choices: how several weights become one or are chosen, by subject: "heads" (mean, first, random), "experts"
+            (cut, merged), "cut" (activation, magnitude, first, random).
+        tokenizer: another tokenizer, or its file or folder; its tokens begin from the donor's.
         seed: seed of new weights.
 
     Raises:
         ArchetypeError: the new specification is invalid, or of another kind than the donor's.
     """
     from archetype.api.loading import load
-    from archetype.api.transplanting import transplant
-    from archetype.spec.edit import assign
+    from archetype.api.transplanting import changed_spec, transplant
+    from archetype.tokenizers.registry import open_tokenizer
 
     lm = load(donor) if isinstance(donor, str | Path) else donor
-    new = assign(lm.spec, list(changes)) if spec is None else load_spec(spec)
-    return transplant(lm, new, text, layers, choices, seed)
+    other = open_tokenizer(Path(tokenizer)) if isinstance(tokenizer, str | Path) else tokenizer
+    new = changed_spec(lm, list(changes), spec, other)
+    return transplant(lm, new, text, layers, choices, seed, other)
 
 
 def export(
