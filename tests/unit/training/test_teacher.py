@@ -70,8 +70,8 @@ def taught(recipe: Recipe, teacher: str, text_file: Path) -> Recipe:
 
 def begin(folder: Path, recipe: Recipe, **more: Any) -> TrainState:
     state = start(folder, recipe, CPU, open_teacher=open_teacher, **more)
-    if state.objective.teacher is not None:
-        state.objective.teacher.begin()  # as the loop does
+    if (teaching := state.objective.teacher) is not None and teaching.cache is not None:
+        teaching.cache.begin()  # as the loop does
     return state
 
 
@@ -331,7 +331,7 @@ def test_wrong_teachers_are_refused_before_anything_is_written(
     ("stage", "message"),
     [
         ({"steps": 1, "trainable": ["new"]}, "stages[0]: the run does not start from a transplanted model"),
-        ({"steps": 1, "fit": 2}, "stages[0].fit: the model has layers 0 to 1; use one of these numbers"),
+        ({"steps": 1, "fit": 2}, "stages[0].fit: no layer of the teacher matches layer 2; use one of 0, 1"),
         ({"steps": 1, "fit": 0, "trainable": ["lm_head"]}, "stages[0].fit: a fitted layer is trained as a whole"),
         ({"steps": 1, "trainable": ["lm_haed"]}, "stages[0].trainable: 'lm_haed' matches no parameter"),
     ],
