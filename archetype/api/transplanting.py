@@ -141,11 +141,7 @@ def _exchanged(
 def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     """Write the new model as a run directory, with its report."""
     transplanted.model.save(folder)
-    write_report(transplanted.report, folder, donor)
-
-
-def write_report(report: Report, folder: Path, donor: str) -> None:
-    atomic.write_json(folder / REPORT, {"donor": donor} | report.record())
+    atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
 
 
 def rows_of(lm: LanguageModel, text: str | None, length: int, vocabulary: int | None = None) -> list[Tensor]:
