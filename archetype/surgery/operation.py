@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -123,7 +123,8 @@ class Operation:
                 self.ledger.promise(path, Start.CHANGED, "reads the input of another layer")
         place = f"{prefix}blocks"
         if dropped := sorted(set(range(len(old.layers))) - set(layers)):
-            self.ledger.promise(place, Start.CHANGED, f"layers {', '.join(map(str, dropped))} of the donor are dropped")
+            names = f"layer{'s' * (len(dropped) > 1)} {enumeration(list(map(str, dropped)))}"
+            self.ledger.promise(place, Start.CHANGED, f"the donor's {names} dropped")
         if list(dict.fromkeys(layers)) != sorted(set(layers)):
             self.ledger.promise(place, Start.CHANGED, "the donor's layers are in another order")
         if old.residual != new.residual:
@@ -158,6 +159,8 @@ class Operation:
                 self.ledger.promise(f"{path}.{name}", Start.CHANGED, "the donor's layer has no such part")
         for name in old.contents.keys() - new.contents.keys():
             self.ledger.promise(path, Start.CHANGED, f"the donor's {name} is dropped")
+        if before.keys() != after.keys() and not self.model.spec.stacks[0].residual.is_sum:
+            self.ledger.promise(path, Start.CHANGED, "its parts read the residual stream in another way")
         forms = [(_form(block.wiring), block.residual_scale) for block in (old, new)]
         if forms[0] != forms[1] or (old.output_scale and not new.output_scale):
             self.ledger.promise(path, Start.CHANGED, "another wiring")
@@ -225,16 +228,17 @@ class Operation:
 
     def _silence(self, path: str, block: Block) -> bool:
         # a layer that repeats another one begins by adding nothing: its outputs are zero, or the gains of their norms
+        for name, taken in self.ledger.tensors.items():
+            if name.startswith(f"{path}.") and taken.how == "kept":
+                self.ledger.tensors[name] = replace(taken, how="copied", note="the layer is repeated")
         module, is_silent = self.model.get_submodule(path), True
         added = module.added or ""
         for content, part in block.contents.items():
-            norm = block.wiring.norm_of(content, added[1:]) if added else None
-            names = []
-            if norm is not None:
-                names = self._silence_part(f"{path}.{content}{added}", norm)
-            if not names:  # the norm of a zero is zero without gains and biases
-                names = self._silence_part(f"{path}.{content}", part)
-            is_silent &= bool(names)
+            names: Sequence[str] = ()
+            if added:
+                names = self._silence_part(f"{path}.{content}{added}", block.wiring.norm_of(content, added[1:]))
+            if "weight" not in names:  # without gains, the norm of zeros is zero
+                is_silent &= bool(self._silence_part(f"{path}.{content}", part))
         if block.output_scale:
             module.get_parameter("output_scale").fill_(1.0)
             self.ledger.tensors[f"{path}.output_scale"] = Taken("new", (), "all 1")

@@ -34,7 +34,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     writes: ClassVar = ("o.weight", "o.bias")
     convolutions: ClassVar = ()
 
-    def layout(self, part: Attention) -> Mapping[str, str]:
+    def layouts_of(self, part: Attention) -> Mapping[str, str]:
         over_all = part.qk_norm_over == "all"
         queries, keys = ("HP", "KP") if over_all else ("P", "P")
         gate = "HQ D" if part.gate is None or part.gate.per == "feature" else "H D"
@@ -86,7 +86,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         if new["P"] > old["P"]:  # keys of zero for the new features of the queries
             for name in at.tensors.keys() & {"k.weight", "k.bias"}:
                 at.tensors[name].view(new["K"], new["P"], -1)[:, old["P"] :] = 0.0
-        for name in _with_keys(self.layout(at.new)) if merged else ():
+        for name in _with_keys(self.layouts_of(at.new)) if merged else ():
             if name in at.tensors and name in at.donated:
                 at.note(name, merged, "new" if merged == DRAWN else "merged")
 
@@ -120,7 +120,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     def _merge(self, at: Transfer[Attention], old: Mapping[str, int], count: int) -> str:
         # the donor's key heads of each new one, as one of them
         way, is_equal = at.choice("heads", "mean", "first", "random"), True
-        for name, layout in _with_keys(self.layout(at.old)).items():
+        for name, layout in _with_keys(self.layouts_of(at.old)).items():
             if name in at.donated:
                 letters = [letter for letter in layout if letter != " "]
                 axis = letters.index("K")
@@ -136,7 +136,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         words = DRAWN if way == "random" else f"{way} of each {old['K'] // count} heads"
         is_equal &= way != "random"
         at.promise(Start.ROUNDED if is_equal else Start.CHANGED, "the merged heads are equal" if is_equal else words)
-        at.old = at.old.replace(num_kv_heads=count)
+        at.old = at.old.model_copy(update={"num_kv_heads": count})
         return words
 
     def _read_keys(self, at: Transfer[Attention]) -> Sequence[str]:
@@ -167,7 +167,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         is_biased = not (part.position.is_absent or isinstance(part.position, Rotary))
         if old["H"] != new["H"] and is_biased:
             yield "each head has its own position biases"
-        if part.differential is not None and (other_heads or old["P"] != new["P"] or at.path != at.donor_path):
+        is_resized = other_heads or (old["P"], old["Q"]) != (new["P"], new["Q"])
+        if part.differential is not None and (is_resized or at.path != at.donor_path):
             yield "pairs of heads are subtracted with a factor that depends on the layer"
         if part.index is not None and other_heads and part.index.num_selections != 1:
             yield "the index selects keys for other heads"

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from archetype.nn.transplant import Start, Transfer, Transplant
-from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.activation.module import activation
+from archetype.parts.head.spec import HeadTransform, LanguageModelHead
 from archetype.spec.registry import provides
 
 
@@ -14,8 +16,8 @@ from archetype.spec.registry import provides
 class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
     writes: ClassVar = ("dense.weight", "dense.bias")
 
-    def layout(self, part: LanguageModelHead) -> Mapping[str, str]:
-        width = "X" if part.table_width else "D"
+    def layouts_of(self, part: LanguageModelHead) -> Mapping[str, str]:
+        width = "D" if part.transform is None else "X"
         return {
             "weight": f"V {width}", "bias": "V", "dense.weight": f"{width} D", "dense.bias": width,
             "norm.weight": width, "norm.bias": width,
@@ -47,9 +49,13 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
             self.fill_tokens(at, name)
         if at.old.replace(tied=at.new.tied) != at.new:
             at.promise(*self.start(at))
-        has_norm = at.new.transform is not None and not at.new.transform.norm.is_absent
-        if has_norm and self.sizes(at.old, at.old_sizes)["X"] != self.sizes(at.new, at.new_sizes)["X"]:
-            at.promise(Start.CHANGED, "a norm over another number of features")
+        widths = [self.sizes(part, sizes)["X"] for part, sizes in ((at.old, at.old_sizes), (at.new, at.new_sizes))]
+        if at.new.transform is not None and widths[0] != widths[1] and not _ends_at_zero(at.new.transform):
+            at.promise(Start.CHANGED, "the new features of the layer before the logits are not zero")
 
     def _table(self, at: Transfer[LanguageModelHead]) -> Tensor:
         return at.similar["embedding"].module.get_parameter("token.weight").detach()
+
+
+def _ends_at_zero(transform: HeadTransform) -> bool:
+    return transform.norm.is_absent and not activation(transform.activation)(torch.zeros(1)).any()

@@ -41,7 +41,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
     sized: ClassVar = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim", "scale", "dropout", "bias")
     convolutions: ClassVar = ()
 
-    def layout(self, part: LatentAttention) -> Mapping[str, str]:
+    def layouts_of(self, part: LatentAttention) -> Mapping[str, str]:
         gate = "HQ D" if part.gate is not None and part.gate.per == "feature" else "H D"
         return {
             "q.weight": "H(P|R) D", "q_down.weight": "r D", "q_down.bias": "r", "q_up.weight": "H(P|R) r",

@@ -31,6 +31,15 @@ class NormTransplant(Transplant[Any]):
         """Return what holds if `new` - `old` features of zero are added."""
         return Start.CHANGED, "a norm over another number of features"
 
+    def silence(self, part: Norm, module: nn.Module) -> Sequence[str]:
+        names = [name for name, _ in module.named_parameters()]
+        for name in names:
+            module.get_parameter(name).fill_(-offset(part) if name == "weight" else 0.0)
+        return names
+
+    def fold(self, at: Transfer[Any]) -> None:
+        """Leave the gains to what reads the norm."""
+
     def importance(self, part: Norm, trace: PartTrace) -> Mapping[str, Tensor]:
         return {"D": trace.activations["out"].abs().flatten(0, -2).sum(0)}
 
@@ -54,12 +63,6 @@ class ScaledTransplant(NormTransplant):
         is_folded = type(old) is type(new) and old.weight and not new.weight
         return module.get_parameter("weight") + offset(old) if is_folded else None
 
-    def silence(self, part: Any, module: nn.Module) -> Sequence[str]:
-        names = [name for name, _ in module.named_parameters()] if part.weight else []
-        for name in names:
-            module.get_parameter(name).fill_(-offset(part) if name == "weight" else 0.0)
-        return names
-
     def transfer(self, at: Transfer[Any]) -> None:
         old, new, scale = at.old, at.new, self.rescaled(at)
         weight = at.donated.get("weight")
@@ -70,9 +73,10 @@ class ScaledTransplant(NormTransplant):
             at.donated["weight"] = (weight + offset(old)) * scale - offset(new)
             at.promise(Start.ROUNDED)
         elif weight is not None and not new.weight:
-            at.donated.pop("weight")
-            is_one = bool((weight + offset(old) == 1).all())
-            is_kept = at.gains is not None or is_one
+            gains = at.donated.pop("weight") + offset(old)
+            is_kept = bool((gains == 1).all()) or (at.gains is not None and bool((gains != 0).all()))
+            if "bias" in at.donated:  # w (x + b / w) = w x + b
+                at.donated["bias"] = at.donated["bias"] / gains
             at.promise(Start.ROUNDED if is_kept else Start.CHANGED, "" if is_kept else "the gains are dropped")
         if not new.weight and scale != 1.0:
             at.promise(Start.CHANGED, "a norm without gains cannot undo the larger width")
@@ -116,4 +120,4 @@ class LayerNormTransplant(ScaledTransplant):
 
 
 def offset(norm: Any) -> float:
-    return 1.0 if norm.unit_offset else 0.0
+    return 1.0 if getattr(norm, "unit_offset", False) else 0.0
