@@ -27,7 +27,7 @@ ROTARY = {"kind": "rotary"}
 GROUPED = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "position": ROTARY}
 UNORDERED = GROUPED | {"position": {"kind": "none"}}
 DELTA = {"kind": "gated_delta_net", "num_heads": 4, "head_dim": 8, "v_head_dim": 8}
-BESIDE = {
+BESIDE: dict[str, Mixer] = {
     "delta": DELTA, "mamba": {"kind": "mamba"}, "linear": {"kind": "linear_attention", "num_heads": 4},
     "mamba2": {"kind": "mamba2", "num_heads": 4, "head_dim": 8, "state_size": 8}, "gru": {"kind": "gru"},
 }  # fmt: skip
