@@ -13,12 +13,12 @@ from archetype.convert.source import Source, open_spec
 from archetype.data.library_text import library_text
 from archetype.errors import DataError, SpecError, enumeration
 from archetype.estimate.report import cost_report
+from archetype.inspection.importance import WAYS, influences, moments_of, ranks_of
 from archetype.io import atomic
 from archetype.models.spec import ModelSpec
 from archetype.nn.transplant import NEW
 from archetype.spec.edit import assign, differences
 from archetype.surgery.layers import kept_layers, origins
-from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
 from archetype.surgery.operation import Cuts, check_kinds, fill
 from archetype.surgery.proof import compare, loss_of
 from archetype.surgery.report import REPORT, Exchange, Report
@@ -141,11 +141,7 @@ def _exchanged(
 def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     """Write the new model as a run directory, with its report."""
     transplanted.model.save(folder)
-    write_report(transplanted.report, folder, donor)
-
-
-def write_report(report: Report, folder: Path, donor: str) -> None:
-    atomic.write_json(folder / REPORT, {"donor": donor} | report.record())
+    atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
 
 
 def rows_of(lm: LanguageModel, text: str | None, length: int, vocabulary: int | None = None) -> list[Tensor]:

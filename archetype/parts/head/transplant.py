@@ -8,7 +8,7 @@ from torch import Tensor
 
 from archetype.nn.transplant import Start, Transfer, Transplant
 from archetype.parts.activation.module import activation
-from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.head.spec import HeadTransform, LanguageModelHead
 from archetype.spec.registry import provides
 
 
@@ -49,10 +49,13 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
             self.fill_tokens(at, name)
         if at.old.replace(tied=at.new.tied) != at.new:
             at.promise(*self.start(at))
-        transform, sizes = at.new.transform, (self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes))
-        if transform is not None and sizes[0]["X"] != sizes[1]["X"]:
-            if not transform.norm.is_absent or activation(transform.activation)(torch.zeros(1)).any():
-                at.promise(Start.CHANGED, "the new features of the layer before the logits are not zero")
+        widths = [self.sizes(part, sizes)["X"] for part, sizes in ((at.old, at.old_sizes), (at.new, at.new_sizes))]
+        if at.new.transform is not None and widths[0] != widths[1] and not _ends_at_zero(at.new.transform):
+            at.promise(Start.CHANGED, "the new features of the layer before the logits are not zero")
 
     def _table(self, at: Transfer[LanguageModelHead]) -> Tensor:
         return at.similar["embedding"].module.get_parameter("token.weight").detach()
+
+
+def _ends_at_zero(transform: HeadTransform) -> bool:
+    return transform.norm.is_absent and not activation(transform.activation)(torch.zeros(1)).any()

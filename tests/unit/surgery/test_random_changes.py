@@ -1,6 +1,7 @@
 """What is promised of a start is never better than what is measured, whatever is changed in whatever model."""
 
 import random
+from functools import cache
 from typing import Any
 
 import pytest
@@ -49,8 +50,9 @@ def mixture(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
     shared = either(draw, None, network(draw, ["silu"]))
     return {
-        "kind": "experts", "num_experts": draw.choice([2, 4]), "experts_per_token": draw.choice([1, 2]), "shared": shared,
-        "expert": network(draw, ["silu", "gelu"]), "router": router, "weighs": either(draw, "outputs", "inputs"),
+        "kind": "experts", "num_experts": draw.choice([2, 4]), "experts_per_token": draw.choice([1, 2]),
+        "shared": shared, "expert": network(draw, ["silu", "gelu"]), "router": router,
+        "weighs": either(draw, "outputs", "inputs"),
         "shared_gate": shared is not None and draw.random() < 0.5, "latent_width": either(draw, None, 6),
     }  # fmt: skip
 
@@ -89,8 +91,9 @@ def donors(draw: random.Random) -> ModelSpec:
         blocks[-1] = blocks[0] | {"weights_of": 0, "reinject": draw.random() < 0.3}
     return decoder(
         *blocks, final_norm=draw.choice(NORMS),
-        embedding={"position": either(draw, {"kind": "none"}, {"kind": "learned"}), "norm": either(draw, {"kind": "none"}, *NORMS),
-                   "width": either(draw, None, 10), "scale": either(draw, 1.0, 4.0)},
+        embedding={"position": either(draw, {"kind": "none"}, {"kind": "learned"}),
+                   "norm": either(draw, {"kind": "none"}, *NORMS), "width": either(draw, None, 10),
+                   "scale": either(draw, 1.0, 4.0)},
         head={"kind": "language_model", "tied": draw.random() < 0.5, "bias": draw.random() < 0.3,
               "transform": either(draw, None, {}, {"width": 8, "norm": {"kind": "rms"}})},
         residual=either(draw, {"kind": "sum"}, {"kind": "sum"}, {"kind": "streams"}),
@@ -142,8 +145,19 @@ def drawn(seed: int) -> tuple[ModelSpec, list[str], ModelSpec]:
             continue
 
 
-@pytest.mark.parametrize("seed", every(20, range(2000)))
+@pytest.mark.parametrize("seed", every(40, range(2000)))
 def test_a_start_is_as_good_as_promised(seed: int) -> None:
+    check(seed)
+
+
+def test_the_random_changes_are_of_all_kinds() -> None:
+    """Each kind of promise is among those that are tested in every run."""
+    starts = {check(seed) for seed in (0, 40, 80, 120, 160, 200, 240, 280)}
+    assert starts == {Start.SAME, Start.ROUNDED, Start.CHANGED}
+
+
+@cache
+def check(seed: int) -> Start:
     old, assignments, new = drawn(seed)
     donor = randomize(build(old, dtype=torch.float64))
     draw = random.Random(seed)
@@ -155,13 +169,4 @@ def test_a_start_is_as_good_as_promised(seed: int) -> None:
     assert measured.start <= ledger.start, (assignments, layers, measured.difference, old.dump(), ledger.starts)
     assert ledger.tensors.keys() == model.state_dict().keys()
     assert all(set(taken.sources) <= donor.state_dict().keys() for taken in ledger.tensors.values())
-
-
-def test_the_random_changes_are_of_all_kinds() -> None:
-    """Promises of each kind are among those that are tested in every run."""
-    starts = {Start.SAME: 0, Start.ROUNDED: 0, Start.CHANGED: 0}
-    for seed in range(0, 2000, 20):
-        old, _, new = drawn(seed)
-        _, ledger = fill(randomize(build(old)), new, Cuts())
-        starts[ledger.start] += 1
-    assert min(starts.values()) >= 8, starts
+    return ledger.start

@@ -81,10 +81,20 @@ def tied_table(model: Model) -> None:
     model.lm_head.weight.copy_(model.embedding.token.weight)
 
 
-MIXTURE = "{kind: experts, num_experts: 4, experts_per_token: 2, router: {kind: %s, renormalize: %s}, expert: %s}"
-OF_GATED = "{kind: gated, d_ff: 44, activation: silu}"
+def into_experts(
+    expert: str = "{kind: gated, d_ff: 44, activation: silu}",
+    router: str = "{kind: softmax, renormalize: true}",
+    count: int = 4,
+    chosen: int = 2,
+    others: str = "",
+) -> str:
+    """The change of a network into experts."""
+    sizes = f"num_experts: {count}, experts_per_token: {chosen}"
+    return f"layers[*].feedforward={{kind: experts, {sizes}, router: {router}, expert: {expert}{others}}}"
+
+
 OF_REST = "{kind: gated, d_ff: 32, activation: silu}"
-UPCYCLED = [f"layers[*].feedforward={MIXTURE % ('softmax', 'true', OF_GATED)}"]
+UPCYCLED = [into_experts()]
 SHARED = "{kind: gated, d_ff: 12, activation: silu}"
 WEIGHTLESS = "{kind: pre_norm, norm: {kind: rms, weight: false}}"
 LAYERED = {"kind": "pre_norm", "norm": {"kind": "layer"}}
@@ -161,7 +171,8 @@ CHANGES: dict[str, Change] = {
         (ways(kind="post_norm", norm={"kind": "rms"}), ["num_layers=4"], None), Start.SAME,
     ),
     "more layers with scales of outputs": Change(
-        decoder(block(output_scale=True), final_norm={"kind": "none"}), ["num_layers=2"], ("blocks.1.output_scale", slice(None)), Start.SAME,
+        decoder(block(output_scale=True), final_norm={"kind": "none"}), ["num_layers=2"],
+        ("blocks.1.output_scale", slice(None)), Start.SAME,
     ),
     "more layers with experts": Change(
         decoder(block(feedforward=experts(shared=GATED))), ["num_layers=2"],
@@ -196,33 +207,33 @@ CHANGES: dict[str, Change] = {
         (decoder(block(mixer=ATTENTION | {"head_dim": 4}, wiring=LAYERED)), WIDER[:2], None),
     ),
     "a network in each expert": Change(
-        attending(), UPCYCLED, (attending(), [f"layers[*].feedforward={MIXTURE % ('softmax', 'false', OF_GATED)}"], None),
+        attending(), UPCYCLED,
+        (attending(), [into_experts(router="{kind: softmax}")], None),
         tensors={"blocks.0.feedforward.experts.up": "copied", "blocks.0.feedforward.router.weight": "new"},
     ),
     **{
         f"a network of {activation} in each expert": Change(
             decoder(block(feedforward=mlp(activation))),
-            [f"layers[*].feedforward={MIXTURE % ('sigmoid', 'true', f'{{kind: mlp, d_ff: 44, activation: {activation}, bias: true}}')}"],
+            [into_experts(f"{{kind: mlp, d_ff: 44, activation: {activation}, bias: true}}",
+                          "{kind: sigmoid, renormalize: true}")],
             ("blocks.0.feedforward.experts.down", slice(1)),
         )
         for activation in ("gelu_tanh", "relu2")
     },
     "a network in experts whose weights are scaled": Change(
         decoder(block()),
-        ["layers[*].feedforward={kind: experts, num_experts: 3, experts_per_token: 3, expert: %s, router: "
-         "{kind: softmax, scale: 2.5}}" % OF_GATED],
-        (decoder(block()), ["layers[*].feedforward={kind: experts, num_experts: 3, experts_per_token: 2, expert: %s, "
-                            "router: {kind: softmax, scale: 2.5}}" % OF_GATED], None),
+        [into_experts(router="{kind: softmax, scale: 2.5}", count=3, chosen=3)],
+        (decoder(block()), [into_experts(router="{kind: softmax, scale: 2.5}", count=3)], None),
     ),
     "a shared expert split off": Change(
-        attending(), [f"layers[*].feedforward={MIXTURE[:-1] % ('softmax', 'true', OF_REST)}, shared: {SHARED}}}"],
-        (attending(), [f"layers[*].feedforward={MIXTURE[:-1] % ('softmax', 'true', OF_GATED)}, shared: {SHARED}}}"], None),
+        attending(), [into_experts(OF_REST, others=f", shared: {SHARED}")],
+        (attending(), [into_experts(others=f", shared: {SHARED}")], None),
         tensors={"blocks.0.feedforward.shared.up.weight": "cut", "blocks.0.feedforward.experts.up": "copied"},
     ),
     "a shared expert with a gate": Change(
         decoder(block(feedforward=GATED | {"bias": True})),
-        [f"layers[*].feedforward={MIXTURE[:-1] % ('softmax', 'true', OF_REST[:-1] + ', bias: true}')}, shared_gate: true, "
-         f"shared: {SHARED[:-1]}, bias: true}}}}"],
+        [into_experts(f"{OF_REST[:-1]}, bias: true}}",
+                      others=f", shared_gate: true, shared: {SHARED[:-1]}, bias: true}}")],
         ("blocks.0.feedforward.shared_gate.weight", slice(None)),
     ),
     "each expert twice": Change(
@@ -250,7 +261,8 @@ CHANGES: dict[str, Change] = {
         Start.SAME, first_is_silent,
     ),
     "a loop of equal layers": Change(
-        attending(), ["layers[1].weights_of=0"], (attending(), ["layers[1].weights_of=0"], None), Start.SAME, same_layers,
+        attending(), ["layers[1].weights_of=0"], (attending(), ["layers[1].weights_of=0"], None), Start.SAME,
+        same_layers,
     ),
     "a loop unrolled": Change(
         LOOPED, ["layers[1].weights_of=null"], ("blocks.1.mixer.o.weight", slice(None)), Start.SAME,
@@ -278,7 +290,8 @@ CHANGES: dict[str, Change] = {
          ["layers[*].wiring={kind: parallel, shared_norm: true, norm: {kind: rms}}"], None),
     ),
     "gains of one": Change(
-        ways(kind="pre_norm", norm={"kind": "rms", "weight": False}), ["layers[*].wiring.norm={kind: rms, unit_offset: true}"],
+        ways(kind="pre_norm", norm={"kind": "rms", "weight": False}),
+        ["layers[*].wiring.norm={kind: rms, unit_offset: true}"],
         ("blocks.0.mixer_norm.weight", slice(None)), tensors={"blocks.0.mixer_norm.weight": "new"},
     ),
     "gains stored as 1 + weight": Change(
