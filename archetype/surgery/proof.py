@@ -11,7 +11,9 @@ from archetype.models.build import GenerativeModel
 from archetype.models.stack.module import Stack
 from archetype.nn.transplant import Start
 
-ROUNDING = 1e-3  # largest difference of two logits, relative to their standard deviation, that counts as rounding
+# Largest difference of two logits, relative to their standard deviation, that counts as rounding. In narrower types
+# also the changed weights are rounded.
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.25}
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def compare(donor: GenerativeModel, model: GenerativeModel, rows: Sequence[Tenso
             if layer < len(streams_after) and origin < len(streams_before):
                 _add(distances[layer], streams_before[origin], streams_after[layer])
     relative = difference / max(math.sqrt(square / count), 1e-30)
-    start = Start.SAME if same else Start.ROUNDED if relative < ROUNDING else Start.CHANGED
+    start = Start.SAME if same else Start.ROUNDED if relative < ROUNDING[model.dtype] else Start.CHANGED
     return Proof(
         count, start, relative, nats / count, agree / count, losses[0] / predicted, losses[1] / predicted,
         tuple(
@@ -83,19 +85,22 @@ def compare(donor: GenerativeModel, model: GenerativeModel, rows: Sequence[Tenso
     )  # fmt: skip
 
 
+@torch.inference_mode()
+def loss_of(model: GenerativeModel, rows: Sequence[Tensor]) -> float:
+    """Return the summed cross-entropy of all tokens that have one before them in their row, in nats."""
+    losses = 0.0
+    for tokens in rows:
+        logits = model(tokens).logits[:, :-1].double()
+        losses += float(nn.functional.cross_entropy(logits.flatten(0, 1), tokens[0, 1:], reduction="sum"))
+    return losses
+
+
 def _run(model: GenerativeModel, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
     # logits (1, T, V), and the residual stream after each layer
-    streams: list[Tensor] = []
-    hooks = []
-    if isinstance(model, Stack):
-        for block in dict.fromkeys(model.blocks):  # a shared block once; it is called for each of its layers
-            hooks.append(block.register_forward_hook(lambda module, inputs, output: streams.append(output)))
-    try:
-        logits = model(tokens).logits
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return logits, streams
+    if not isinstance(model, Stack):
+        return model(tokens).logits, []
+    with model.recording(range(1, len(model.blocks) + 1)) as streams:
+        return model(tokens).logits, list(streams.values())
 
 
 def _add(sums: list[float], before: Tensor, after: Tensor) -> None:

@@ -22,7 +22,10 @@ SIZES: dict[str, int] = {
             "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim n_inner ffn_hidden_size d_ff inner_dim d_inner "
             "dff",
         ),
-        (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers num_blocks"),
+        (
+            2,
+            "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers num_blocks",
+        ),
         (2, "num_encoder_layers num_key_value_heads num_kv_heads kv_n_heads num_experts_per_tok depth"),
         (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
