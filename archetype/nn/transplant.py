@@ -193,7 +193,8 @@ class Transfer(Generic[S]):
     def rank(self, letter: str) -> Tensor | None:
         """Return the importance of each of the donor's entries of a dimension."""
         self.ledger.asked.add("cut")
-        return self.ranks("" if letter in "DN" else self.donor_path, letter)
+        # features of the whole model, which are also those of its norms, are ranked together
+        return self.ranks("", "D") if letter in "DN" else self.ranks(self.donor_path, letter)
 
     def kept(self, letter: str, old: int, new: int) -> Sequence[int]:
         """Return the donor's index of every entry of a dimension: those selected, the best ones, or the first ones."""

@@ -28,7 +28,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     """Fewer key heads for the same queries are the means of their groups, which lose least (Ainslie 2023, section 2.1).
 
     `heads=first` takes the first head of each group and `heads=random` draws new ones, as in their figure 4. Fewer
-    query heads are those with the largest outputs on a text (Muralidharan 2024, equation 1).
+    query heads are those that add most to the output on a text (as in Muralidharan 2024, equation 1, where the output
+    projection is left out).
     """
 
     writes: ClassVar = ("o.weight", "o.bias")
@@ -62,7 +63,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         return {} if part.index is None else {"index": (part.index, {"D": "D", "R": "D"})}
 
     def importance(self, part: Attention, trace: PartTrace) -> Mapping[str, Tensor]:
-        return {"H": trace.activations["heads"].norm(dim=-1).sum((0, 2))}  # of (B, H, T, Q)
+        squares = trace.activations["heads"].square().sum((0, 2))  # (B, H, T, Q) to (H, Q)
+        return {"H": (squares * trace.module.o.weight.square().sum(0).view(squares.shape)).sum(1)}
 
     def transfer(self, at: Transfer[Attention]) -> None:
         if not Transplant.takes(self, at.old, at.new):
