@@ -11,7 +11,7 @@ import torch
 from archetype.api.language_model import LanguageModel
 from archetype.api.text_embedder import TextEmbedder
 from archetype.api.text_generator import TextGenerator
-from archetype.api.transplanting import transplant, write_report
+from archetype.api.transplanting import transplant
 from archetype.convert import hf_folder
 from archetype.convert.gguf.header import is_gguf
 from archetype.convert.gguf.read import read_gguf
@@ -33,7 +33,7 @@ from archetype.generate.generation_config import (
     special_ids,
 )
 from archetype.generate.state_dtype import state_dtype_of
-from archetype.io import hub
+from archetype.io import atomic, hub
 from archetype.io.tensors import Selected, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.machine.device import resolve_device
@@ -44,7 +44,7 @@ from archetype.native.library import library
 from archetype.runs.directory import Run, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.settings.generation import Sampling
-from archetype.surgery.report import Report, new_tensors
+from archetype.surgery.report import REPORT, read_record
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template
 from archetype.training.pretrained import Pretrained
@@ -141,23 +141,23 @@ def open_pretrained(folder: Path) -> Pretrained:
     if is_packed(lm.model):
         cause = "has packed matrices, which cannot be trained"
         raise CheckpointError(str(folder), cause, "start from the unpacked model")
-    return _pretrained(str(folder), lm, new_tensors(folder))
+    return _pretrained(str(folder), lm, read_record(folder))
 
 
 def _pretrained(
-    source: str, lm: LanguageModel, new: tuple[str, ...] | None, report: Report | None = None
+    source: str, lm: LanguageModel, record: dict[str, Any] | None, notes: tuple[str, ...] = ()
 ) -> Pretrained:
     def save(
         to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...], pictures: dict[str, Any] | None
     ) -> None:
         pictures = pictures or lm.image_processor
         replace(lm, spec=model.spec, model=model, tokenizer=tokenizer, labels=labels, image_processor=pictures).save(to)
-        if report is not None:
-            write_report(report, to, source)
+        if record is not None:
+            atomic.write_json(to / REPORT, record)
 
     def change(spec: ModelSpec, seed: int) -> Pretrained:
-        changed = transplant(lm, spec, seed=seed, proves=False)
-        return _pretrained(source, changed.model, changed.report.new, changed.report)
+        changed, report = transplant(lm, spec, seed=seed, proves=False)
+        return _pretrained(source, changed, {"donor": source} | report.record(), tuple(report.lines()))
 
     return Pretrained(
         source,
@@ -170,8 +170,8 @@ def _pretrained(
         lm.sentence_settings if isinstance(lm, TextEmbedder) and lm.spec.head.embeds else None,
         save,
         change,
-        new,
-        tuple(report.lines()) if report else (),
+        record,
+        notes,
     )
 
 

@@ -141,11 +141,7 @@ def _exchanged(
 def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     """Write the new model as a run directory, with its report."""
     transplanted.model.save(folder)
-    write_report(transplanted.report, folder, donor)
-
-
-def write_report(report: Report, folder: Path, donor: str) -> None:
-    atomic.write_json(folder / REPORT, {"donor": donor} | report.record())
+    atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
 
 
 def rows_of(lm: LanguageModel, text: str | None, length: int, vocabulary: int | None = None) -> list[Tensor]:
@@ -161,7 +157,7 @@ def rows_of(lm: LanguageModel, text: str | None, length: int, vocabulary: int | 
         generator = torch.Generator().manual_seed(0)
         return [torch.randint(vocabulary, (1, length), generator=generator) for _ in range(ROWS)]
     # a token has at least a byte in nearly all texts; the start of the library's text is that of its first modules
-    text = library_text()[: 16 * ROWS * length] if text is None else text
+    text = library_text(16 * ROWS * length) if text is None else text
     ids = [id for id in lm.tokenizer.encode(text) if id < vocabulary][: ROWS * length]
     if len(ids) < 2:
         raise DataError("text", "has fewer than two tokens, and nothing to predict", "use a longer text")

@@ -245,7 +245,7 @@ class Transplant(Generic[S]):
     twins: ClassVar[Mapping[str, str]] = {}
     sized: ClassVar[tuple[str, ...]] = ()
 
-    def layout(self, part: S) -> Mapping[str, str]:
+    def layouts_of(self, part: S) -> Mapping[str, str]:
         """Return the dimensions of each tensor of a part."""
         return self.layouts
 
@@ -275,7 +275,7 @@ class Transplant(Generic[S]):
     def fold(self, at: Transfer[S]) -> None:
         """Multiply the donor's matrices that read the input by the gains of the norm before them."""
         assert at.gains is not None
-        layout = self.layout(at.old)
+        layout = self.layouts_of(at.old)
         inside = tuple(f"{path}." for path in self.inside(at.old))  # which fold the gains themselves
         matrices = {name for name, x in at.donated.items() if x.dim() > 1 and not name.startswith(inside)}
         if unknown := sorted(matrices - layout.keys()):
@@ -311,7 +311,7 @@ class Transplant(Generic[S]):
     def take_named(self, at: Transfer[S]) -> None:
         """Take over every tensor that has the same name in the donor, entry by entry where the layout is known."""
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
-        layouts = self.layout(at.new)
+        layouts = self.layouts_of(at.new)
         selected = self._selected(at, layouts, old, new)
         inside = self._take_inside(at, old, selected)
         for letter, why in self.fixed(at.new).items():
@@ -374,7 +374,7 @@ class Transplant(Generic[S]):
         if name not in at.tensors or name not in at.donated:
             return
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
-        _, *features = self.layout(at.new)[name].split()
+        _, *features = self.layouts_of(at.new)[name].split()
         rows = [row for row, index in enumerate(at.kept("V", old["V"], new["V"])) if index == NEW]
         kept = [range(old["V"]), *(at.kept(letter, old[letter], new[letter]) for letter in features)]
         table, is_new = gathered(at.donated[name], kept)

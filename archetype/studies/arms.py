@@ -60,8 +60,6 @@ class Arm:
         """Return a copy of the arm with the given recipe fields and spec.PATH fields replaced."""
         if not self.is_trained:  # no setting of the training applies to it
             return self
-        if self.start is not None and (paths := [path for path in values if path.startswith("spec.")]):
-            raise SpecError(paths[0], f"the weights of {self.name} fit one specification", "remove it")
         spec = assign(self.spec, _assignments({p[5:]: v for p, v in values.items() if p.startswith("spec.")}))
         data = self.recipe.dump(full=True)
         put(data, _assignments({p: v for p, v in values.items() if not p.startswith("spec.")}))
@@ -137,8 +135,10 @@ def _arm(
     if clash := [path for path in parts["recipe."] if path.partition(".")[0] in NOT_OURS]:
         raise SpecError(f"recipe.{clash[0]}", "is the same for all arms", "remove it")
     start = None if others["from"] is None else start_from(str(others["from"]), not others["as_is"])
-    _check_start(start, others["as_is"], [*parts[""], *(["spec"] if "spec" in change else [])])
-    spec = assign(open_spec(others["spec"] if start is None else start.folder), _assignments(parts[""]))
+    if others["as_is"] not in (True, False) or (others["as_is"] and start is None):
+        raise SpecError("as_is", "needs weights to evaluate, and true", "write as_is: true and from: FOLDER")
+    own = others["spec"] if start is None or "spec" in change else start.folder
+    spec = assign(open_spec(own), _assignments(parts[""]))
     # deep copy: `put` changes nested mappings, which all arms share
     values: dict[str, Any] = json.loads(json.dumps(dict(recipe)))
     put(values, _assignments(parts["recipe."]))
@@ -161,16 +161,10 @@ def _arm(
     put(changed, _assignments(parts["metric."]))
     metric = Metric.parse(changed)
     check_metric(metric, is_text=bool(data.test))
+    settings |= (
+        {"teacher": None, "stages": ()} if others["as_is"] else {"teacher": parsed.teacher and parsed.teacher.located()}
+    )
     return Arm(name, spec, parsed.replace(**settings), metric, data, int(others["seed_offset"]), start=start)
-
-
-def _check_start(start: Start | None, as_is: Any, changes: Sequence[str]) -> None:
-    if as_is not in (True, False):
-        raise SpecError("as_is", f"{as_is!r:.40} is neither true nor false", "write true")
-    if start is None and as_is:
-        raise SpecError("as_is", "has no weights to evaluate", "add from: FOLDER, or remove it")
-    if start is not None and changes:
-        raise SpecError(changes[0], "the weights fit one specification", "change it with `archetype transplant`")
 
 
 def check_metric(metric: Metric, is_text: bool) -> None:

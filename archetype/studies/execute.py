@@ -26,7 +26,7 @@ from archetype.studies.corpora import absolute_data
 from archetype.studies.metric_values import measure
 from archetype.studies.settings import Metric
 from archetype.studies.spent import Spent, clock
-from archetype.studies.start import Start
+from archetype.studies.start import Start, with_shared_teacher
 from archetype.studies.store import Heartbeat, Store, heartbeat, missing_metrics, set_state, state_of
 from archetype.training import loop, metrics, setup
 from archetype.training.evaluate import evaluate
@@ -116,7 +116,9 @@ def _train(
     started: Spent,
 ) -> dict[str, Any]:
     recipe = Recipe.parse(request["recipe"])
-    recipe = recipe.replace(data=absolute_data(recipe.data, store.folder))
+    recipe = with_shared_teacher(recipe, store.folder / "teachers").replace(
+        data=absolute_data(recipe.data, store.folder)
+    )
     atomic.remove_unfinished(folder)
     _count_attempt(folder, run)
     beats.steps = recipe.steps
@@ -135,7 +137,7 @@ def _train(
             if run.exists:
                 state = setup.resume(run.folder, device, force=True, open_teacher=open_teacher)
             else:
-                pretrained = None if beginning is None else beginning.open()
+                pretrained = None if beginning is None else beginning.open(recipe)
                 state = setup.start(
                     run.folder, recipe, device, force=True, pretrained=pretrained, open_teacher=open_teacher
                 )

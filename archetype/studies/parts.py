@@ -67,7 +67,7 @@ class TrainedPart(Spec):
 
     An arm is a mapping of changes: PATH of the model as in `archetype set`, recipe.PATH, data.PATH, metric.PATH,
     `spec` for another model, and `seed_offset` for the same model with other seeds. With `from: FOLDER` it starts from
-    the weights of a trained or transplanted model, and with `as_is: true` too it is evaluated without training.
+    the weights of this model, which changes of the model transplant; with `as_is: true` it is evaluated untrained.
 
     Attributes:
         id: unique within the claim.

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -89,18 +90,15 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
     recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder), **changed)
     device, began = torch.device("cpu"), clock()
     with one_thread(), atomic.scratch_folder() as folder:
-        pretrained = None if arm.start is None else arm.start.open()
-        resolved = resolve_recipe(
-            folder / "run", recipe, device, force=True, pretrained=pretrained, open_teacher=open_teacher
-        )
+        pretrained = None if arm.start is None else arm.start.open(recipe)
+        begun: dict[str, Any] = {"force": True, "pretrained": pretrained, "open_teacher": open_teacher}
+        resolved = resolve_recipe(folder / "run", recipe, device, **begun)
         try:
             check_memory(resolved.recipe, resolved.spec, resolved.objective, device, "micro_batch_size {}", "")
         except SpecError as error:
             raise error.at("recipe").at(f"arms.{arm.name}") from None
         started = clock()
-        state = setup.start(
-            folder / "run", recipe, device, force=True, pretrained=pretrained, open_teacher=open_teacher
-        )
+        state = setup.start(folder / "run", recipe, device, **begun)
         reading = clock() - started
         steps, evaluation = _steps(state, clock) if arm.is_trained else ([0.0], 0.0)
         started = clock()

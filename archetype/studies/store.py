@@ -33,7 +33,7 @@ from archetype.models.file import parse
 from archetype.spec.base import fingerprint
 from archetype.spec.extensions import extensions_of
 from archetype.studies.settings import Metric
-from archetype.studies.start import Start
+from archetype.studies.start import Start, teacher_identity
 from archetype.training.numerics import NUMERICS
 from archetype.training.recipe import Recipe
 
@@ -67,6 +67,9 @@ class RunRequest:
     def key(self) -> str:
         """Hash of all that affects the results: weights, model, recipe, data, seed, device, code, torch, extensions."""
         recipe = self.recipe.dump(full=True)
+        # absent where there is none, as before recipes had these fields
+        recipe |= {"teacher": teacher_identity(self.recipe)}
+        recipe = {name: value for name, value in recipe.items() if value or name not in ("teacher", "stages")}
         # parsed, so that equal models in different spellings have equal keys
         model = parse(recipe.pop("spec"))
         spec = fingerprint(model)

@@ -116,7 +116,7 @@ def _magnitudes(donor: Model) -> Values:
     for path, part, of_model in _parts(donor):
         kind, state = transplant_of(part), donor.get_submodule(path).state_dict()
         sizes = kind.sizes(part, of_model)
-        for name, layout in kind.layout(part).items():
+        for name, layout in kind.layouts_of(part).items():
             letters = list(layout.replace(" ", ""))
             if not all(letter.isalpha() for letter in letters):
                 continue  # matrices side by side

@@ -93,7 +93,8 @@ class Operation:
     def run(self) -> Ledger:
         old, new = self.donor.spec, self.model.spec
         sizes = sizes_of(old, old.stacks[0]), sizes_of(new, new.stacks[0])
-        self._part("embedding", "embedding", *(getattr(spec, "embedding", None) for spec in (old, new)), sizes)
+        embeddings = getattr(old, "embedding", None), getattr(new, "embedding", None)
+        self._part("embedding", "embedding", *embeddings, sizes)
         for before, after in zip(old.stacks, new.stacks, strict=True):
             self._stack(before, after)
         heads = getattr(old, "head", None), getattr(new, "head", None)
@@ -232,7 +233,7 @@ class Operation:
             if name.startswith(f"{path}.") and taken.how == "kept":
                 self.ledger.tensors[name] = replace(taken, how="copied", note="the layer is repeated")
         module, is_silent = self.model.get_submodule(path), True
-        added = module.added or ""
+        added: Any = module.added or ""
         for content, part in block.contents.items():
             names: Sequence[str] = ()
             if added:

@@ -1,7 +1,7 @@
 """Report of a transplant: tensors, promises, what was proved, and costs before and after."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,15 @@ from archetype.surgery.proof import Proof
 REPORT, DRAWN = "transplant.json", "new"
 
 
-def new_tensors(folder: Path) -> tuple[str, ...] | None:
-    """Return the names of the tensors that are new according to the report in a folder; None without a report."""
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """Return the record of the report in a folder; None without a report."""
     file = folder / REPORT
-    if not file.is_file():
-        return None
-    return tuple(name for name, taken in read_json(file).get("tensors", {}).items() if taken.get("how") == DRAWN)
+    return read_json(file) if file.is_file() else None
+
+
+def new_tensors(record: Mapping[str, Any] | None) -> tuple[str, ...] | None:
+    """Return the names of the tensors that do not come from the donor; None without a record."""
+    return record and tuple(name for name, taken in record["tensors"].items() if taken["how"] == DRAWN)
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,6 @@ class Report:
             "layers": list(self.layers),
             "costs": {name: {"before": before, "after": after} for name, (before, after) in self.costs.items()},
         }
-
-    @property
-    def new(self) -> tuple[str, ...]:
-        """Names of the tensors that do not come from the donor."""
-        return tuple(sorted(name for name, taken in self.ledger.tensors.items() if taken.how == DRAWN))
 
     def lines(self) -> Iterator[str]:
         """Yield the report in words."""

@@ -39,7 +39,8 @@ def exchange(old: Tokenizer, new: Tokenizer, old_size: int, new_size: int) -> Vo
         if id not in reserved:
             by_bytes.setdefault(before(id), id)
     by_bytes.pop(b"", None)
-    tokens, pieces = [NEW] * new_size, {}
+    tokens = [NEW] * new_size
+    pieces: dict[int, Sequence[int]] = {}
     for id in range(new.vocab_size):
         text = after(id)
         if (token := same.get(id)) is None and id not in new.special_tokens.values():

@@ -60,8 +60,8 @@ def run(
             checkpoints.remove_older(run.checkpoints, state.recipe.keep_checkpoints)  # left by a killed process
             # lines after the checkpoint are removed: their steps are taken again
             state.remember(metrics.rewind(run.metrics_file, state.step))
-        if state.objective.teacher is not None:
-            state.objective.teacher.begin()
+        if (teacher := state.objective.teacher) is not None and teacher.cache is not None:
+            teacher.cache.begin()
         diagnosis = Diagnosis(state)
         for notice in diagnosis.at_start():
             on_event(notice)

@@ -37,8 +37,8 @@ class Pretrained:
             unless None, the given contents of preprocessor_config.json.
         change: returns the model with another specification and its weights as far as they fit, given the seed of new
             weights.
-        new: names of the tensors that a transplant has drawn; None unless the model comes from a transplant.
-        report: lines about a transplant at the start of this run.
+        transplant: record of the transplant that the model comes from, if any.
+        notes: lines about a transplant at the start of this run.
     """
 
     source: str
@@ -51,8 +51,8 @@ class Pretrained:
     sentence: SentenceSettings | None
     save: Callable[[Path, Model, Tokenizer | None, tuple[str, ...], dict[str, Any] | None], None]
     change: Callable[[ModelSpec, int], "Pretrained"]
-    new: tuple[str, ...] | None = None
-    report: tuple[str, ...] = ()
+    transplant: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def for_recipe(self, recipe: Recipe) -> "Pretrained":
         """Return the model with the specification of a recipe, changed by a transplant if it is another one."""

@@ -54,7 +54,8 @@ def _how(recipe: Recipe) -> list[str]:
     if recipe.stages:
         names = [", ".join(each.trainable or ()) if each.fit is None else f"layer {each.fit}" for each in recipe.stages]
         steps = [f"{stage.steps:,} steps of {name} alone" for stage, name in zip(recipe.stages, names, strict=True)]
-        sentences.append(f"It was trained in stages: {'; '.join(steps)}; then as a whole.")
+        rest = "; then as a whole" if sum(stage.steps for stage in recipe.stages) < recipe.steps else ""
+        sentences.append(f"It was trained in stages: {'; '.join(steps)}{rest}.")
     return sentences
 
 

@@ -17,6 +17,7 @@ from archetype.io import atomic, hub
 from archetype.io.text import read_text
 from archetype.machine.device import resolve_dtype
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
+from archetype.surgery.report import new_tensors
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.added_tokens import add_tokens
 from archetype.tokenizers.chat_template import PLAIN, ChatTemplate, read_template, write_template
@@ -147,8 +148,9 @@ def _resolved(
     if objective.compares_rows and recipe.micro_batch_size == 1:
         cause = "the loss compares the rows of a micro-batch, so a micro-batch needs at least two rows"
         raise SpecError("micro_batch_size", cause, "raise micro_batch_size, or remove it")
-    stages = resolved_stages(recipe.stages, pretrained.new if pretrained else None, recipe.teacher is not None)
-    recipe = recipe.replace(stages=stages, teacher=recipe.teacher and recipe.teacher.located())
+    record = pretrained.transplant if pretrained else None
+    stages = resolved_stages(recipe.stages, new_tensors(record), recipe.teacher is not None)
+    recipe = recipe.replace(stages=stages, teacher=recipe.teacher and recipe.teacher.located(record))
     if recipe.teacher is not None:
         objective.teacher = TeacherLoss.open(recipe, spec, tokenizer, objective, device, open_teacher)
     if processes.is_alone and not force:

@@ -231,7 +231,7 @@ def _begin_from(
     weights = f"its weights except {', '.join(new)}, which are random," if new else "its weights"
     return recipe, (
         f"starts from {pretrained.source}: {weights} and its tokenizer, with a new optimizer",
-        *pretrained.report,
+        *pretrained.notes,
     )
 
 

@@ -47,9 +47,10 @@ def resolved_stages(stages: Sequence[Stage], new: Collection[str] | None, has_te
     resolved: list[Stage] = []
     for index, stage in enumerate(stages):
         field = f"stages[{index}]"
-        if stage.fit is not None and (stage.trainable is not None or not has_teacher):
-            cause = "a fitted layer is trained as a whole" if has_teacher else "there is no teacher to fit it to"
-            raise SpecError(f"{field}.fit", cause, "remove trainable" if has_teacher else "pass one with --teacher")
+        if stage.fit is not None and not has_teacher:
+            raise SpecError(f"{field}.fit", "there is no teacher to fit a layer to", "pass one with --teacher")
+        if stage.fit is not None and stage.trainable is not None:
+            raise SpecError(f"{field}.fit", "a fitted layer is trained as a whole", "remove trainable")
         if NEW not in (stage.fit, *(stage.trainable or ())):
             resolved.append(stage)
             continue

@@ -24,7 +24,7 @@ MODULES = {
 LAYERS = (
     "errors", "distribution", "legend", "dtypes", "table", "chart", "confined", "io", "machine", "spec", "roles",
     "native", "cost", "nn", "weights", "parts", "models", "settings", "estimate", "families", "diagram", "gallery",
-    "tokenizers", "convert", "runs", "data", "surgery", "training", "generate", "evaluation", "inspection",
+    "tokenizers", "convert", "runs", "data", "generate", "inspection", "surgery", "training", "evaluation",
     "built_costs", "api", "hf", "checking", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"

@@ -35,7 +35,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     writes: ClassVar = ("o.weight", "o.bias")
     convolutions: ClassVar = ()
 
-    def layout(self, part: Attention) -> Mapping[str, str]:
+    def layouts_of(self, part: Attention) -> Mapping[str, str]:
         over_all = part.qk_norm_over == "all"
         queries, keys = ("HP", "KP") if over_all else ("P", "P")
         gate = "HQ D" if part.gate is None or part.gate.per == "feature" else "H D"
@@ -88,7 +88,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         if new["P"] > old["P"]:  # keys of zero for the new features of the queries
             for name in at.tensors.keys() & {"k.weight", "k.bias"}:
                 at.tensors[name].view(new["K"], new["P"], -1)[:, old["P"] :] = 0.0
-        for name in _with_keys(self.layout(at.new)) if merged else ():
+        for name in _with_keys(self.layouts_of(at.new)) if merged else ():
             if name in at.tensors and name in at.donated:
                 at.note(name, merged, "new" if merged == DRAWN else "merged")
 
@@ -122,7 +122,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     def _merge(self, at: Transfer[Attention], old: Mapping[str, int], count: int) -> str:
         # the donor's key heads of each new one, as one of them
         way, is_equal = at.choice("heads", "mean", "first", "random"), True
-        for name, layout in _with_keys(self.layout(at.old)).items():
+        for name, layout in _with_keys(self.layouts_of(at.old)).items():
             if name in at.donated:
                 letters = [letter for letter in layout if letter != " "]
                 axis = letters.index("K")

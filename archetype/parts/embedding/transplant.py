@@ -14,7 +14,7 @@ class EmbeddingTransplant(Transplant[Embedding]):
 
     writes: ClassVar = ("token.weight", "token_type.weight", "position.weight", "project.weight", "project.bias")
 
-    def layout(self, part: Embedding) -> Mapping[str, str]:
+    def layouts_of(self, part: Embedding) -> Mapping[str, str]:
         width, added = "W" if part.width else "D", "W" if part.added_width else "D"
         return {
             "token.weight": f"V {width}", "token_type.weight": f"Y {added}", "position.weight": f"T {added}",
@@ -26,7 +26,7 @@ class EmbeddingTransplant(Transplant[Embedding]):
         return {**sizes, "W": part.width or sizes["D"], "Y": part.num_token_types, "T": positions}
 
     def transfer(self, at: Transfer[Embedding]) -> None:
-        letters = [self.layout(part)["position.weight"][-1] for part in (at.old, at.new)]
+        letters = [self.layouts_of(part)["position.weight"][-1] for part in (at.old, at.new)]
         old, new = self.sizes(at.old, at.old_sizes)[letters[0]], self.sizes(at.new, at.new_sizes)[letters[1]]
         at.transplant_inner(
             "norm", "norm", at.old.norm, at.new.norm, old_sizes={"N": old}, new_sizes={"N": new},

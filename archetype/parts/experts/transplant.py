@@ -37,7 +37,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         "experts.down", "experts.down_bias", "shared.down.weight", "shared.down.bias", "latent_up.weight",
     )  # fmt: skip
 
-    def layout(self, part: MixtureOfExperts) -> Mapping[str, str]:
+    def layouts_of(self, part: MixtureOfExperts) -> Mapping[str, str]:
         width, routed = "L" if part.latent_width else "D", "I" if part.idle else "E"
         return {
             **self.layouts, "router.weight": f"{routed} D", "router.bias": routed, "correction": routed,

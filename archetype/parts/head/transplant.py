@@ -16,7 +16,7 @@ from archetype.spec.registry import provides
 class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
     writes: ClassVar = ("dense.weight", "dense.bias")
 
-    def layout(self, part: LanguageModelHead) -> Mapping[str, str]:
+    def layouts_of(self, part: LanguageModelHead) -> Mapping[str, str]:
         width = "D" if part.transform is None else "X"
         return {
             "weight": f"V {width}", "bias": "V", "dense.weight": f"{width} D", "dense.bias": width,

@@ -108,10 +108,12 @@ class Factorization:
 
     def _project(self, total: float) -> Float[Tensor, "K N D1"]:
         # the keys that do not rotate, in as many features as the part has
-        kept = [feature for feature in range(self.k.shape[1]) if self._squares(self.k[:, feature]) > ROUNDING * total]
-        keys, queries = self.k[:, kept], self.q[:, kept]
-        if len(kept) > self.plain:
-            self._lose(f"{self.plain} of {len(kept)} features of keys that do not rotate")
+        features = [
+            feature for feature in range(self.k.shape[1]) if self._squares(self.k[:, feature]) > ROUNDING * total
+        ]
+        keys, queries = self.k[:, features], self.q[:, features]
+        if len(features) > self.plain:
+            self._lose(f"{self.plain} of {len(features)} features of keys that do not rotate")
             sizes = measured(keys, self.root)
             _, vectors = torch.linalg.eigh(sizes @ sizes.mT)  # (K, N, N)
             weights = vectors.flip(2)[:, :, : self.plain].mT

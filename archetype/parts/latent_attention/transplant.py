@@ -27,9 +27,9 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
 
     For K key heads of P features, of which R rotate, that is `norm: none`, `qk_rope_head_dim: K R`, with a position
     whose pairs have each of the R / 2 angles K times (scaling longrope can say any angles), `qk_nope_head_dim` at
-    least P - R, and `kv_lora_rank` at least K (P - R + Q). Fewer latents hold the principal components of keys and
-    values (`--with latent=balanced`, or `plain` without scaling keys to the values, or `whitened` by the inputs on the
-    text).
+    least P - R, and `kv_lora_rank` at least K (P - R + Q) or d_model. Fewer latents hold the principal components of
+    keys and values (`--with latent=balanced`, or `plain` without scaling keys to the values, or `whitened` by the
+    inputs on the text).
     """
 
     writes: ClassVar = ("o.weight", "o.bias")
@@ -41,7 +41,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
     sized: ClassVar = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim", "scale", "dropout", "bias")
     convolutions: ClassVar = ()
 
-    def layout(self, part: LatentAttention) -> Mapping[str, str]:
+    def layouts_of(self, part: LatentAttention) -> Mapping[str, str]:
         gate = "HQ D" if part.gate is not None and part.gate.per == "feature" else "H D"
         return {
             "q.weight": "H(P|R) D", "q_down.weight": "r D", "q_down.bias": "r", "q_up.weight": "H(P|R) r",

@@ -20,7 +20,7 @@ class LinearAttentionTransplant(HeadsTransplant[LinearAttention]):
     newest_last: ClassVar = "W"
     sized: ClassVar = ("num_heads", "head_dim", "v_head_dim", "gate_rank", "chunk_size")
 
-    def layout(self, part: LinearAttention) -> Mapping[str, str]:
+    def layouts_of(self, part: LinearAttention) -> Mapping[str, str]:
         keys = "HP" if self.gives_keys(part) else "HP|HP"
         return {
             "q.weight": "HP D", "k.weight": "HP D", "v.weight": "HQ D", "conv.weight": f"{keys}|HQ 1 W",

@@ -43,13 +43,10 @@ def in_classes(log_p: Float[Tensor, "n V"], ids: Int[Tensor, "n k"] | None) -> F
 def divergence_and_gradient(
     z: Float[Tensor, "n V"], teacher: Classes, temperature: float
 ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n V"]]:
-    """Return the KL divergence of the model's classes from the teacher's, in nats, and the gradient of its sum.
+    """Return the KL divergence of the model's classes from the teacher's, in nats, and its gradient by the logits z.
 
     With q the model's probabilities, the gradient is (q - p) / temperature for the teacher's most likely tokens, and
     q (1 - p_others / q_others) / temperature for each of the others.
-
-    Args:
-        z: the model's logits.
     """
     log_q = (z / temperature).log_softmax(1)
     classes = in_classes(log_q, teacher.ids)

@@ -1,6 +1,6 @@
 """Outputs of layers that a run compares with a teacher's, and the matrices between models of different widths."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -51,11 +51,12 @@ def check_widths(settings: Teacher, spec: ModelSpec, teacher: ModelSpec) -> None
         raise SpecError("teacher.layers", cause, "set teacher.projection=true, or teacher.layers to 0")
 
 
-def check_fitted(layer: int, spec: ModelSpec, teacher: ModelSpec, field: str) -> None:
+def check_fitted(layer: int, matches: Mapping[int, int], spec: ModelSpec, teacher: ModelSpec, field: str) -> None:
     """Refuse to fit a layer alone if it cannot be computed from the teacher's input of its layer."""
     own, theirs = _stack(spec), _stack(teacher)
-    if layer >= len(own.layers):
-        raise SpecError(field, f"the model has layers 0 to {len(own.layers) - 1}", "use one of these numbers")
+    if layer not in matches:
+        layers = ", ".join(map(str, matches))
+        raise SpecError(field, f"no layer of the teacher matches layer {layer}", f"use one of {layers}")
     block = own.layers[layer]
     if own.d_model != theirs.d_model or own.residual != theirs.residual:
         raise SpecError(field, "a layer alone needs inputs of the teacher's width and residual wiring", "remove it")
@@ -69,18 +70,16 @@ def _stack(spec: ModelSpec) -> StackView:
     return spec.stacks[0]
 
 
-def install_projections(model: nn.Module, layers: Mapping[int, int], width: int, teacher_width: int, seed: int) -> None:
+def install_projections(model: Any, layers: Iterable[int], teacher_width: int, seed: int) -> None:
     """Add a matrix from the model's outputs to the teacher's for each layer; final weights leave them out."""
     if hasattr(model, TRAINING_ONLY):
         return
-    device, generator = next(model.parameters()).device, torch.Generator().manual_seed(seed)
-    projections = nn.ModuleDict()
-    for layer in layers:
-        projection = nn.Linear(width, teacher_width, bias=False, device=device)
-        with torch.no_grad():
-            projection.weight.copy_(torch.randn(teacher_width, width, generator=generator) * width**-0.5)
-        projections[str(layer)] = projection
-    model.add_module(TRAINING_ONLY, projections)
+    width, generator = model.spec.stacks[0].d_model, torch.Generator().manual_seed(seed)
+    projections = {str(layer): nn.Linear(width, teacher_width, bias=False, device=model.device) for layer in layers}
+    for projection in projections.values():
+        weight = torch.randn(teacher_width, width, generator=generator) * width**-0.5
+        projection.weight.data.copy_(weight)
+    model.add_module(TRAINING_ONLY, nn.ModuleDict(projections))
 
 
 def mean_square(y: Tensor, target: Tensor, selected: Tensor | None) -> Tensor:

@@ -96,27 +96,17 @@ class TeacherLoss:
             cause = f"{longest} is more than the teacher's context of {teacher.spec.context_length}"
             raise SpecError("sequence_length", cause, "use shorter sequences or another teacher")
         if settings.layers:
-            matched_layers(settings, spec, teacher.spec)
             check_widths(settings, spec, teacher.spec)
         loss = cls(settings, teacher, spec, recipe.seed)
         for index, stage in enumerate(recipe.stages):
             if isinstance(stage.fit, int):
-                field = f"stages[{index}].fit"
-                check_fitted(stage.fit, spec, teacher.spec, field)
-                if stage.fit not in loss.matches:
-                    raise SpecError(field, f"teacher.matches names no layer for layer {stage.fit}", "name one")
+                check_fitted(stage.fit, loss.matches, spec, teacher.spec, f"stages[{index}].fit")
         return loss
 
     def install(self, model: nn.Module) -> None:
         """Add the matrices to the teacher's width to a model, before its optimizer is built."""
         if self.settings.layers and self.settings.projection:
-            width, of_teacher = (spec.stacks[0].d_model for spec in (self.spec, self.teacher.spec))
-            install_projections(model, self.matches, width, of_teacher, self.seed)
-
-    def begin(self) -> None:
-        """Keep what the teacher says from now on, if a folder is named."""
-        if self.cache is not None:
-            self.cache.begin()
+            install_projections(model, self.matches, self.teacher.spec.stacks[0].d_model, self.seed)
 
     def enter(self, stage: Stage | None) -> None:
         """Begin a stage; None after all stages."""

@@ -1,7 +1,8 @@
 """Settings of a teacher in a recipe."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from archetype.errors import SpecError
 from archetype.settings.training import TeacherModel
@@ -25,8 +26,8 @@ class Teacher(Spec):
         cache: folder that stores these tokens, so that the teacher reads a batch once (absent: they are not stored).
         text: weight of the objective's own loss.
         layers: weight of the mean squared difference of layer outputs.
-        matches: the teacher's layer of each layer; null for a layer that is not compared (absent: the same layers, or
-            the teacher's spread evenly).
+        matches: the teacher's layer of each layer; null for a layer that is not compared (absent: as in the transplant
+            of the starting model, the same layers, or the teacher's spread evenly).
         projection: learn a matrix from the model's layer outputs to the teacher's, which may then be of another width.
     """
 
@@ -41,11 +42,18 @@ class Teacher(Spec):
     matches: tuple[Index | None, ...] | None = None
     projection: Flag = False
 
-    def located(self) -> Self:
-        """Return a copy with absolute paths, so that a run can be resumed from another folder."""
-        model = Path(self.model)
+    def located(self, transplant: Mapping[str, Any] | None) -> Self:
+        """Return a copy with absolute paths, so that a run can be resumed from another folder.
+
+        Args:
+            transplant: record of the transplant that the model comes from; if the teacher is its donor, layers match
+                as there.
+        """
+        model, matches = Path(self.model).absolute(), self.matches
+        if matches is None and transplant and Path(transplant["donor"]).absolute() == model:
+            matches = transplant["layers"] or None
         cache = str(Path(self.cache).absolute()) if self.cache else ""
-        return self.replace(model=str(model.absolute()) if model.exists() else self.model, cache=cache)
+        return self.replace(model=str(model) if model.exists() else self.model, cache=cache, matches=matches)
 
     def check(self) -> None:
         """Refuse settings that contradict each other.

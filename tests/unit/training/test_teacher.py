@@ -15,6 +15,7 @@ from archetype.errors import ArchetypeError, SpecError
 from archetype.models.build import Model, build
 from archetype.nn.parameter_names import TRAINING_ONLY
 from archetype.spec.edit import assign
+from archetype.surgery.report import new_tensors
 from archetype.tokenizers import train_tokenizer
 from archetype.training import chunked_loss
 from archetype.training.datasets import TextData
@@ -69,8 +70,8 @@ def taught(recipe: Recipe, teacher: str, text_file: Path) -> Recipe:
 
 def begin(folder: Path, recipe: Recipe, **more: Any) -> TrainState:
     state = start(folder, recipe, CPU, open_teacher=open_teacher, **more)
-    if state.objective.teacher is not None:
-        state.objective.teacher.begin()  # as the loop does
+    if (teaching := state.objective.teacher) is not None and teaching.cache is not None:
+        teaching.cache.begin()  # as the loop does
     return state
 
 
@@ -300,8 +301,16 @@ def refused() -> Iterator[tuple[str, dict[str, Any], str]]:
         {"layers": 1.0},
         "teacher.layers: the model's layers have outputs of width 32, and the teacher's of 48",
     )
-    yield "spec", {"layers": 1.0, "matches": [0]}, "teacher.matches: names 1 layers of the teacher, and the model has 2"
-    yield "spec", {"layers": 1.0, "matches": [0, 7]}, "teacher.matches: the teacher has layers 0 to 1; use at least one"
+    yield (
+        "spec",
+        {"layers": 1.0, "projection": True, "matches": [0]},
+        "teacher.matches: names 1 layers of the teacher, and the model has 2",
+    )
+    yield (
+        "spec",
+        {"layers": 1.0, "projection": True, "matches": [0, 7]},
+        "teacher.matches: the teacher has layers 0 to 1; use at least one",
+    )
     yield "spec", {"logits": 0.0}, "teacher: all weights are 0, so there is no loss"
     yield "spec", {"cache": "x"}, "teacher.cache: only the most likely tokens are stored; set teacher.top_k"
     yield "spec", {"cache": "x", "top_k": 2, "layers": 1.0}, "teacher.cache: layer outputs are not stored"
@@ -330,7 +339,7 @@ def test_wrong_teachers_are_refused_before_anything_is_written(
     ("stage", "message"),
     [
         ({"steps": 1, "trainable": ["new"]}, "stages[0]: the run does not start from a transplanted model"),
-        ({"steps": 1, "fit": 2}, "stages[0].fit: the model has layers 0 to 1; use one of these numbers"),
+        ({"steps": 1, "fit": 2}, "stages[0].fit: no layer of the teacher matches layer 2; use one of 0, 1"),
         ({"steps": 1, "fit": 0, "trainable": ["lm_head"]}, "stages[0].fit: a fitted layer is trained as a whole"),
         ({"steps": 1, "trainable": ["lm_haed"]}, "stages[0].trainable: 'lm_haed' matches no parameter"),
     ],
@@ -351,14 +360,15 @@ def test_another_specification_is_a_transplant(tmp_path: Path, taught: Recipe, t
     assert any(note.startswith("tensors: ") and " kept" in note and " new" in note for note in state.notes)
     report = json.loads((tmp_path / "run" / "transplant.json").read_text())
     new = {name for name, taken in report["tensors"].items() if taken["how"] == "new"}
-    assert new and all(name.startswith("blocks.1.mixer.") for name in new)
+    assert new and all(name.startswith("blocks.1.mixer.") for name in new) and report["donor"] == teacher
+    assert healed.teacher is not None and healed.teacher.located(report).matches == (0, 1)
     assert [stage.fit for stage in state.recipe.stages] == [1, None]
     assert set(state.recipe.stages[1].trainable or ()) == new
     donor = pretrained.model.state_dict()
-    assert all(torch.equal(tensor, donor[name]) for name, tensor in weights(state).items() if name not in new)
+    assert all(torch.equal(tensor, donor[name]) for name, tensor in weights(state).items() if "1.mixer" not in name)
     steps(state, 2)
     before = weights(state)
     steps(state, 4)
     assert changed(before, weights(state)) == new
     again = open_pretrained(tmp_path / "run")
-    assert set(again.new or ()) == new
+    assert set(new_tensors(again.transplant) or ()) == new
