@@ -57,7 +57,7 @@ def transplant(
     is_compared = spec.continues_text and donor.spec.continues_text
     length = min(LONGEST, *(getattr(each, "context_length", LONGEST) for each in (donor.spec, spec)))
     vocabulary_size = min(each.input_vocab_size for each in (donor.spec, spec))
-    rows = rows_of(donor, text, length, vocabulary_size) if is_compared else []
+    rows = rows_of(donor, text, length, None if tokenizer else vocabulary_size) if is_compared else []
     cuts, vocabulary = _cuts(donor, spec, rows, layers, choices or {}, seed, tokenizer)
     model, ledger = fill(donor.model, spec, cuts, seed)
     changed = replace(donor, spec=spec, model=model, family=None, left_out={})  # the format may not express the model

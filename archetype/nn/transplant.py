@@ -414,8 +414,8 @@ class Transplant(Generic[S]):
             if len(kept) < len(indices):
                 how = "grown" if how == "kept" else how
                 is_silent = name in self.writes or letter in self.silent.get(name, "")
-                drawn = "zero" if is_silent else "as initialized"
-                words.append(f"{len(indices) - len(kept)} new {letter}, {drawn}")
+                drawn = "" if letter == "V" else ", zero" if is_silent else ", as initialized"  # tokens are means
+                words.append(f"{len(indices) - len(kept)} new {letter}{drawn}")
             if len(set(kept)) < len(kept):
                 how = "copied" if how == "kept" else how
                 words.append(f"{old[letter]} {letter} repeated to {len(indices)}")
