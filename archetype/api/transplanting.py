@@ -69,8 +69,8 @@ def transplant(
     elif is_compared and proves:
         proof = compare(donor.model, model, rows, origins(*stacks, cuts.layers))  # type: ignore[arg-type]
     changes = tuple(differences(donor.spec, spec))
-    kept = tuple(origins(*stacks, cuts.layers))
-    return Transplanted(changed, Report(changes, ledger, proof, _costs(donor.spec, spec), exchanged, kept))
+    sources = tuple(origins(*stacks, cuts.layers))
+    return Transplanted(changed, Report(changes, ledger, proof, _costs(donor.spec, spec), exchanged, sources))
 
 
 def changed_spec(

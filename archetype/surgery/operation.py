@@ -148,8 +148,8 @@ class Operation:
             content = name.removesuffix("_norm").removesuffix("_post")
             source = name if name in before else f"mixer{name.removeprefix(content)}"  # one norm of both contents
             if source in before:
-                given = None if name.endswith("_post_norm") else gains.get(content)
-                self._part(f"{path}.{name}", f"{donor_path}.{source}", before[source], norm, sizes, gains=given)
+                folded = None if name.endswith("_post_norm") else gains.get(content)
+                self._part(f"{path}.{name}", f"{donor_path}.{source}", before[source], norm, sizes, gains=folded)
         if before.keys() - after.keys() and "feedforward_norm" in before and not self._is_one_norm(donor_path, gains):
             self.ledger.promise(path, Start.CHANGED, "the norms that become one are not equal")
         for name, part in new.contents.items():

@@ -99,8 +99,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         if heads // keys == new["H"] // new["K"]:  # groups of the same size are added or removed
             size = heads // keys
             groups = best(keys, new["K"], None if ranks is None else ranks.view(keys, size).sum(1))
-            kept = [_entry(group, size, index) for group in groups for index in range(size)]
-            at.selected = {**at.selected, "H": kept, "K": groups}
+            chosen = [_entry(group, size, index) for group in groups for index in range(size)]
+            at.selected = {**at.selected, "H": chosen, "K": groups}
             return ""
         fits = heads % new["K"] == 0 and (new["K"] % keys == 0 or keys % new["K"] == 0)
         if not fits:
@@ -112,11 +112,11 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         else:
             groups = [group * keys // new["K"] for group in range(new["K"])]
         size, into = heads // new["K"], new["H"] // new["K"]
-        kept = []
+        chosen = []
         for group in range(new["K"]):
             own = None if ranks is None else ranks[group * size :][:size]
-            kept += [index if index == NEW else group * size + index for index in best(size, into, own)]
-        at.selected = {**at.selected, "H": kept, "K": groups}
+            chosen += [index if index == NEW else group * size + index for index in best(size, into, own)]
+        at.selected = {**at.selected, "H": chosen, "K": groups}
         return merged
 
     def _merge(self, at: Transfer[Attention], old: Mapping[str, int], count: int) -> str:

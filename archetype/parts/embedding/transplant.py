@@ -30,7 +30,7 @@ class EmbeddingTransplant(Transplant[Embedding]):
         old, new = self.sizes(at.old, at.old_sizes)[letters[0]], self.sizes(at.new, at.new_sizes)[letters[1]]
         at.transplant_inner(
             "norm", "norm", at.old.norm, at.new.norm, old_sizes={"N": old}, new_sizes={"N": new},
-            selected={"N": at.kept(letters[1], old, new)},
+            selected={"N": at.indices(letters[1], old, new)},
         )  # fmt: skip
         super().transfer(at)
         self.fill_tokens(at, "token.weight")

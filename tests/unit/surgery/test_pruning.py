@@ -25,7 +25,7 @@ ROWS = [torch.randint(31, (1, 20), generator=torch.Generator().manual_seed(seed)
 Model = Any
 
 
-def made(spec: ModelSpec) -> Model:
+def random_model(spec: ModelSpec) -> Model:
     return randomize(build(spec))
 
 
@@ -38,7 +38,7 @@ def distance(donor: Model, new: ModelSpec, cuts: Cuts, layers: Sequence[int] = (
 
 @torch.no_grad()
 def test_the_layers_with_least_influence_are_dropped() -> None:
-    donor = made(decoder(*[block()] * 5))
+    donor = random_model(decoder(*[block()] * 5))
     for layer in (1, 3):  # which hardly turn the stream
         donor.blocks[layer].mixer.o.weight.mul_(0.01)
         donor.blocks[layer].feedforward.down.weight.mul_(0.01)
@@ -84,38 +84,38 @@ def weaken(donor: Model, name: str) -> tuple[str, Tensor]:
         match name:
             case "heads":
                 layer.mixer.v.weight[:8] *= 1e-3
-                name_of_matrix, kept = "mixer.q.weight", layer.mixer.q.weight[8:]
+                name_of_matrix, rest = "mixer.q.weight", layer.mixer.q.weight[8:]
             case "heads of each group":
                 layer.mixer.o.weight.view(16, 2, 2, 4)[:, :, 0] *= 1e-3
-                name_of_matrix, kept = "mixer.q.weight", layer.mixer.q.weight.view(2, 2, 4, 16)[:, 1].flatten(0, 1)
+                name_of_matrix, rest = "mixer.q.weight", layer.mixer.q.weight.view(2, 2, 4, 16)[:, 1].flatten(0, 1)
             case "hidden features":
                 layer.feedforward.up.weight[:22] *= 1e-3
-                name_of_matrix, kept = "feedforward.down.weight", layer.feedforward.down.weight[:, 22:]
+                name_of_matrix, rest = "feedforward.down.weight", layer.feedforward.down.weight[:, 22:]
             case _:
                 layer.feedforward.experts.down[:2] *= 1e-3
                 layer.feedforward.router.bias[:] = torch.tensor([-3.0, -3.0, 0.0, 0.0, 0.0, 0.0])
-                name_of_matrix, kept = "feedforward.experts.up", layer.feedforward.experts.up[2:]
-    return f"blocks.1.{name_of_matrix}", kept
+                name_of_matrix, rest = "feedforward.experts.up", layer.feedforward.experts.up[2:]
+    return f"blocks.1.{name_of_matrix}", rest
 
 
 @pytest.mark.parametrize("name", CUTS)
 def test_entries_that_do_least_are_cut(name: str) -> None:
     old, changes = CUTS[name]
-    new, donor = assign(old, [f"layers[*].{change}" for change in changes]), made(old)
-    tensor, kept = weaken(donor, name)
+    new, donor = assign(old, [f"layers[*].{change}" for change in changes]), random_model(old)
+    tensor, rest = weaken(donor, name)
     lost = {}
     for way in ("activation", "first", "random"):
         model, ledger = fill(donor, new, Cuts(ranks=ranks_of(donor, ROWS, way, seed=1)))
         assert ledger.start is Start.CHANGED
         assert ledger.tensors[tensor].how == "cut"
-        assert torch.equal(model.state_dict()[tensor], kept) is (way == "activation")
+        assert torch.equal(model.state_dict()[tensor], rest) is (way == "activation")
         lost[way] = compare(donor, model, ROWS, (0, 1)).divergence
     assert lost["activation"] < 0.2 * min(lost["first"], lost["random"]), lost
 
 
 @torch.no_grad()
 def test_features_of_the_whole_model_are_cut_together() -> None:
-    donor = made(attending(head_dim=4))
+    donor = random_model(attending(head_dim=4))
     for name, x in donor.named_parameters():  # features 3 to 6 are nearly empty
         if name.endswith(("token.weight", "norm.weight")):
             x[..., 3:7] *= 1e-3
@@ -123,17 +123,17 @@ def test_features_of_the_whole_model_are_cut_together() -> None:
             x[3:7] *= 1e-3
     new = assign(donor.spec, ["d_model=12"])
     model, ledger = fill(donor, new, Cuts(ranks=ranks_of(donor, ROWS, "activation")))
-    kept = [0, 1, 2, *range(7, 16)]
-    assert torch.equal(model.embedding.token.weight, donor.embedding.token.weight[:, kept])
-    assert torch.equal(model.blocks[1].mixer_norm.weight, donor.blocks[1].mixer_norm.weight[kept])
-    assert torch.equal(model.blocks[0].mixer.o.weight, donor.blocks[0].mixer.o.weight[kept])
-    assert torch.equal(model.lm_head.weight, donor.lm_head.weight[:, kept])
+    left = [0, 1, 2, *range(7, 16)]
+    assert torch.equal(model.embedding.token.weight, donor.embedding.token.weight[:, left])
+    assert torch.equal(model.blocks[1].mixer_norm.weight, donor.blocks[1].mixer_norm.weight[left])
+    assert torch.equal(model.blocks[0].mixer.o.weight, donor.blocks[0].mixer.o.weight[left])
+    assert torch.equal(model.lm_head.weight, donor.lm_head.weight[:, left])
     assert ledger.tensors["final_norm.weight"].note == "12 of 16 N"
 
 
 @torch.no_grad()
 def test_experts_are_merged_with_those_that_are_chosen_like_them() -> None:
-    donor = made(decoder(block(feedforward=experts(num_experts=4, experts_per_token=1))))
+    donor = random_model(decoder(block(feedforward=experts(num_experts=4, experts_per_token=1))))
     part = donor.blocks[0].feedforward
     part.router.weight[:2] *= 5
     part.router.weight[2:] = 0.5 * part.router.weight[:2]  # logits like those of experts 0 and 1, and seldom the best
@@ -159,7 +159,7 @@ def test_experts_are_merged_with_those_that_are_chosen_like_them() -> None:
 
 
 def test_the_front_door_measures_and_says_which_layers_are_left() -> None:
-    lm = LanguageModel(spec := decoder(*[block()] * 4), made(spec))
+    lm = LanguageModel(spec := decoder(*[block()] * 4), random_model(spec))
     new = assign(spec, ["num_layers=2", "layers[*].feedforward.d_ff=20"])
     done = transplant(lm, new, layers="influence", choices={"cut": "magnitude"})
     assert len(done.report.layers) == 2
@@ -211,13 +211,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_chosen_is_refused(name: str) -> None:
     change, options, message = REFUSED[name]
-    lm = LanguageModel(spec := attending(), made(spec))
+    lm = LanguageModel(spec := attending(), random_model(spec))
     with pytest.raises(SpecError) as refused:
         transplant(lm, assign(spec, [change]), **options)
     assert str(refused.value).startswith(message)
 
 
 def test_a_donor_of_another_kind_is_refused() -> None:
-    lm = LanguageModel(spec := attending(), made(spec))
+    lm = LanguageModel(spec := attending(), random_model(spec))
     with pytest.raises(SpecError, match="the donor is a model of kind decoder, and the new one of kind encoder; use a"):
         transplant(lm, encoder())

@@ -90,8 +90,8 @@ def test_composed_rows_lose_less_than_the_mean_of_all(shared: Path) -> None:
     tokens, pieces = exchange(lm.tokenizer, other, 512, other.vocab_size)
     spec = assign(lm.spec, [f"vocab_size={other.vocab_size}"])
     losses = {}
-    for name, given in (("composed", pieces), ("mean", {})):
-        model, _ = fill(lm.model, spec, Cuts(selected={"": {"V": tokens}}, pieces=given))
+    for name, spelling in (("composed", pieces), ("mean", {})):
+        model, _ = fill(lm.model, spec, Cuts(selected={"": {"V": tokens}}, pieces=spelling))
         losses[name] = loss_of(model, [torch.tensor([other.encode(text)[:400]])])  # type: ignore[arg-type]
     assert losses["composed"] < 0.9 * losses["mean"], losses
 
