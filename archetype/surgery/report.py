@@ -94,8 +94,8 @@ class Report:
         if self.proof is not None:
             yield from self._proof(self.proof)
         if (exchange := self.exchange) is not None:
-            made = f"{exchange.copied:,} copied, {exchange.composed:,} made of others, {exchange.drawn:,} new"
-            yield f"vocabulary: {made}"
+            tokens = f"{exchange.copied:,} copied, {exchange.composed:,} made of others, {exchange.drawn:,} new"
+            yield f"vocabulary: {tokens}"
             yield f"  loss {exchange.before:.4f} -> {exchange.after:.4f} nats per byte"
 
     def _changed_tensors(self) -> Iterator[str]:
