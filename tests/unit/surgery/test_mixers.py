@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from archetype.inspection.importance import moments_of
 from archetype.inspection.inputs import Inputs
 from archetype.inspection.trace import Tracer
 from archetype.models.build import build
 from archetype.nn.transplant import Ledger, Start
-from archetype.surgery.measure import moments_of
 from archetype.surgery.operation import Cuts, fill
 from archetype.surgery.proof import Proof, compare
 from tests.helpers.examples import every
