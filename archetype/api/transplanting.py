@@ -13,12 +13,12 @@ from archetype.convert.source import Source, open_spec
 from archetype.data.library_text import library_text
 from archetype.errors import DataError, SpecError, enumeration
 from archetype.estimate.report import cost_report
-from archetype.inspection.importance import WAYS, influences, moments_of, ranks_of
 from archetype.io import atomic
 from archetype.models.spec import ModelSpec
 from archetype.nn.transplant import NEW
 from archetype.spec.edit import assign, differences
 from archetype.surgery.layers import kept_layers, origins
+from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
 from archetype.surgery.operation import Cuts, check_kinds, fill
 from archetype.surgery.proof import compare, loss_of
 from archetype.surgery.report import REPORT, Exchange, Report
@@ -157,7 +157,7 @@ def rows_of(lm: LanguageModel, text: str | None, length: int, vocabulary: int | 
         generator = torch.Generator().manual_seed(0)
         return [torch.randint(vocabulary, (1, length), generator=generator) for _ in range(ROWS)]
     # a token has at least a byte in nearly all texts; the start of the library's text is that of its first modules
-    text = library_text()[: 16 * ROWS * length] if text is None else text
+    text = library_text(16 * ROWS * length) if text is None else text
     ids = [id for id in lm.tokenizer.encode(text) if id < vocabulary][: ROWS * length]
     if len(ids) < 2:
         raise DataError("text", "has fewer than two tokens, and nothing to predict", "use a longer text")

@@ -77,8 +77,8 @@ class TrainedStudy:
         self.sources = sources if mode_name == "extended" else sources[:1]
         # arms that start from weights read tokens of their donor
         folder = next((str(change["from"]) for change in part.arms.values() if change.get("from")), None)
-        sources = [source if folder is None else with_tokenizer(source, folder) for source in self.sources]
-        self.data = [prepare(source, data_folder, store.folder, split) for source in sources]
+        read = self.sources if folder is None else tuple(with_tokenizer(source, folder) for source in self.sources)
+        self.data = [prepare(source, data_folder, store.folder, split) for source in read]
         for metric in part.retained:
             check_metric(metric, bool(self.data[0].test))
         self.arms = self._arms(self.mode.base or part.base, self.data[0])

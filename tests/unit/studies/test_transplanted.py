@@ -55,9 +55,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def part(folder: Path, arms: dict[str, Any], **more: Any) -> dict[str, Any]:
     arms = {name: {**arm, "from": str(folder / arm["from"])} if "from" in arm else arm for name, arm in arms.items()}
     recipe = RECIPE | {"sequence_length": 32}
-    given = {"data": "words", "recipe": recipe, "decide": {"kind": "equivalence", "margin": "1%"},
+    usual = {"data": "words", "recipe": recipe, "decide": {"kind": "equivalence", "margin": "1%"},
              "modes": {"full": {"tokens": 256}}, "metric": {"name": "test.bits_per_byte"}}  # fmt: skip
-    of = trained(arms=arms, **(given | more))
+    of = trained(arms=arms, **(usual | more))
     return {key: value for key, value in of.items() if key != "base"}
 
 
@@ -121,9 +121,9 @@ def test_no_effect_is_reported_where_there_is_none(folder: Path, tmp_path: Path)
             assert verdicts["copy"].verdict == verdicts["rounded"].verdict == NO_DIFFERENCE
             assert not any(evidence["copy"].differences) and not any(evidence["rounded"].differences)
             assert verdicts["narrow"].verdict != NO_DIFFERENCE and len(evidence["narrow"].differences) == 50
-    kept = study.outcome()["parts"][0]["retention"][0]["arms"]
-    assert kept["copy"]["retained"] == [1.0, None, None] and kept["copy"]["lost_per_kib"] is None
-    assert kept["narrow"]["retained"][0] < 0.9999 and kept["narrow"]["retained"][1:] == [None, None]
+    shares = study.outcome()["parts"][0]["retention"][0]["arms"]
+    assert shares["copy"]["retained"] == [1.0, None, None] and shares["copy"]["lost_per_kib"] is None
+    assert shares["narrow"]["retained"][0] < 0.9999 and shares["narrow"]["retained"][1:] == [None, None]
 
 
 def test_weights_that_change_are_another_run(folder: Path, tmp_path: Path) -> None:

@@ -301,8 +301,16 @@ def refused() -> Iterator[tuple[str, dict[str, Any], str]]:
         {"layers": 1.0},
         "teacher.layers: the model's layers have outputs of width 32, and the teacher's of 48",
     )
-    yield "spec", {"layers": 1.0, "matches": [0]}, "teacher.matches: names 1 layers of the teacher, and the model has 2"
-    yield "spec", {"layers": 1.0, "matches": [0, 7]}, "teacher.matches: the teacher has layers 0 to 1; use at least one"
+    yield (
+        "spec",
+        {"layers": 1.0, "projection": True, "matches": [0]},
+        "teacher.matches: names 1 layers of the teacher, and the model has 2",
+    )
+    yield (
+        "spec",
+        {"layers": 1.0, "projection": True, "matches": [0, 7]},
+        "teacher.matches: the teacher has layers 0 to 1; use at least one",
+    )
     yield "spec", {"logits": 0.0}, "teacher: all weights are 0, so there is no loss"
     yield "spec", {"cache": "x"}, "teacher.cache: only the most likely tokens are stored; set teacher.top_k"
     yield "spec", {"cache": "x", "top_k": 2, "layers": 1.0}, "teacher.cache: layer outputs are not stored"
