@@ -102,7 +102,11 @@ class HeadsTransplant(Transplant[S]):
                 at.put(f"{name}.weight", weight, "new", (f"{name}.weight",), "the newest position alone")
             if f"{name}.bias" in at.tensors:
                 at.fill(f"{name}.bias", 0.0)
-        at.promise(Start.CHANGED, "another mixer, which takes over queries, keys, values and the output projection")
+        at.promise(*self.start_of(at, source))
+
+    def start_of(self, at: Transfer[S], source: Heads) -> tuple[Start, str]:
+        """Return what holds of a mixer with the projections of a mixer of another kind."""
+        return Start.CHANGED, "another mixer, which takes over queries, keys, values and the output projection"
 
 
 class IndexTransplant(HeadsTransplant[Index]):

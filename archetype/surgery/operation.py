@@ -104,6 +104,7 @@ class Operation:
 
     def _stack(self, old: StackView, new: StackView) -> None:
         sizes = sizes_of(self.donor.spec, old), sizes_of(self.model.spec, new)
+        self._table(old, new, sizes)
         prefix, layers = new.prefix, origins(old, new, self.cuts.layers)
         silent: set[int] = set()  # new layers that add nothing
         for index, (origin, block) in enumerate(zip(layers, new.layers, strict=True)):
@@ -133,6 +134,19 @@ class Operation:
         norm = f"{prefix}final_norm"
         gains = self._gains_of_end(old, new)
         self._part(norm, norm, old.final_norm, new.final_norm, sizes, gains=gains)
+
+    def _table(self, old: StackView, new: StackView, sizes: Sizes) -> None:
+        # the table of positions that the layers of a stack share
+        if new.relative_bias is None:
+            return
+        (spec, heads), place = new.relative_bias, f"{new.prefix}position_bias"
+        if old.relative_bias is None:
+            if names := self._silence_part(place, spec):
+                self.ledger.promise(place, Start.SAME, f"{', '.join(names)} begins with 0")
+            return
+        before, heads_before = old.relative_bias
+        counts = {**sizes[0], "H": heads_before}, {**sizes[1], "H": heads}
+        self._part(place, f"{old.prefix}position_bias", before, spec, counts)
 
     def _block(
         self, path: str, donor_path: str, old: Block, new: Block, sizes: Sizes, similar: Mapping[str, Similar]
@@ -251,7 +265,7 @@ class Operation:
     def _silence_part(self, path: str, part: Any) -> Sequence[str]:
         names = transplant_of(part).silence(part, self.model.get_submodule(path))
         for name in names:
-            self.ledger.tensors[f"{path}.{name}"] = Taken("new", (), "so that the layer adds nothing")
+            self.ledger.tensors[f"{path}.{name}"] = Taken("new", (), "so that it adds nothing")
         return names
 
     def _is_silent(self, path: str, block: Block) -> bool:

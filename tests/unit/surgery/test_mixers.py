@@ -97,6 +97,11 @@ LATENTS = {
         UNORDERED, latent(gate={"per": "feature", "activation": "softplus"}), latent(sinks=True),
     ),
     "wider values": (UNORDERED, latent(v_head_dim=12), latent(v_head_dim=6)),
+    "latents expanded to heads": (
+        latent(qk_rope_head_dim=4, position=ROTARY),
+        UNORDERED | {"num_kv_heads": 4, "head_dim": 12, "v_head_dim": 8, "position": ROTARY | {"dim": 4}},
+        UNORDERED | {"num_kv_heads": 4, "head_dim": 12, "v_head_dim": 8, "position": ROTARY | {"dim": 6}},
+    ),
     "latents that are normalized": (UNORDERED, latent(), latent(norm="rms")),
 }  # fmt: skip
 
@@ -171,6 +176,12 @@ FIELDS: dict[str, Any] = {
     "bias": ({}, {"bias": True}, {"bias": True, "sinks": True}),
     "dim": ({}, {"position": ROTARY | {"dim": 8}}, {"position": ROTARY | {"dim": 4}}),
     "positions": ({}, {"dropout": 0.1}, {"position": {"kind": "alibi"}}),
+    **{
+        f"{kind} without positions before": (
+            {"position": {"kind": "none"}}, {"position": {"kind": kind}}, {"position": ROTARY},
+        )
+        for kind in ("relative_bias", "transformer_xl")
+    },
 }  # fmt: skip
 
 
