@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from archetype.errors import DataError, SpecError
 from archetype.estimate.report import cost_report
 from archetype.io import atomic
 from archetype.models.spec import ModelSpec
+from archetype.nn.transplant import Ledger
 from archetype.spec.edit import differences
 from archetype.surgery.layers import origins
 from archetype.surgery.operation import Cuts, fill
@@ -43,13 +44,19 @@ def transplant(
     """Return a model of another specification with the weights of a donor. The arguments are those of the API."""
     if is_packed(donor.model):
         raise SpecError("donor", "has packed matrices, which cannot be changed", "use the unpacked model")
-    cuts = Cuts(layers, {}, choices or {})
-    model, ledger = fill(donor.model, spec, cuts, seed)
-    proof = _prove(donor, model, text, cuts) if spec.continues_text else None
-    report = Report(tuple(differences(donor.spec, spec)), ledger, proof, _costs(donor.spec, spec))
+    model, ledger = fill(donor.model, spec, Cuts(layers, {}, choices or {}), seed)
+    proof: Proof | None = None
+    if spec.continues_text:
+        rows = rows_of(donor, spec, text)
+        proof = compare(donor.model, model, rows, origins(donor.spec.stacks[0], spec.stacks[0], layers))  # type: ignore[arg-type]
     # the donor's format may not be able to express the new model
     changed = replace(donor, spec=spec, model=model, family=None, left_out={})
-    return Transplanted(changed, report)
+    return Transplanted(changed, report_of(donor.spec, spec, ledger, proof))
+
+
+def report_of(old: ModelSpec, new: ModelSpec, ledger: Ledger, proof: Proof | None = None) -> Report:
+    """Return the report of a transplant, with what both models cost."""
+    return Report(tuple(differences(old, new)), ledger, proof, _costs(old, new))
 
 
 def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
@@ -58,23 +65,21 @@ def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
 
 
-def _prove(donor: LanguageModel, model: Any, text: str | None, cuts: Cuts) -> Proof:
-    length = min(LONGEST, *(lm.spec.context_length for lm in (donor.model, model)))
-    rows = list(rows_of(donor, text, length))
-    layers = origins(donor.spec.stacks[0], model.spec.stacks[0], cuts.layers)
-    return compare(donor.model, model, rows, layers)  # type: ignore[arg-type]
+def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None) -> list[Tensor]:
+    """Return rows of token ids, (1, T): of a text, of this Python's library, or random ones without a tokenizer.
 
-
-def rows_of(lm: LanguageModel, text: str | None, length: int) -> list[Tensor]:
-    """Return rows of token ids, (1, T): of a text, of this Python's library, or random ones without a tokenizer."""
+    Tokens that the new model does not have are left out.
+    """
+    length = min(LONGEST, lm.spec.context_length, spec.context_length)
+    vocabulary = min(lm.spec.vocab_size, spec.vocab_size)
     if lm.tokenizer is None:
         if text is not None:
             raise DataError("text", "the donor has no tokenizer", "leave the text out; random tokens are compared then")
         generator = torch.Generator().manual_seed(0)
-        return [torch.randint(lm.spec.vocab_size, (1, length), generator=generator) for _ in range(ROWS)]
+        return [torch.randint(vocabulary, (1, length), generator=generator) for _ in range(ROWS)]
     # a token has at least a byte in nearly all texts; the start of the library's text is that of its first modules
     text = library_text()[: 16 * ROWS * length] if text is None else text
-    ids = lm.tokenizer.encode(text)[: ROWS * length]
+    ids = [id for id in lm.tokenizer.encode(text) if id < vocabulary][: ROWS * length]
     if len(ids) < 2:
         raise DataError("text", "has fewer than two tokens, and nothing to predict", "use a longer text")
     return [torch.tensor([ids[start : start + length]]) for start in range(0, len(ids), length) if len(ids) - start > 1]

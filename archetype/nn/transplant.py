@@ -273,6 +273,11 @@ def selection(old: int, new: int, chosen: Sequence[int] | None = None) -> Sequen
     return [*range(min(old, new)), *[NEW] * (new - old)]
 
 
+def are_equal(x: Tensor, y: Tensor) -> bool:
+    """Return whether two tensors hold the same numbers; False on the meta device, where there are none to compare."""
+    return not x.is_meta and torch.equal(x, y)
+
+
 def gathered(tensor: Tensor, sizes: Sequence[int], indices: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return the chosen entries of a tensor with these sizes, and which of them are new (their values mean nothing)."""
     taken = tensor.reshape(*sizes)

@@ -12,7 +12,7 @@ from archetype.models.block.spec import Block
 from archetype.models.build import Model, build
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import StackView
-from archetype.nn.transplant import Ledger, Start, Transfer, transplant, transplant_of
+from archetype.nn.transplant import Ledger, Start, Transfer, are_equal, transplant, transplant_of
 from archetype.spec.base import Spec
 from archetype.surgery.layers import origins
 
@@ -38,6 +38,8 @@ class Cuts:
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Model, Ledger]:
     """Build a model and fill it with the donor's weights; return it with what became of each tensor.
 
+    Without weights, on the meta device, weights that could be equal count as different.
+
     Raises:
         SpecError: the models are of different kinds, or the cuts do not fit.
     """
@@ -46,7 +48,7 @@ def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Mode
         raise SpecError("kind", cause, f"use a specification of kind {donor.spec.kind}")
     if not donor.spec.stacks:
         raise SpecError("kind", f"a model of kind {spec.kind} has no layers to change", "use a model with layers")
-    model = build(spec, seed, dtype=donor.dtype).eval()
+    model = build(spec, seed, donor.device, donor.dtype).eval()
     return model, Operation(donor, model, cuts).run()
 
 
@@ -149,7 +151,7 @@ class Operation:
     def _shared(self, path: str, donor_path: str, first_path: str) -> None:
         # a layer that reuses another one's weights is the donor's if the donor's two layers are equal
         own, first = (self.donor.get_submodule(name).state_dict() for name in (donor_path, first_path))
-        is_equal = own.keys() == first.keys() and all(torch.equal(own[name], first[name]) for name in own)
+        is_equal = own.keys() == first.keys() and all(are_equal(own[name], first[name]) for name in own)
         self.ledger.promise(path, Start.SAME if is_equal else Start.CHANGED, f"shares the weights of {first_path}")
 
     def _rest(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from archetype.nn.transplant import Start, Transfer, Transplant
+from archetype.nn.transplant import Start, Transfer, Transplant, are_equal
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -36,7 +36,7 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
 
     def _tie(self, at: Transfer[Any]) -> None:
         table = at.similar["embedding"].state_dict()["token.weight"]
-        is_equal = bool((table == at.donated["weight"]).all())
-        at.promise(
-            Start.SAME if is_equal else Start.CHANGED, "" if is_equal else "the embedding's table is another matrix"
-        )
+        if are_equal(table, at.donated["weight"]):
+            at.promise(Start.SAME)
+        else:
+            at.promise(Start.CHANGED, "the embedding's table replaces the head's matrix")
