@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -19,6 +19,8 @@ import archetype
 from archetype.api.causal_lm import CausalLM
 from archetype.api.transplanting import save
 from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import GatedMLP
 from benchmarks.machine import heading
 
 
@@ -34,9 +36,10 @@ class Change:
 
 def changes(spec: ModelSpec) -> list[Change]:
     """Return the transplants of a Llama of this size."""
-    layers, mixer = len(spec.stacks[0].layers), spec.stacks[0].layers[0].mixer
-    heads, kv_heads = mixer.num_heads, mixer.num_kv_heads or mixer.num_heads  # type: ignore[attr-defined]
-    width = spec.stacks[0].layers[0].feedforward.width(spec.stacks[0].d_model)  # type: ignore[attr-defined]
+    layers, block = len(spec.stacks[0].layers), spec.stacks[0].layers[0]
+    mixer, feedforward = cast(Attention, block.mixer), cast(GatedMLP, block.feedforward)
+    heads, kv_heads = mixer.num_heads, mixer.num_kv_heads or mixer.num_heads
+    width = feedforward.width(spec.stacks[0].d_model)
     context = spec.context_length  # type: ignore[attr-defined]
     delta = f"{{kind: gated_delta_net, num_heads: {heads}, head_dim: {spec.stacks[0].d_model // heads}}}"
     experts = (

@@ -71,7 +71,7 @@ def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None) -> list[Tensor
     Tokens that the new model does not have are left out.
     """
     length = min(LONGEST, lm.spec.context_length, spec.context_length)
-    vocabulary = min(lm.spec.vocab_size, spec.vocab_size)
+    vocabulary = min(lm.spec.input_vocab_size, spec.input_vocab_size)
     if lm.tokenizer is None:
         if text is not None:
             raise DataError("text", "the donor has no tokenizer", "leave the text out; random tokens are compared then")

@@ -119,7 +119,7 @@ class Transfer(Generic[S]):
         path = _joined(self.path, name)
         self.ledger.tensors[path] = replace(taken := self.ledger.tensors[path], how=how or taken.how, note=note)
 
-    def draw(self, name: str, note: str = "as initialized") -> None:
+    def keep_initial(self, name: str, note: str = "as initialized") -> None:
         """Leave a tensor as it was initialized."""
         self._record(name, Taken("new", (), note))
 
@@ -174,6 +174,10 @@ class Transplant(Generic[S]):
         """Return the sizes of the letters in `layouts`, from those of the whole model (D, V and T)."""
         return sizes
 
+    def layouts_of(self, part: S) -> Mapping[str, str]:
+        """Return the layouts, where they depend on fields."""
+        return self.layouts
+
     def takes(self, old: Spec, new: S) -> bool:
         """Return whether weights of the donor's part can be taken over at all."""
         return type(old) is type(new)
@@ -192,18 +196,19 @@ class Transplant(Generic[S]):
         """Take over every tensor that has the same name in the donor, entry by entry where the layout is known."""
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
         selected = {letter: selection(old[letter], new[letter], at.selected.get(letter)) for letter in new}
+        layouts = self.layouts_of(at.new)
         for name in sorted(at.left):
             if name not in at.donated:
-                at.draw(name)
+                at.keep_initial(name)
                 at.promise(Start.CHANGED, f"{name} is new")
                 continue
-            layout = self.layouts.get(name)
+            layout = layouts.get(name)
             before = at.donated[name]
             if layout is None:
                 if before.shape == at.tensors[name].shape:
                     at.keep(name)
                 else:
-                    at.draw(name, f"as initialized: {tuple(before.shape)} does not fit")
+                    at.keep_initial(name, f"as initialized: {tuple(before.shape)} does not fit")
                     at.promise(Start.CHANGED, f"{name} has another shape")
                 continue
             self._take(at, name, layout, old, selected)
@@ -230,15 +235,15 @@ class Transplant(Generic[S]):
         words = []
         how: How = "kept"
         for letter, indices in used.items():
-            kept = [index for index in indices if index != NEW]
-            if len(set(kept)) < old[letter]:
+            taken = [index for index in indices if index != NEW]
+            if len(set(taken)) < old[letter]:
                 how = "cut"
-                words.append(f"{len(set(kept))} of {old[letter]} {letter}")
-            if len(kept) < len(indices):
+                words.append(f"{len(set(taken))} of {old[letter]} {letter}")
+            if len(taken) < len(indices):
                 how = "grown" if how == "kept" else how
                 drawn = "zero" if name in self.writes else "as initialized"
-                words.append(f"{len(indices) - len(kept)} new {letter}, {drawn}")
-            if len(set(kept)) < len(kept):
+                words.append(f"{len(indices) - len(taken)} new {letter}, {drawn}")
+            if len(set(taken)) < len(taken):
                 how = "copied" if how == "kept" else how
                 words.append(f"{old[letter]} {letter} repeated to {len(indices)}")
         return how, (), "; ".join(words)
@@ -259,7 +264,7 @@ def transplant(at: Transfer[Any]) -> None:
             names = enumeration([str(getattr(part, "kind", type(part).__name__)) for part in (at.old, at.new)])
             at.promise(Start.CHANGED, f"nothing is taken over between {names}")
         for name in sorted(at.left):
-            at.draw(name)
+            at.keep_initial(name)
 
 
 def transplant_of(part: Spec) -> Transplant[Any]:

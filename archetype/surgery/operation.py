@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, enumeration
 from archetype.models.block.spec import Block
 from archetype.models.build import Model, build
 from archetype.models.spec import ModelSpec
@@ -64,8 +64,8 @@ class Operation:
     def run(self) -> Ledger:
         old, new = self.donor.spec, self.model.spec
         sizes = self._sizes(old, old.stacks[0]), self._sizes(new, new.stacks[0])
-        for name in ("embedding", "head"):
-            self._part(name, _module_name(name), getattr(old, name, None), getattr(new, name, None), sizes)
+        for name, module in (("embedding", "embedding"), ("head", "lm_head")):
+            self._part(module, module, getattr(old, name, None), getattr(new, name, None), sizes)
         for before, after in zip(old.stacks, new.stacks, strict=True):
             self._stack(before, after)
         self._rest()
@@ -86,8 +86,8 @@ class Operation:
                 self._silence(path, block)
             used.add(origin)
         if dropped := sorted(set(range(len(old.layers))) - set(layers)):
-            names = ", ".join(map(str, dropped))
-            self.ledger.promise(f"{prefix}blocks", Start.CHANGED, f"layers {names} of the donor are dropped")
+            names = f"layer{'s' * (len(dropped) > 1)} {enumeration(map(str, dropped))}"
+            self.ledger.promise(f"{prefix}blocks", Start.CHANGED, f"the donor's {names} dropped")
         if old.residual != new.residual:
             self.ledger.promise(f"{prefix}residual", Start.CHANGED, "another residual wiring")
         self._part(f"{prefix}final_norm", f"{prefix}final_norm", old.final_norm, new.final_norm, sizes)
@@ -101,14 +101,11 @@ class Operation:
                 self.ledger.promise(f"{path}.{name}", Start.CHANGED, "the donor's layer has no such part")
         for name in old.contents.keys() - new.contents.keys():
             self.ledger.promise(path, Start.CHANGED, f"the donor's {name} is dropped")
-        for name, _ in module.named_children():
-            content, _, norm = name.rpartition("_")
-            content, norm = (
-                (name[: -len("_post_norm")], "post_norm") if name.endswith("_post_norm") else (content, norm)
-            )
-            if norm in ("norm", "post_norm") and content in new.contents and hasattr(donor, name):
-                norms = (block.wiring.norm_of(content, norm) for block in (old, new))  # type: ignore[attr-defined]
-                self._part(f"{path}.{name}", f"{donor_path}.{name}", *norms, sizes)
+        for content in new.contents:
+            for norm in module.norms:  # type: ignore[union-attr]
+                if hasattr(module, name := f"{content}_{norm}") and hasattr(donor, name):
+                    before, after = (block.wiring.norm_of(content, norm) for block in (old, new))
+                    self._part(f"{path}.{name}", f"{donor_path}.{name}", before, after, sizes)
         if (old.wiring.kind, old.residual_scale) != (new.wiring.kind, new.residual_scale):
             self.ledger.promise(path, Start.CHANGED, "another wiring")
 
@@ -138,6 +135,9 @@ class Operation:
     @torch.no_grad()
     def _silence(self, path: str, block: Block) -> None:
         # a layer that repeats another one begins by adding nothing
+        for tensor, taken in self.ledger.tensors.items():
+            if tensor.startswith(f"{path}.") and taken.how == "kept":
+                self.ledger.tensors[tensor] = replace(taken, how="copied")
         for name, part in block.contents.items():
             for tensor in transplant_of(part).writes:
                 full = f"{path}.{name}.{tensor}"
@@ -164,7 +164,7 @@ class Operation:
                 with torch.no_grad():
                     at.keep(name)
             else:
-                at.draw(name)
+                at.keep_initial(name)
                 is_read = not name.startswith("further_tokens.")  # which only add predictions
                 self.ledger.promise(place, Start.CHANGED if is_read else Start.SAME, f"{name} is new")
 
@@ -178,10 +178,6 @@ def owner(stack: StackView, layer: int) -> int:
     """Return the layer whose weights a layer uses: itself, or an earlier one."""
     shared = stack.layers[layer].weights_of
     return layer if shared is None else shared
-
-
-def _module_name(name: str) -> str:
-    return "lm_head" if name == "head" else name
 
 
 def _submodule(model: nn.Module, path: str) -> nn.Module | None:

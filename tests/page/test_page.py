@@ -270,6 +270,7 @@ def test_axe_finds_nothing(page: Page, dark: bool, nth: int) -> None:
         "spec?view=form&spec=preset:mixtral-8x7b": "fieldset input[type=radio]",
         "architecture?spec=preset:gpt2-tiny&against=preset:llama-tiny": "rect.box",
         "position?spec=preset:t5-tiny": "canvas",
+        "transplant?model=llama-tiny&spec=preset:mixtral-tiny&text=a cat": "[data-number=kl]",
         "write?model=llama-tiny": "textarea",
         "write?model=llama-tiny&mode=chat": ".turn",
         "write?model=bert-tiny": "textarea",

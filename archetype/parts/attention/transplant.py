@@ -17,12 +17,14 @@ class AttentionTransplant(Transplant[Attention]):
 
     writes: ClassVar = ("o.weight", "o.bias")
 
-    @property
-    def layouts(self) -> Mapping[str, str]:  # type: ignore[override]
-        return {
-            "q.weight": "HP D", "k.weight": "KP D", "v.weight": "KQ D", "o.weight": "D HQ",
-            "q.bias": "HP", "k.bias": "KP", "v.bias": "KQ", "o.bias": "D", "sinks": "H", "score": "HP",
-        }  # fmt: skip
+    layouts: ClassVar[Mapping[str, str]] = {
+        "q.weight": "HP D", "k.weight": "KP D", "v.weight": "KQ D", "o.weight": "D HQ",
+        "q.bias": "HP", "k.bias": "KP", "v.bias": "KQ", "o.bias": "D", "sinks": "H", "score": "HP",
+    }  # fmt: skip
+
+    def layouts_of(self, part: Attention) -> Mapping[str, str]:
+        gate = "HQ D" if part.gate is not None and part.gate.per == "feature" else "H D"
+        return {**self.layouts, "gate.weight": gate}
 
     def sizes(self, part: Attention, sizes: Mapping[str, int]) -> Mapping[str, int]:
         heads = part.sizes(sizes["D"])

@@ -17,7 +17,8 @@ class EmbeddingTransplant(Transplant[Embedding]):
 
     def sizes(self, part: Embedding, sizes: Mapping[str, int]) -> Mapping[str, int]:
         width = part.width or sizes["D"]
-        return {**sizes, "W": width, "Y": part.num_token_types}
+        rows = sizes["T"] + getattr(part.position, "offset", 0)  # of learned positions
+        return {**sizes, "T": rows, "W": width, "Y": part.num_token_types}
 
     def transfer(self, at: Transfer[Embedding]) -> None:
         super().transfer(at)

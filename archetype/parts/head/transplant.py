@@ -17,6 +17,8 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
         return isinstance(old, LanguageModelHead)
 
     def transfer(self, at: Transfer[LanguageModelHead]) -> None:
+        if at.new.tied and not at.old.tied:
+            self._tie(at)
         if at.old.tied and not at.new.tied:
             table = at.similar["embedding"].state_dict()["token.weight"]
             at.donated["weight"] = table
@@ -31,12 +33,10 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
                 at.note(name, "rows of new tokens are the mean of the others")
         if at.old.replace(tied=at.new.tied) != at.new:
             at.promise(*self.start(at))
-        if at.new.tied and not at.old.tied:
-            self._tie(at)
 
     def _tie(self, at: Transfer[Any]) -> None:
         table = at.similar["embedding"].state_dict()["token.weight"]
-        if are_equal(table, at.donated["weight"]):
+        if are_equal(table, at.donated.pop("weight")):
             at.promise(Start.SAME)
         else:
             at.promise(Start.CHANGED, "the embedding's table replaces the head's matrix")

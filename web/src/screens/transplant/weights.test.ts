@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import type { Taken, Transplanted } from "../../api";
+import type { FormGroup, Taken, Transplanted } from "../../api";
+import { examplesOf } from "./examples";
 import { groupsOf, pattern, reasonsOf, shareOf, strength, sumsOf, tintsOf } from "./weights";
 
 const taken = (how: Taken["how"], sources: string[] = [], note = ""): Taken => ({ how, sources, note });
@@ -30,6 +31,8 @@ test("tensors that differ in the number of their layer are one group", () => {
     ["blocks.*.mixer.q.weight", "grown", 1, 40], ["blocks.*.mixer.o.weight", "new", 1, 20],
   ]);
   expect(groups.map((group) => group.source)).toEqual(["", "", "", ""]);
+  expect(groupsOf(answer, "blocks.*.mixer.q").map(({ tensors }) => tensors)).toEqual([1, 1]);
+  expect(groupsOf(answer, "blocks.*.mix")).toEqual([]);
   expect(sumsOf(groups)).toEqual([
     { how: "kept", tensors: 2, size: 140 }, { how: "grown", tensors: 1, size: 40 }, { how: "new", tensors: 1, size: 20 },
   ]);
@@ -50,4 +53,16 @@ test("a box is tinted by its share of new weights, over all of its layers", () =
 
 test("tokens are tinted by how far their prediction moved", () => {
   expect([null, 0, 0.01, 0.3, 9].map(strength)).toEqual([0, 0, 1, 3, 5]);
+});
+
+test("examples are changes that the specification can take", () => {
+  const layers = (value: Record<string, unknown>) => ({ path: "layers[*]", definition: "Block", layers: 4, value }) as FormGroup;
+  const changes = (mixer: Record<string, unknown>, count = 4) => examplesOf([layers({ mixer })], count).map((example) => example.change);
+  expect(changes({ kind: "attention", num_heads: 8, num_kv_heads: 2 })).toEqual([
+    "layers[*].mixer.num_kv_heads=1", "layers[*].mixer.num_kv_heads=8", "layers[::2].mixer.pattern={kind: window, size: 64}",
+    "layers[1::2].mixer=gated_delta_net", "num_layers=3", "num_layers=5",
+  ]);
+  expect(changes({ kind: "attention", num_heads: 8, num_kv_heads: null })[0]).toBe("layers[*].mixer.num_kv_heads=4");
+  expect(changes({ kind: "mamba" }, 1)).toEqual(["num_layers=2"]);
+  expect(examplesOf([{ path: "encoder.layers[*]", definition: "Block", layers: 4, value: {} }], 8)).toEqual([]);
 });

@@ -18,10 +18,16 @@ export function pattern(name: string): string {
   return name.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
 }
 
-/** The new model's tensors, in its order. */
-export function groupsOf({ report, sizes }: Transplanted): Group[] {
+/** An expression for the names of the tensors inside a box of the diagram; * in its name stands for all layers. */
+function inside(box: string): RegExp {
+  return new RegExp(`^${box.replace(/[.+?^${}()|[\]\\*]/g, "\\$&").replaceAll("\\*", "[^.]+")}(\\.|$)`);
+}
+
+/** The new model's tensors, in its order: all, or those of a box. */
+export function groupsOf({ report, sizes }: Transplanted, box = ""): Group[] {
   const groups = new Map<string, Group>();
   for (const [name, size] of Object.entries(sizes)) {
+    if (box && !inside(box).test(name)) continue;
     const { how, note, sources } = report.tensors[name]!;
     const [shown, source] = [pattern(name), sources.map(pattern).join(", ")];
     const key = JSON.stringify([shown, how, note, source]);
@@ -64,11 +70,10 @@ export function reasonsOf({ report }: Transplanted): { start: Start; why: string
 export function tintsOf({ sizes, donated }: Transplanted, boxes: string[]): Map<string, number> {
   const tints = new Map<string, number>();
   for (const box of boxes) {
-    // * in the name of a box stands for all layers
-    const inside = new RegExp(`^${box.replace(/[.+?^${}()|[\]\\*]/g, "\\$&").replaceAll("\\*", "[^.]+")}(\\.|$)`);
+    const names = inside(box);
     let [size, own] = [0, 0];
     for (const [name, entries] of Object.entries(sizes)) {
-      if (inside.test(name)) [size, own] = [size + entries, own + (donated[name] ?? 0)];
+      if (names.test(name)) [size, own] = [size + entries, own + (donated[name] ?? 0)];
     }
     if (size) tints.set(box, 1 - own / size);
   }
