@@ -224,11 +224,12 @@ class Transplant(Generic[S]):
         if all(list(indices) == list(range(old[letter])) for letter, indices in used.items()):
             at.keep(name)
             return
-        taken, is_new = gathered(before, [old[letter] for letter in letters], list(used.values()))
-        drawn = torch.zeros_like(target) if name in self.writes else target
-        at.put(
-            name, torch.where(is_new.view(target.shape), drawn, taken.view(target.shape)), *self._how(old, used, name)
-        )
+        entries = target
+        if not target.is_meta:  # on which there are no numbers to gather, see `mean`
+            taken, is_new = gathered(before, [old[letter] for letter in letters], list(used.values()))
+            drawn = torch.zeros_like(target) if name in self.writes else target
+            entries = torch.where(is_new.view(target.shape), drawn, taken.view(target.shape))
+        at.put(name, entries, *self._how(old, used, name))
         at.promise(self._promise(old, used), f"{name} has other entries")
 
     def _how(self, old: Mapping[str, int], used: Mapping[str, Sequence[int]], name: str) -> Any:
@@ -283,17 +284,23 @@ def are_equal(x: Tensor, y: Tensor) -> bool:
     return not x.is_meta and torch.equal(x, y)
 
 
+def mean(x: Tensor, dim: int) -> Tensor:
+    """Return the mean over a dimension."""
+    # on the meta device torch would compute it in Python, and import its compiler for that, which takes seconds
+    return x.select(dim, 0) if x.is_meta else x.mean(dim)
+
+
 def gathered(tensor: Tensor, sizes: Sequence[int], indices: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return the chosen entries of a tensor with these sizes, and which of them are new (their values mean nothing)."""
     taken = tensor.reshape(*sizes)
-    is_new = torch.zeros((), dtype=torch.bool)
+    is_new = torch.zeros((), dtype=torch.bool, device=tensor.device)
     for dim, chosen in enumerate(indices):
-        index = torch.tensor(chosen, dtype=torch.long)
-        taken = taken.index_select(dim, index.clamp(min=0).to(tensor.device))
+        index = torch.tensor(chosen, dtype=torch.long, device=tensor.device)
+        taken = taken.index_select(dim, index.clamp(min=0))
         shape = [1] * len(sizes)
         shape[dim] = len(chosen)
         is_new = is_new | (index == NEW).view(shape)
-    return taken, is_new.expand(taken.shape).to(tensor.device)
+    return taken, is_new.expand(taken.shape)
 
 
 def _joined(path: str, name: str) -> str:

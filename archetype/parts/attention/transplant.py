@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from archetype.nn.transplant import Start, Transfer, Transplant, are_equal
+from archetype.nn.transplant import Start, Transfer, Transplant, are_equal, mean
 from archetype.parts.attention.spec import Attention
 from archetype.roles.pattern import Pattern, pattern_rule
 from archetype.spec.registry import provides
@@ -50,7 +50,7 @@ class AttentionTransplant(Transplant[Attention]):
             if name in at.donated:
                 groups = at.donated[name].unflatten(0, (new, old // new, -1))  # (K, K_old / K, P, ...)
                 is_equal &= are_equal(groups, groups[:, :1].expand_as(groups))
-                at.donated[name] = (groups.mean(1) if way == "mean" else groups[:, 0]).flatten(0, 1)
+                at.donated[name] = (mean(groups, 1) if way == "mean" else groups[:, 0]).flatten(0, 1)
         merged = f"{way} of each {old // new} heads"
         at.promise(Start.ROUNDED if is_equal else Start.CHANGED, "the merged heads are equal" if is_equal else merged)
         at.old = at.old.replace(num_kv_heads=new)

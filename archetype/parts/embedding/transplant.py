@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from archetype.nn.transplant import NEW, Start, Transfer, Transplant
+from archetype.nn.transplant import NEW, Start, Transfer, Transplant, mean
 from archetype.parts.embedding.spec import Embedding
 from archetype.spec.registry import provides
 
@@ -26,7 +26,7 @@ class EmbeddingTransplant(Transplant[Embedding]):
         new = [row for row in range(at.new_sizes["V"]) if row >= len(rows) or rows[row] == NEW]
         if new and "token.weight" in at.tensors:
             table, width = at.tensors["token.weight"], at.donated["token.weight"].shape[1]
-            table[new, :width] = at.donated["token.weight"].mean(0)[: table.shape[1]]
+            table[new, :width] = mean(at.donated["token.weight"], 0)[: table.shape[1]]
             at.note("token.weight", "rows of new tokens are the mean of the others")
 
     def start(self, at: Transfer[Embedding]) -> tuple[Start, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from archetype.nn.transplant import Start, Transfer, Transplant, are_equal
+from archetype.nn.transplant import Start, Transfer, Transplant, are_equal, mean
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -29,7 +29,7 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
         old, new = at.old_sizes["V"], at.new_sizes["V"]
         if new > old:
             for name in at.tensors.keys() & {"weight", "bias"}:
-                at.tensors[name][old:] = at.tensors[name][:old].mean(0)
+                at.tensors[name][old:] = mean(at.tensors[name][:old], 0)
                 at.note(name, "rows of new tokens are the mean of the others")
         if at.old.replace(tied=at.new.tied) != at.new:
             at.promise(*self.start(at))

@@ -38,7 +38,8 @@ class RMSNormTransplant(NormTransplant):
             at.promise(Start.CHANGED, "a norm without gains cannot undo the larger width")
             return
         offset = 1.0 if at.old.unit_offset else 0.0
-        weight[:old] = (weight[:old] + offset) * scale - offset
+        if not weight.is_meta:
+            weight[:old] = (weight[:old] + offset) * scale - offset
         is_same = math.isclose(at.new.eps, eps, rel_tol=1e-6) and at.old.replace(eps=at.new.eps) == at.new
         why = "" if is_same else f"eps would have to be {eps:.12g} for {new} features"
         at.promise(Start.ROUNDED if is_same else Start.CHANGED, why)

@@ -79,9 +79,9 @@ def test_entries_that_are_new_are_counted(server: Served, lm: LanguageModel) -> 
     assert wider["report"]["tensors"][grown]["how"] == "grown"
     assert (wider["sizes"][grown], wider["donated"][grown]) == (200 * 64, lm.model.get_parameter(grown).numel())
     assert wider["command"].endswith("--layers 0-1 --with heads=first --to runs/llama-tiny")
-    linear = ask(server, changes=["layers[1].mixer=gated_delta_net"])
-    assert linear["donated"]["blocks.1.mixer.q.weight"] in (0, linear["sizes"]["blocks.1.mixer.q.weight"])
-    assert any(linear["donated"][name] == 0 for name in linear["sizes"] if name.startswith("blocks.1.mixer."))
+    linear = ask(server, changes=["layers[1].mixer=mamba"])
+    new = {name for name, count in linear["donated"].items() if count == 0}
+    assert new == {name for name in linear["sizes"] if name.startswith("blocks.1.mixer.")}
 
 
 def test_the_comparison_is_that_of_python_and_the_served_model_stays(server: Served, lm: LanguageModel) -> None:
@@ -99,7 +99,7 @@ def test_the_comparison_is_that_of_python_and_the_served_model_stays(server: Ser
             assert sum(row["kl"]) / len(row["kl"]) == pytest.approx(proof.divergence, rel=1e-3)
             tokens = torch.tensor([lm.tokenizer.encode(TEXT)])  # type: ignore[union-attr]
             for side, model in (("before", lm.model), ("after", known.model.model)):
-                shares = model(tokens).logits[0, -1].softmax(-1)  # type: ignore[union-attr, operator]
+                shares = model(tokens).logits[0, -1].detach().softmax(-1)  # type: ignore[union-attr, operator]
                 shown = row["next"][-1]
                 assert max(shown[side]) == pytest.approx(float(shares.max()), rel=1e-3)
                 assert len(shown["tokens"]) == len(shown[side]) >= transplants.TOP
@@ -119,7 +119,7 @@ def transplanted() -> int:
 def test_wrong_specifications_are_answers_with_their_place(server: Served) -> None:
     wrong = {
         "layers[0].mixer.num_hads": {"changes": ["layers[0].mixer.num_hads=2"]},
-        "layers[*].mixer.num_kv_heads": {"changes": ["layers[*].mixer.num_kv_heads=many"]},
+        "layers[0].mixer.num_kv_heads": {"changes": ["layers[*].mixer.num_kv_heads=many"]},
         "kind": {"source": archetype.spec.to_yaml(archetype.load_spec("bert-tiny"))},
         "": {"source": "kind: ["},
         "--layers": {"changes": [], "layers": "0-9"},

@@ -60,7 +60,7 @@ test("examples are changes that the specification can take", () => {
   const changes = (mixer: Record<string, unknown>, count = 4) => examplesOf([layers({ mixer })], count).map((example) => example.change);
   expect(changes({ kind: "attention", num_heads: 8, num_kv_heads: 2 })).toEqual([
     "layers[*].mixer.num_kv_heads=1", "layers[*].mixer.num_kv_heads=8", "layers[::2].mixer.pattern={kind: window, size: 64}",
-    "layers[1::2].mixer=gated_delta_net", "num_layers=3", "num_layers=5",
+    "layers[1::2].mixer={kind: gated_delta_net, num_heads: 8}", "num_layers=3", "num_layers=5",
   ]);
   expect(changes({ kind: "attention", num_heads: 8, num_kv_heads: null })[0]).toBe("layers[*].mixer.num_kv_heads=4");
   expect(changes({ kind: "mamba" }, 1)).toEqual(["num_layers=2"]);
