@@ -41,7 +41,7 @@ HYBRID = ("layers[1::2].mixer=mamba", "name=hybrid-8b")  # the quickstart of REA
 FEWER = ("layers[*].mixer.num_kv_heads=1",)
 WRITTEN = "() => document.body.innerText.includes('ended')"
 TOKEN = {"view": "token", "text": TEXT, "token": 8, "layer": 1, "part": "blocks.*.mixer.scores"}
-VIEWS = {  # by file: screen, its state, selector or expression that is true when it is ready, and keys to press first
+VIEWS: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {  # by file: screen, its state, selector or expression that is true when it is ready, and keys to press first
     "home": ("home", {"text": PROMPT}, "section[aria-busy=false] [data-written]", ()),
     "spec": ("spec", {"spec": "preset:llama-3-8b"}, "[data-number=parameters]", ()),
     "architecture": ("architecture", {"spec": "preset:llama-3-8b", "part": "blocks.*.mixer.q"}, "rect.box", ()),

@@ -124,10 +124,10 @@ class Comparison:
         """Return the comparison over all rows."""
         relative = self._difference / max(math.sqrt(self._square / self._count), 1e-30)
         start = Start.SAME if self._is_same else Start.ROUNDED if relative < ROUNDING else Start.CHANGED
+        before, after = (loss / self._predicted for loss in self._losses)
         return Proof(
-            self._count, start, relative, self._nats / self._count, self._agree / self._count,
-            *(loss / self._predicted for loss in self._losses),
-            layers=tuple(
+            self._count, start, relative, self._nats / self._count, self._agree / self._count, before, after,
+            tuple(
                 LayerDistance(layer, origin, math.sqrt(apart / whole))
                 for layer, (origin, (apart, whole)) in enumerate(zip(self._origins, self._distances, strict=True))
                 if whole  # else the streams of both models have other shapes

@@ -168,9 +168,10 @@ async def compared(model: ServedModel, plan: Plan, text: str | None) -> tuple[Pl
     try:
         held.enter_context(model.memory.hold(needed, "the comparison with a new model"))
         new, ledger = await elsewhere(fill, lm.model, spec, plan.cuts)
+        models: Any = (lm.model, new)  # both predict the next token
         comparison, answers = Comparison(origins(lm.spec.stacks[0], spec.stacks[0], plan.cuts.layers)), []
         for tokens in rows:
-            before, after = [await worker.run(partial(outputs, each, tokens)) for each in (lm.model, new)]
+            before, after = [await worker.run(partial(outputs, each, tokens)) for each in models]
             answers.append(await elsewhere(compared_row, model, comparison, tokens, before, after))
         return plan._replace(report=report_of(lm.spec, spec, ledger, comparison.proof())), answers
     finally:

@@ -17,6 +17,7 @@ from archetype.apps.serve.models import Source
 from archetype.models.build import build
 from archetype.models.decoder.module import Decoder
 from archetype.spec.edit import assign
+from archetype.surgery import operation
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case
 from tests.helpers.serving import Served, serving
@@ -103,10 +104,10 @@ def test_the_comparison_is_that_of_python_and_the_served_model_stays(server: Ser
                 shown = row["next"][-1]
                 assert max(shown[side]) == pytest.approx(float(shares.max()), rel=1e-3)
                 assert len(shown["tokens"]) == len(shown[side]) >= transplants.TOP
-    del known
+    del known, model, shares
     assert all(torch.equal(tensor, before[name]) for name, tensor in lm.model.state_dict().items())
     assert not any(block._forward_hooks for block in lm.model.blocks)  # type: ignore[union-attr]
-    assert transplanted() == 0 and server.app.models.memory.used == 0
+    assert transplanted() == 0 and server.app.models.memory._held == 0
 
 
 def transplanted() -> int:
@@ -157,7 +158,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made(server: Served, 
 
 def test_other_requests_go_on_and_a_client_may_leave(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    fill = transplants.fill
+    fill = operation.fill
 
     def slow(donor: Any, *arguments: Any) -> Any:
         if donor.device.type != "meta":
