@@ -41,7 +41,9 @@ HYBRID = ("layers[1::2].mixer=mamba", "name=hybrid-8b")  # the quickstart of REA
 FEWER = ("layers[*].mixer.num_kv_heads=1",)
 WRITTEN = "() => document.body.innerText.includes('ended')"
 TOKEN = {"view": "token", "text": TEXT, "token": 8, "layer": 1, "part": "blocks.*.mixer.scores"}
-VIEWS: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {  # by file: screen, its state, selector or expression that is true when it is ready, and keys to press first
+View = tuple[str, dict[str, Any], str, tuple[str, ...]]
+# by file: screen, its state, selector or expression that is true when it is ready, and keys to press first
+VIEWS: dict[str, View] = {
     "home": ("home", {"text": PROMPT}, "section[aria-busy=false] [data-written]", ()),
     "spec": ("spec", {"spec": "preset:llama-3-8b"}, "[data-number=parameters]", ()),
     "architecture": ("architecture", {"spec": "preset:llama-3-8b", "part": "blocks.*.mixer.q"}, "rect.box", ()),
@@ -135,7 +137,7 @@ def take(names: list[str]) -> None:
             save(strip, f"phone-{number}")
 
 
-def hybrid() -> tuple[str, dict[str, Any], str, tuple[str, ...]]:
+def hybrid() -> View:
     """Return the view of README.md: Llama 3 8B with Mamba in every second layer, compared with Llama 3 8B."""
     values = {"spec": packed("llama-3-8b", HYBRID), "start": "preset:llama-3-8b", "length": 32_768}
     return "spec", values, ".delta", ()

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -146,9 +146,15 @@ def planned(old: ModelSpec, body: TransplantRequest, dtype: torch.dtype) -> Plan
         cause = f"has more than {MAX_TRANSPLANTED_LAYERS:,} layers, too many for the web UI"
         raise SpecError("layers", cause, "use archetype transplant")
     cuts = Cuts(None if body.layers is None else read_layers(body.layers), {}, read_choices(body.ways))
-    donor = build_on_meta(old).to(dtype)
+    donor = on_meta(old, dtype)
     model, ledger = fill(donor, spec, cuts)
     return Plan(spec, cuts, donor, model, report_of(old, spec, ledger))
+
+
+@lru_cache(maxsize=4)  # while the user types, the donor stays the same
+def on_meta(spec: ModelSpec, dtype: torch.dtype) -> Model:
+    """Return a model that has shapes only."""
+    return build_on_meta(spec).to(dtype)
 
 
 async def compared(model: ServedModel, plan: Plan, text: str | None) -> tuple[Plan, list[ComparedRow]]:

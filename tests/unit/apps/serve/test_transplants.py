@@ -13,10 +13,12 @@ import torch
 import archetype
 from archetype import LanguageModel
 from archetype.apps.serve import transplants
+from archetype.apps.serve.exchange import finite
 from archetype.apps.serve.models import Source
 from archetype.models.build import build
 from archetype.models.decoder.module import Decoder
 from archetype.spec.edit import assign
+from archetype.spec.serialize import to_yaml
 from archetype.surgery import operation
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case
@@ -37,7 +39,7 @@ def no_network() -> None:
 def tiny(name: str) -> LanguageModel:
     """A model of bytes with random weights."""
     spec = assign(archetype.load_spec(name), SHORT)
-    return LanguageModel(spec, randomize(build(spec), seed=5).eval(), train_tokenizer("bytes", [], None))  # type: ignore[arg-type]
+    return LanguageModel(spec, randomize(build(spec), seed=5).eval(), train_tokenizer("bytes", [], None))
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +90,11 @@ def test_entries_that_are_new_are_counted(server: Served, lm: LanguageModel) -> 
 def test_the_comparison_is_that_of_python_and_the_served_model_stays(server: Served, lm: LanguageModel) -> None:
     before = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
     known = archetype.transplant(lm, FEWER, text=TEXT)
-    yaml = archetype.spec.to_yaml(known.model.spec)
+    yaml = to_yaml(known.model.spec)
     for new in ({"changes": FEWER}, {"source": yaml}):
         with case(new):
             answer = ask(server, model="llama", compare=True, text=TEXT, **new)
-            assert answer["report"] == transplants.finite(known.report.record())
+            assert answer["report"] == finite(known.report.record())
             (row,) = answer["rows"]
             assert "".join(row["tokens"]) == TEXT
             proof = known.report.proof
@@ -100,7 +102,7 @@ def test_the_comparison_is_that_of_python_and_the_served_model_stays(server: Ser
             assert sum(row["kl"]) / len(row["kl"]) == pytest.approx(proof.divergence, rel=1e-3)
             tokens = torch.tensor([lm.tokenizer.encode(TEXT)])  # type: ignore[union-attr]
             for side, model in (("before", lm.model), ("after", known.model.model)):
-                shares = model(tokens).logits[0, -1].detach().softmax(-1)  # type: ignore[union-attr, operator]
+                shares = model(tokens).logits[0, -1].detach().softmax(-1)
                 shown = row["next"][-1]
                 assert max(shown[side]) == pytest.approx(float(shares.max()), rel=1e-3)
                 assert len(shown["tokens"]) == len(shown[side]) >= transplants.TOP
@@ -118,10 +120,10 @@ def transplanted() -> int:
 
 
 def test_wrong_specifications_are_answers_with_their_place(server: Served) -> None:
-    wrong = {
+    wrong: dict[str, dict[str, Any]] = {
         "layers[0].mixer.num_hads": {"changes": ["layers[0].mixer.num_hads=2"]},
         "layers[0].mixer.num_kv_heads": {"changes": ["layers[*].mixer.num_kv_heads=many"]},
-        "kind": {"source": archetype.spec.to_yaml(archetype.load_spec("bert-tiny"))},
+        "kind": {"source": to_yaml(archetype.load_spec("bert-tiny"))},
         "": {"source": "kind: ["},
         "--layers": {"changes": [], "layers": "0-9"},
         "--with heads": {"changes": FEWER, "ways": ["heads=median"]},
@@ -134,7 +136,7 @@ def test_wrong_specifications_are_answers_with_their_place(server: Served) -> No
                 (problem, *_) = answer["problems"]
                 assert answer["ok"] is False and problem["path"].startswith(path)
                 assert problem["message"] and (problem["remedy"] or path == "")
-    refused = {
+    refused: dict[str, dict[str, Any]] = {
         "send either source or changes": {"changes": FEWER, "source": "kind: decoder"},
         "source: send either": {},
         "fewer than two tokens": {"changes": FEWER, "compare": True, "text": "a"},
