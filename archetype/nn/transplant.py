@@ -141,6 +141,11 @@ class Transfer(Generic[S]):
         """Both parts, each with the sizes of its model."""
         return (self.old, self.old_sizes), (self.new, self.new_sizes)
 
+    @property
+    def module_is_meta(self) -> bool:
+        """Whether there are shapes only."""
+        return any(tensor.is_meta for tensor in self.tensors.values())
+
     def put(self, name: str, tensor: Tensor, how: How, sources: Sequence[str] = (), note: str = "") -> None:
         """Set a tensor of the new module. Sources are names in the donor's module."""
         target = self.tensors[name]
@@ -436,13 +441,31 @@ def transplant(at: Transfer[Any]) -> None:
         if kind.takes(at.old, at.new):
             if at.gains is not None:
                 transplant_of(at.old).fold(at)
-            kind.transfer(at)
+            if at.module_is_meta:
+                transfer_shapes(kind, at)
+            else:
+                kind.transfer(at)
             at.note_folded()
         else:
             names = enumeration([str(getattr(part, "kind", type(part).__name__)) for part in (at.old, at.new)])
             at.promise(Start.CHANGED, f"nothing is taken over between {names}")
         for name in sorted(at.left):
             at.keep_initial(name)
+
+
+def transfer_shapes(kind: Transplant[Any], at: Transfer[Any]) -> None:
+    """Transfer a part on the meta device. What depends on the numbers of weights is a merge with an unknown start."""
+    try:
+        kind.transfer(at)
+    except (RuntimeError, NotImplementedError):  # the numbers of a tensor without storage were asked for
+        for name in sorted(at.left):
+            at.put(name, at.tensors[name], "merged", sorted(at.donated), "as its weights allow")
+        at.promise(Start.CHANGED, "depends on the weights")
+
+
+def are_equal(x: Tensor, y: Tensor) -> bool:
+    """Return whether two tensors hold the same numbers; False on the meta device, where there are none to compare."""
+    return x.shape == y.shape and not x.is_meta and torch.equal(x, y)
 
 
 def transplant_of(part: Spec) -> Transplant[Any]:

@@ -21,6 +21,7 @@ from archetype.nn.transplant import (
     Start,
     Taken,
     Transfer,
+    are_equal,
     no_moments,
     no_ranks,
     transplant,
@@ -60,11 +61,13 @@ class Cuts:
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Model, Ledger]:
     """Build a model and fill it with the donor's weights; return it with what became of each tensor.
 
+    On the meta device, weights that could be equal count as different.
+
     Raises:
         SpecError: the models are of different kinds, or the cuts do not fit.
     """
     check_kinds(donor.spec, spec)
-    model = build(spec, seed, dtype=donor.dtype).eval()
+    model = build(spec, seed, donor.device, donor.dtype).eval()
     ledger = Operation(donor, model, cuts).run()
     for subject in cuts.choices.keys() - ledger.asked:
         known = f"use {enumeration(sorted(ledger.asked), 'or')}" if ledger.asked else "remove it"
@@ -270,6 +273,8 @@ class Operation:
 
     def _is_silent(self, path: str, block: Block) -> bool:
         state = self.model.get_submodule(path).state_dict()
+        if any(tensor.is_meta for tensor in state.values()):
+            return False  # unless it was silenced here, nobody knows
         writes = [
             [f"{name}.{tensor}" for tensor in transplant_of(part).writes] for name, part in block.contents.items()
         ]
@@ -335,7 +340,7 @@ def _form(wiring: Wiring) -> dict[str, Any]:
 
 
 def _is_equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    return a.keys() == b.keys() and all(are_equal(a[name], b[name]) for name in a)
 
 
 def _submodule(model: nn.Module, path: str) -> nn.Module | None:
