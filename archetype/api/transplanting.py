@@ -57,7 +57,7 @@ def transplant(
     is_compared = spec.continues_text and donor.spec.continues_text
     length = min(LONGEST, *(getattr(each, "context_length", LONGEST) for each in (donor.spec, spec)))
     vocabulary_size = min(each.input_vocab_size for each in (donor.spec, spec))
-    rows = rows_of(donor, text, length, vocabulary_size) if is_compared else []
+    rows = rows_of(donor, text, length, None if tokenizer else vocabulary_size) if is_compared else []
     cuts, vocabulary = _cuts(donor, spec, rows, layers, choices or {}, seed, tokenizer)
     model, ledger = fill(donor.model, spec, cuts, seed)
     changed = replace(donor, spec=spec, model=model, family=None, left_out={})  # the format may not express the model
@@ -69,8 +69,8 @@ def transplant(
     elif is_compared and proves:
         proof = compare(donor.model, model, rows, origins(*stacks, cuts.layers))  # type: ignore[arg-type]
     changes = tuple(differences(donor.spec, spec))
-    kept = tuple(origins(*stacks, cuts.layers))
-    return Transplanted(changed, Report(changes, ledger, proof, _costs(donor.spec, spec), exchanged, kept))
+    sources = tuple(origins(*stacks, cuts.layers))
+    return Transplanted(changed, Report(changes, ledger, proof, _costs(donor.spec, spec), exchanged, sources))
 
 
 def changed_spec(

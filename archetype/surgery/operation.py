@@ -93,7 +93,8 @@ class Operation:
     def run(self) -> Ledger:
         old, new = self.donor.spec, self.model.spec
         sizes = sizes_of(old, old.stacks[0]), sizes_of(new, new.stacks[0])
-        self._part("embedding", "embedding", *(getattr(spec, "embedding", None) for spec in (old, new)), sizes)
+        embeddings = getattr(old, "embedding", None), getattr(new, "embedding", None)
+        self._part("embedding", "embedding", *embeddings, sizes)
         for before, after in zip(old.stacks, new.stacks, strict=True):
             self._stack(before, after)
         heads = getattr(old, "head", None), getattr(new, "head", None)
@@ -161,8 +162,8 @@ class Operation:
             content = name.removesuffix("_norm").removesuffix("_post")
             source = name if name in before else f"mixer{name.removeprefix(content)}"  # one norm of both contents
             if source in before:
-                given = None if name.endswith("_post_norm") else gains.get(content)
-                self._part(f"{path}.{name}", f"{donor_path}.{source}", before[source], norm, sizes, gains=given)
+                folded = None if name.endswith("_post_norm") else gains.get(content)
+                self._part(f"{path}.{name}", f"{donor_path}.{source}", before[source], norm, sizes, gains=folded)
         if before.keys() - after.keys() and "feedforward_norm" in before and not self._is_one_norm(donor_path, gains):
             self.ledger.promise(path, Start.CHANGED, "the norms that become one are not equal")
         for name, part in new.contents.items():
@@ -246,7 +247,7 @@ class Operation:
             if name.startswith(f"{path}.") and taken.how == "kept":
                 self.ledger.tensors[name] = replace(taken, how="copied", note="the layer is repeated")
         module, is_silent = self.model.get_submodule(path), True
-        added = module.added or ""
+        added: Any = module.added or ""
         for content, part in block.contents.items():
             names: Sequence[str] = ()
             if added:

@@ -30,7 +30,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     """Fewer key heads for the same queries are the means of their groups, which lose least (Ainslie 2023, section 2.1).
 
     `heads=first` takes the first head of each group and `heads=random` draws new ones, as in their figure 4. Fewer
-    query heads are those with the largest outputs on a text (Muralidharan 2024, equation 1).
+    query heads are those that add most to the output on a text (as in Muralidharan 2024, equation 1, where the output
+    projection is left out).
     """
 
     writes: ClassVar = ("o.weight", "o.bias")
@@ -64,7 +65,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         return {} if part.index is None else {"index": (part.index, {"D": "D", "R": "D"})}
 
     def importance(self, part: Attention, trace: PartTrace) -> Mapping[str, Tensor]:
-        return {"H": trace.activations["heads"].norm(dim=-1).sum((0, 2))}  # of (B, H, T, Q)
+        squares = trace.activations["heads"].square().sum((0, 2))  # (B, H, T, Q) to (H, Q)
+        return {"H": (squares * trace.module.o.weight.square().sum(0).view(squares.shape)).sum(1)}
 
     def transfer(self, at: Transfer[Attention]) -> None:
         if not Transplant.takes(self, at.old, at.new):
@@ -101,8 +103,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         if heads // keys == new["H"] // new["K"]:  # groups of the same size are added or removed
             size = heads // keys
             groups = best(keys, new["K"], None if ranks is None else ranks.view(keys, size).sum(1))
-            kept = [_entry(group, size, index) for group in groups for index in range(size)]
-            at.selected = {**at.selected, "H": kept, "K": groups}
+            chosen = [_entry(group, size, index) for group in groups for index in range(size)]
+            at.selected = {**at.selected, "H": chosen, "K": groups}
             return ""
         fits = heads % new["K"] == 0 and (new["K"] % keys == 0 or keys % new["K"] == 0)
         if not fits:
@@ -114,11 +116,11 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         else:
             groups = [group * keys // new["K"] for group in range(new["K"])]
         size, into = heads // new["K"], new["H"] // new["K"]
-        kept = []
+        chosen = []
         for group in range(new["K"]):
             own = None if ranks is None else ranks[group * size :][:size]
-            kept += [index if index == NEW else group * size + index for index in best(size, into, own)]
-        at.selected = {**at.selected, "H": kept, "K": groups}
+            chosen += [index if index == NEW else group * size + index for index in best(size, into, own)]
+        at.selected = {**at.selected, "H": chosen, "K": groups}
         return merged
 
     def _merge(self, at: Transfer[Attention], old: Mapping[str, int], count: int) -> str:
