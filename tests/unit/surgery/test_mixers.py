@@ -266,6 +266,24 @@ def test_recurrences_read_the_donors_queries_keys_and_values() -> None:
         assert ledger.start == Start.CHANGED
 
 
+@pytest.mark.parametrize("name", every(2, {"delta": DELTA | {"gate": "sigmoid"}, "mamba2": BESIDE["mamba2"]}))
+def test_a_norm_begins_with_the_size_of_the_donors_outputs(name: str) -> None:
+    """Nearer to the donor than gains of 1, since averages of values are small."""
+    donor = donor_of(json.dumps(GROUPED))
+    new = {"delta": DELTA | {"gate": "sigmoid"}, "mamba2": BESIDE["mamba2"]}[name]
+    squares = torch.stack([
+        Tracer(donor, Inputs({"tokens": row}, (), ids=row)).run()["blocks.1.mixer.heads"].square().mean((0, 2, 3))
+        for row in ROWS
+    ]).mean(0)  # fmt: skip
+    model, _ = filled(donor, new)
+    gains = squares.repeat_interleave(8).sqrt() if name == "mamba2" else squares.mean().sqrt().expand(8)
+    torch.testing.assert_close(model.blocks[1].mixer.norm.weight, gains)
+    plain = fill(donor, mixed(**new), Cuts())[0]
+    assert plain.blocks[1].mixer.norm.weight.eq(1).all()  # type: ignore[index, union-attr]
+    near, far = (compare(donor, each, ROWS, [0, 1]).divergence for each in (model, plain))  # type: ignore[arg-type]
+    assert near < far
+
+
 @pytest.mark.parametrize(("heads", "keys"), [(4, 2), (8, 8), (2, 1)])
 def test_heads_are_repeated_or_averaged(heads: int, keys: int) -> None:
     new = DELTA | {"num_heads": heads, "num_key_heads": keys}
