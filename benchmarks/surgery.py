@@ -40,7 +40,7 @@ def changes(spec: ModelSpec) -> list[Change]:
     mixer, feedforward = cast(Attention, block.mixer), cast(GatedMLP, block.feedforward)
     heads, kv_heads = mixer.num_heads, mixer.num_kv_heads or mixer.num_heads
     width = feedforward.width(spec.stacks[0].d_model)
-    context = spec.context_length  # type: ignore[attr-defined]
+    context = spec.context_length
     delta = f"{{kind: gated_delta_net, num_heads: {heads}, head_dim: {spec.stacks[0].d_model // heads}}}"
     experts = (
         "{kind: experts, num_experts: 4, experts_per_token: 2, router: {kind: softmax, renormalize: true}, "

@@ -11,7 +11,9 @@ from archetype.models.build import GenerativeModel
 from archetype.models.stack.module import Stack
 from archetype.nn.transplant import Start
 
-ROUNDING = 1e-3  # largest difference of two logits, relative to their standard deviation, that counts as rounding
+# Largest difference of two logits, relative to their standard deviation, that counts as rounding. In narrower types
+# also the changed weights are rounded.
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.25}
 POSITIONS = 64  # compared at once
 
 
@@ -36,7 +38,7 @@ class Proof:
         agreement: fraction of positions with the same most likely token.
         loss_before: cross-entropy of the donor, in nats per token.
         loss_after: cross-entropy of the new model.
-        layers: distance by layer, for one stack of layers whose residual streams can be compared.
+        layers: distance by layer, for one stack of layers.
     """
 
     num_tokens: int
@@ -65,27 +67,23 @@ class Outputs:
 @torch.inference_mode()
 def outputs(model: GenerativeModel, tokens: Tensor) -> Outputs:
     """Run a model on a row of token ids, (1, T)."""
-    streams: list[Tensor] = []
-    hooks = []
-    if isinstance(model, Stack):
-        for block in dict.fromkeys(model.blocks):  # a shared block once; it is called for each of its layers
-            hooks.append(block.register_forward_hook(lambda module, inputs, output: streams.append(output)))
-    try:
-        return Outputs(model(tokens.to(model.device)).logits, streams)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    tokens = tokens.to(model.device)
+    if not isinstance(model, Stack):
+        return Outputs(model(tokens).logits, [])
+    with model.recording(range(1, len(model.blocks) + 1)) as streams:
+        return Outputs(model(tokens).logits, list(streams.values()))
 
 
 class Comparison:
     """Comparison of two models, row by row.
 
     Args:
+        dtype: type of the new model's weights.
         origins: the donor's layer of each layer of the new model.
     """
 
-    def __init__(self, origins: Sequence[int]) -> None:
-        self._origins = origins
+    def __init__(self, dtype: torch.dtype, origins: Sequence[int]) -> None:
+        self._rounding, self._origins = ROUNDING[dtype], origins
         self._is_same, self._difference, self._square = True, 0.0, 0.0
         self._agree, self._nats, self._losses, self._count, self._predicted = 0, 0.0, [0.0, 0.0], 0, 0
         self._distances = [[0.0, 0.0] for _ in origins]
@@ -123,24 +121,33 @@ class Comparison:
     def proof(self) -> Proof:
         """Return the comparison over all rows."""
         relative = self._difference / max(math.sqrt(self._square / self._count), 1e-30)
-        start = Start.SAME if self._is_same else Start.ROUNDED if relative < ROUNDING else Start.CHANGED
+        start = Start.SAME if self._is_same else Start.ROUNDED if relative < self._rounding else Start.CHANGED
         before, after = (loss / self._predicted for loss in self._losses)
         return Proof(
             self._count, start, relative, self._nats / self._count, self._agree / self._count, before, after,
             tuple(
-                LayerDistance(layer, origin, math.sqrt(apart / whole))
+                LayerDistance(layer, origin, math.sqrt(apart / whole) if whole else 0.0)
                 for layer, (origin, (apart, whole)) in enumerate(zip(self._origins, self._distances, strict=True))
-                if whole  # else the streams of both models have other shapes
             ),
         )  # fmt: skip
 
 
 def compare(donor: GenerativeModel, model: GenerativeModel, rows: Sequence[Tensor], origins: Sequence[int]) -> Proof:
     """Compare both models on rows of token ids, (1, T) each."""
-    comparison = Comparison(origins)
+    comparison = Comparison(model.dtype, origins)
     for tokens in rows:
         comparison.add(tokens, outputs(donor, tokens), outputs(model, tokens))
     return comparison.proof()
+
+
+@torch.inference_mode()
+def loss_of(model: GenerativeModel, rows: Sequence[Tensor]) -> float:
+    """Return the summed cross-entropy of all tokens that have one before them in their row, in nats."""
+    losses = 0.0
+    for tokens in rows:
+        logits = model(tokens).logits[:, :-1].double()
+        losses += float(nn.functional.cross_entropy(logits.flatten(0, 1), tokens[0, 1:], reduction="sum"))
+    return losses
 
 
 def _add(sums: list[float], before: Tensor, after: Tensor) -> None:

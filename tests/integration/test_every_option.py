@@ -155,6 +155,7 @@ NOWHERE = {  # what changes nothing that can be observed here, and why
     "train --force": "it lifts a refusal of what is too large", "train --allow-changes": "it lifts a refusal",
     "train --skip-bad": "no record here is bad: tests/integration/test_messy_data.py",
     "train --minutes": "this machine is measured: tests/unit/training/test_defaults.py",
+    "--minutes": "ends nothing so short: tests/unit/machine/test_time_budget.py",
     "import --allow-pickle": "it lifts a refusal", "export --allow-different-tokens": "it lifts a refusal",
     "generate --draft": "guesses save time and change no text", "generate --lookup": "guesses change no text",
     "generate --slots": "how many run together changes no text",
@@ -179,7 +180,7 @@ NOWHERE = {  # what changes nothing that can be observed here, and why
 UNTRIED = {  # verbs that are not walked, and why
     "demo": "trains for minutes; its parts are those of other verbs",
     "check": "tests/unit/apps/cli/test_check.py",
-    "explain": "has no options",
+    "explain": "tests/unit/apps/cli/test_json.py",
     "chat": "tests/integration/test_chat.py: it reads what is typed",
     "serve": "tests/unit/apps/cli/test_serve.py: it ends when it is told to",
     "bench": "measures time",

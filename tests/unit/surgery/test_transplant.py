@@ -12,13 +12,14 @@ from archetype.api.transplanting import REPORT, save
 from archetype.errors import SpecError
 from archetype.models.initialization import own_tensors
 from archetype.nn.transplant import Start
+from archetype.spec.edit import assign
 
 SMALL = ("d_model=32", "num_layers=3", "vocab_size=64", "context_length=48", "layers[*].mixer.num_heads=4")
 
 
 def trained(*changes: str, preset: str = "llama-tiny") -> LanguageModel:
     """A small model whose tensors are all random, as if trained."""
-    spec = archetype.spec.assign(archetype.load_spec(preset), [*SMALL, *changes])
+    spec = assign(archetype.load_spec(preset), [*SMALL, *changes])
     model = archetype.build(spec, seed=1)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -89,9 +90,10 @@ def test_merged_heads_are_the_mean_of_their_group() -> None:
     donor = trained(*MHA)
     merged = archetype.transplant(donor, ["layers[*].mixer.num_kv_heads=2"]).model.model
     first = archetype.transplant(donor, ["layers[*].mixer.num_kv_heads=2"], choices={"heads": "first"}).model.model
-    before = donor.model.blocks[0].mixer.k.weight.unflatten(0, (2, 2, -1))
-    torch.testing.assert_close(merged.blocks[0].mixer.k.weight, before.mean(1).flatten(0, 1))
-    torch.testing.assert_close(first.blocks[0].mixer.k.weight, before[:, 0].flatten(0, 1))
+    before, mean, one = (model.get_parameter("blocks.0.mixer.k.weight") for model in (donor.model, merged, first))
+    groups = before.unflatten(0, (2, 2, -1))
+    torch.testing.assert_close(mean, groups.mean(1).flatten(0, 1))
+    torch.testing.assert_close(one, groups[:, 0].flatten(0, 1))
 
 
 def test_heads_that_are_equal_merge_without_a_change() -> None:
@@ -104,7 +106,7 @@ def test_heads_that_are_equal_merge_without_a_change() -> None:
 def test_wider_vectors_start_equal_if_epsilon_follows() -> None:
     # the gradient reaches the new features: writes are zero, reads are not
     donor = trained(*FF)
-    eps = donor.spec.final_norm.eps  # type: ignore[union-attr]
+    eps = donor.spec.dump(full=True)["final_norm"]["eps"]
     norms = [f"final_norm.eps={eps / 2}", f"layers[*].wiring.norm.eps={eps / 2}"]
     wider = ["d_model=64", "layers[*].mixer.head_dim=8", *norms]
     done = archetype.transplant(donor, wider)
