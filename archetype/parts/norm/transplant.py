@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from archetype.nn.inspect import PartTrace
-from archetype.nn.transplant import Start, Transfer, Transplant
+from archetype.nn.transplant import Start, Transfer, Transplant, are_equal
 from archetype.parts.norm.spec import BatchNorm, L2Norm, LayerNorm, RMSNorm
 from archetype.roles.norm import Norm
 from archetype.spec.registry import provides
@@ -74,13 +75,16 @@ class ScaledTransplant(NormTransplant):
             at.promise(Start.ROUNDED)
         elif weight is not None and not new.weight:
             gains = at.donated.pop("weight") + offset(old)
-            is_kept = bool((gains == 1).all()) or (at.gains is not None and bool((gains != 0).all()))
+            has_zeros = gains.is_meta or not bool(gains.all())
+            is_kept = are_equal(gains, torch.ones_like(gains)) or (at.gains is not None and not has_zeros)
             if "bias" in at.donated:  # w (x + b / w) = w x + b
                 at.donated["bias"] = at.donated["bias"] / gains
             at.promise(Start.ROUNDED if is_kept else Start.CHANGED, "" if is_kept else "the gains are dropped")
         if not new.weight and scale != 1.0:
             at.promise(Start.CHANGED, "a norm without gains cannot undo the larger width")
         self.take_named(at)
+        if scale != 1.0 and weight is not None and new.weight:
+            at.note("weight", f"the donor's gains times {scale:.6g}")
         at.promise(*self.start_of(at))
 
     def rescaled(self, at: Transfer[Any]) -> float:
