@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.nn import symbolic
+from archetype.nn.autocast import without_autocast
 
 Chunk = Callable[..., tuple[Tensor, ...]]  # of states and inputs (B, ..., T, ...): outputs and the states after them
 
@@ -23,7 +24,7 @@ def read_chunks(chunk: Chunk, size: int, states: tuple[Tensor, ...], *inputs: Te
     if symbolic.is_symbolic(inputs[0].shape[1]):  # unknown number of chunks: scan one position at a time
         return symbolic.scan(partial(_step, chunk, len(states)), states, *inputs)
     outputs = []
-    with torch.autocast(inputs[0].device.type, enabled=False):  # sums over thousands of positions keep full precision
+    with without_autocast(inputs[0]):  # sums over thousands of positions keep full precision
         for parts in zip(*(x.split(size, dim=1) for x in inputs), strict=True):
             y, *after = chunk(*states, *(x.transpose(1, 2) for x in parts))
             states = tuple(after)
