@@ -56,29 +56,33 @@ def transplant(
     check_kinds(donor.spec, spec)
     is_compared = spec.continues_text and donor.spec.continues_text
     rows = rows_of(donor, spec, text, tokenizer) if is_compared else []
-    cuts, vocabulary = _cuts(donor, spec, rows, layers, choices or {}, seed, tokenizer)
+    cuts, vocabulary = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer)
     model, ledger = fill(donor.model, spec, cuts, seed)
     changed = replace(donor, spec=spec, model=model, family=None, left_out={})  # the format may not express the model
     proof, exchanged = None, None
-    stacks = donor.spec.stacks[0], spec.stacks[0]
     if vocabulary is not None and tokenizer is not None:
         changed = replace(changed, tokenizer=tokenizer, special={}, generation={}, template=None)
         exchanged = _exchanged(donor, changed, rows, vocabulary)
     elif is_compared and proves:
-        proof = compare(donor.model, model, rows, origins(*stacks, cuts.layers))  # type: ignore[arg-type]
-    return Transplanted(changed, report_of(donor.spec, spec, ledger, cuts, proof, exchanged))
+        proof = compare(donor.model, model, rows, origins_of(donor.spec, spec, cuts))  # type: ignore[arg-type]
+    return Transplanted(changed, report_of(donor.spec, spec, cuts, ledger, proof, exchanged))
+
+
+def origins_of(old: ModelSpec, new: ModelSpec, cuts: Cuts) -> list[int]:
+    """Return the donor's layer of each new layer."""
+    return origins(old.stacks[0], new.stacks[0], cuts.layers)
 
 
 def report_of(
     old: ModelSpec,
     new: ModelSpec,
-    ledger: Ledger,
     cuts: Cuts,
+    ledger: Ledger,
     proof: Proof | None = None,
     exchanged: Exchange | None = None,
 ) -> Report:
     """Return the report of a transplant, with what both models cost."""
-    layers = tuple(origins(old.stacks[0], new.stacks[0], cuts.layers))
+    layers = tuple(origins_of(old, new, cuts))
     return Report(tuple(differences(old, new)), ledger, proof, _costs(old, new), exchanged, layers)
 
 
@@ -99,15 +103,16 @@ def changed_spec(
     return assign(donor.spec, [*vocabulary, *changes])
 
 
-def _cuts(
+def cuts_of(
     donor: LanguageModel,
     spec: ModelSpec,
     rows: Sequence[Tensor],
     layers: Sequence[int] | str | None,
     choices: Mapping[str, str],
-    seed: int,
-    tokenizer: Tokenizer | None,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
 ) -> tuple[Cuts, Vocabulary | None]:
+    """Return what the new model takes, measured on rows of tokens where it is asked for."""
     stacks = donor.spec.stacks[0], spec.stacks[0]
     if isinstance(layers, str):
         layers = kept_layers(layers, *stacks, lambda: influences(donor.model, _measured(rows)), seed)
@@ -156,7 +161,7 @@ def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
 def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tokenizer | None = None) -> list[Tensor]:
     """Return rows of token ids, (1, T): of a text, of this Python's library, or random ones without a tokenizer.
 
-    Tokens that the new model does not have are left out, unless it has a tokenizer of its own.
+    They fit into both models. Tokens that the new model lacks are left out, unless it has another tokenizer.
     """
     length = min(LONGEST, *(getattr(each, "context_length", LONGEST) for each in (lm.spec, spec)))
     vocabulary = min(each.input_vocab_size for each in ((lm.spec,) if tokenizer else (lm.spec, spec)))

@@ -22,6 +22,7 @@ from archetype.nn.transplant import (
     Taken,
     Transfer,
     are_equal,
+    holds,
     no_moments,
     no_ranks,
     transplant,
@@ -61,7 +62,7 @@ class Cuts:
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Model, Ledger]:
     """Build a model and fill it with the donor's weights; return it with what became of each tensor.
 
-    On the meta device, weights that could be equal count as different.
+    On the meta device shapes alone say so: weights that could be equal count as different.
 
     Raises:
         SpecError: the models are of different kinds, or the cuts do not fit.
@@ -279,7 +280,7 @@ class Operation:
             [f"{name}.{tensor}" for tensor in transplant_of(part).writes] for name, part in block.contents.items()
         ]
         known = [[state[name] for name in names if name in state] for names in writes]
-        return all(tensors and not any(tensor.any() for tensor in tensors) for tensors in known)
+        return all(tensors and all(holds(tensor == 0) for tensor in tensors) for tensors in known)
 
     def _sources(
         self, old: StackView, new: StackView, index: int, layers: Sequence[int], silent: AbstractSet[int]

@@ -38,7 +38,7 @@ class Proof:
         agreement: fraction of positions with the same most likely token.
         loss_before: cross-entropy of the donor, in nats per token.
         loss_after: cross-entropy of the new model.
-        layers: distance by layer, for one stack of layers whose residual streams can be compared.
+        layers: distance by layer, for one stack of layers.
     """
 
     num_tokens: int
@@ -78,12 +78,13 @@ class Comparison:
     """Comparison of two models, row by row.
 
     Args:
+        dtype: type of the new model's weights.
         origins: the donor's layer of each layer of the new model.
     """
 
-    def __init__(self, origins: Sequence[int]) -> None:
-        self._origins = origins
-        self._dtype, self._is_same, self._difference, self._square = torch.float32, True, 0.0, 0.0
+    def __init__(self, dtype: torch.dtype, origins: Sequence[int]) -> None:
+        self._rounding, self._origins = ROUNDING[dtype], origins
+        self._is_same, self._difference, self._square = True, 0.0, 0.0
         self._agree, self._nats, self._losses, self._count, self._predicted = 0, 0.0, [0.0, 0.0], 0, 0
         self._distances = [[0.0, 0.0] for _ in origins]
 
@@ -121,33 +122,23 @@ class Comparison:
     def proof(self) -> Proof:
         """Return the comparison over all rows."""
         relative = self._difference / max(math.sqrt(self._square / self._count), 1e-30)
-        start = Start.SAME if self._is_same else Start.ROUNDED if relative < ROUNDING[self._dtype] else Start.CHANGED
+        start = Start.SAME if self._is_same else Start.ROUNDED if relative < self._rounding else Start.CHANGED
         before, after = (loss / self._predicted for loss in self._losses)
         return Proof(
             self._count, start, relative, self._nats / self._count, self._agree / self._count, before, after,
             tuple(
-                LayerDistance(layer, origin, math.sqrt(apart / whole))
+                LayerDistance(layer, origin, math.sqrt(apart / whole) if whole else 0.0)
                 for layer, (origin, (apart, whole)) in enumerate(zip(self._origins, self._distances, strict=True))
-                if whole  # else the streams of both models have other shapes
             ),
         )  # fmt: skip
 
 
 def compare(donor: GenerativeModel, model: GenerativeModel, rows: Sequence[Tensor], origins: Sequence[int]) -> Proof:
     """Compare both models on rows of token ids, (1, T) each."""
-    comparison = Comparison(origins)
+    comparison = Comparison(model.dtype, origins)
     for tokens in rows:
         comparison.add(tokens, outputs(donor, tokens), outputs(model, tokens))
     return comparison.proof()
-
-
-def _add(sums: list[float], before: Tensor, after: Tensor) -> None:
-    before, after = (
-        nn.functional.pad(x, (0, max(before.shape[-1], after.shape[-1]) - x.shape[-1])) for x in (before, after)
-    )
-    if before.shape == after.shape:
-        sums[0] += float((after.double() - before.double()).square().sum())
-        sums[1] += float(before.double().square().sum())
 
 
 @torch.inference_mode()
@@ -158,3 +149,12 @@ def loss_of(model: GenerativeModel, rows: Sequence[Tensor]) -> float:
         logits = model(tokens).logits[:, :-1].double()
         losses += float(nn.functional.cross_entropy(logits.flatten(0, 1), tokens[0, 1:], reduction="sum"))
     return losses
+
+
+def _add(sums: list[float], before: Tensor, after: Tensor) -> None:
+    before, after = (
+        nn.functional.pad(x, (0, max(before.shape[-1], after.shape[-1]) - x.shape[-1])) for x in (before, after)
+    )
+    if before.shape == after.shape:
+        sums[0] += float((after.double() - before.double()).square().sum())
+        sums[1] += float(before.double().square().sum())

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import nn
 from typing_extensions import TypedDict
 
-from archetype.api.transplanting import report_of, rows_of
+from archetype.api.transplanting import cuts_of, origins_of, report_of, rows_of
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.exchange import Exchange, finite
@@ -29,6 +29,7 @@ from archetype.apps.serve.spec_problems import EDITOR, Problem, Problems, proble
 from archetype.apps.serve.specs import Origin, file_name, read
 from archetype.apps.serve.worker import compute_with
 from archetype.errors import ArchetypeError, SpecError
+from archetype.inspection.trace import copy_sharing_tensors
 from archetype.io.yaml import yaml_value
 from archetype.models.build import Model, build_on_meta
 from archetype.models.file import parse
@@ -36,8 +37,6 @@ from archetype.models.spec import ModelSpec
 from archetype.nn.transplant import Taken
 from archetype.spec.edit import assign
 from archetype.surgery.choices import read_choices, read_layers
-from archetype.surgery.layers import origins
-from archetype.surgery.measure import ranks_of
 from archetype.surgery.operation import Cuts, fill
 from archetype.surgery.proof import POSITIONS, Comparison, Outputs, outputs
 from archetype.surgery.report import Report
@@ -147,15 +146,13 @@ def planned(old: ModelSpec, body: TransplantRequest, dtype: torch.dtype) -> Plan
     if max(spec.num_layers, old.num_layers) > MAX_TRANSPLANTED_LAYERS:
         cause = f"has more than {MAX_TRANSPLANTED_LAYERS:,} layers, too many for the web UI"
         raise SpecError("layers", cause, "use archetype transplant")
-    layers, choices = None if body.layers is None else read_layers(body.layers), read_choices(body.ways)
-    # a pass that records activations would hold up the served model's other requests
-    if isinstance(layers, str) or choices.get("cut") == "activation":
-        cause = "cannot be chosen by a pass over a text here"
-        raise SpecError("layers", cause, "name layers like 0-5, use cut=magnitude, or use archetype transplant")
-    cuts = Cuts(layers, {}, choices)
+    layers = None if body.layers is None else read_layers(body.layers)
+    if isinstance(layers, str):
+        raise SpecError("--layers", f"{layers!r:.40} needs a text", "name layers like 0-5,5")
+    cuts = Cuts(layers, {}, read_choices(body.ways))
     donor = on_meta(old, dtype)
     model, ledger = fill(donor, spec, cuts)
-    return Plan(spec, cuts, donor, model, report_of(old, spec, ledger, cuts))
+    return Plan(spec, cuts, donor, model, report_of(old, spec, cuts, ledger))
 
 
 @lru_cache(maxsize=4)  # while the user types, the donor stays the same
@@ -172,7 +169,9 @@ async def compared(model: ServedModel, plan: Plan, text: str | None) -> tuple[Pl
     Raises:
         ApiError: there is not enough memory.
     """
-    lm, worker, spec = model.lm, model.worker, plan.spec
+    worker, spec = model.worker, plan.spec
+    # hooks that measure the donor are on a copy of its modules, so that the engine's passes do not run into them
+    lm = replace(model.lm, model=copy_sharing_tensors(model.lm.model))
     rows = await worker.text(lambda: rows_of(lm, spec, text))
     weights = sum(tensor.nbytes for tensor in (*plan.model.parameters(), *plan.model.buffers()))
     needed = weights + sum(bytes_of_pass(each, rows[0].shape[1]) for each in (lm.spec, spec))
@@ -180,14 +179,14 @@ async def compared(model: ServedModel, plan: Plan, text: str | None) -> tuple[Pl
     elsewhere = partial(asyncio.get_running_loop().run_in_executor, thread)
     try:
         held.enter_context(model.memory.hold(needed, "the comparison with a new model"))
-        ranks = ranks_of(lm.model, (), plan.cuts.choices.get("cut", "magnitude"))
-        new, ledger = await elsewhere(fill, lm.model, spec, replace(plan.cuts, ranks=ranks))
+        cuts, _ = await elsewhere(cuts_of, lm, spec, rows, plan.cuts.layers, plan.cuts.choices)
+        new, ledger = await elsewhere(fill, lm.model, spec, cuts)
         models: Any = (lm.model, new)  # both predict the next token
-        comparison, answers = Comparison(origins(lm.spec.stacks[0], spec.stacks[0], plan.cuts.layers)), []
+        comparison, answers = Comparison(new.dtype, origins_of(lm.spec, spec, cuts)), []
         for tokens in rows:
             before, after = [await worker.run(partial(outputs, each, tokens)) for each in models]
             answers.append(await elsewhere(compared_row, model, comparison, tokens, before, after))
-        return plan._replace(report=report_of(lm.spec, spec, ledger, plan.cuts, comparison.proof())), answers
+        return plan._replace(report=report_of(lm.spec, spec, cuts, ledger, comparison.proof())), answers
     finally:
         # if the client leaves, the thread needs the memory until its work ends
         thread.submit(held.close)

@@ -38,7 +38,9 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
         if at.new.tied and not at.old.tied:
             table, weight = self._table(at), at.donated.pop("weight")
             is_equal = are_equal(table, weight)
-            at.promise(*((Start.SAME, "") if is_equal else (Start.CHANGED, "the embedding's table is another matrix")))
+            at.promise(
+                *((Start.SAME, "") if is_equal else (Start.CHANGED, "the embedding's table replaces the head's matrix"))
+            )
         is_untied = at.old.tied and not at.new.tied
         if is_untied:
             at.donated.setdefault("weight", self._table(at))

@@ -17,7 +17,7 @@ CHANGES = (
     (FF, ("layers[0].feedforward.d_ff=32", "num_layers=2")),
     (FF, (EXPERTS,)),
     ((), ("layers[*].mixer.pattern={kind: window, size: 4}",)),
-    ((), ("vocab_size=80", "d_model=64", "layers[*].mixer.head_dim=8")),
+    ((), ("vocab_size=80",)),
     (("head.tied=true",), ("head.tied=false",)),
     (("head.tied=false",), ("head.tied=true",)),
     ((), ("layers[1].mixer=mamba",)),

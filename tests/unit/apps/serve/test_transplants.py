@@ -77,8 +77,7 @@ def test_shapes_are_answered_without_loading_the_model(server: Served) -> None:
 
 
 def test_entries_that_are_new_are_counted(server: Served, lm: LanguageModel) -> None:
-    changes = ["layers[1].feedforward.d_ff=200", "layers[*].mixer.num_kv_heads=1"]
-    wider = ask(server, changes=changes, layers="0-1", ways=["heads=first"])
+    wider = ask(server, changes=["layers[1].feedforward.d_ff=200", *FEWER], layers="0-1", ways=["heads=first"])
     grown = "blocks.1.feedforward.up.weight"
     assert wider["report"]["tensors"][grown]["how"] == "grown"
     assert (wider["sizes"][grown], wider["donated"][grown]) == (200 * 64, lm.model.get_parameter(grown).numel())
