@@ -19,7 +19,7 @@ NAMES = (
     "mamba", "megabyte", "vit", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "phi3", "smollm3", "gpt_oss",
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
-    "linear_attention", "minimax", "gemma4_text",
+    "linear_attention", "minimax", "gemma4_text", "recurrences",
 )
 # Other modules: tables of several families that differ little from the families above, and modules whose name
 # is not the model type.

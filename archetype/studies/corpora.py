@@ -90,6 +90,24 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Spli
     return StudyData(name, digest, recipe, str(corpus / "test.txt"), _baseline(recipe, digest, store, corpus))
 
 
+def with_tokenizer(source: str | dict[str, Any], folder: str) -> str | dict[str, Any]:
+    """Return a source of data, of which a text is read with the tokenizer of a model's folder.
+
+    Raises:
+        DataError: the folder has no tokenizer, or the source names another one.
+    """
+    if not is_text(source):
+        return source
+    options = dict(source) if isinstance(source, dict) else {"text": source}
+    path = str(Path(folder).expanduser().absolute())
+    own = tokenizer_files(open_tokenizer(Path(path)))[1]
+    if (named := options.get("tokenizer")) is not None and (
+        named in trainable_kinds() or tokenizer_files(open_tokenizer(Path(str(named))))[1] != own
+    ):
+        raise DataError("data.tokenizer", f"{named} is not the tokenizer of {folder}", "remove it")
+    return options | {"tokenizer": path}
+
+
 def _parsed(data: dict[str, Any]) -> Data:
     return Recipe.parse({"data": data}).data
 

@@ -19,6 +19,7 @@ from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
 from archetype.parts.activation.spec import SiLU, Swish
+from archetype.parts.channel_mixing.spec import ChannelMixing
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.norm.spec import NoNorm
@@ -52,6 +53,9 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
         return NoFeedForward()
     if "down.weight" not in names:
         raise info.missing(layer.prefix, "an unknown kind of feed-forward part")
+    if "mix" in names:  # RWKV-4
+        width = info.sides(names["down.weight"])[1]
+        return ChannelMixing(d_ff=width, receptance="receptance.weight" in names, mix_of="token")
     gated = "gate.weight" in names or "gate_up.weight" in names
     if "gate_up.weight" in names:
         gate_up_order(info)

@@ -89,9 +89,7 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool, bel
     for param, name in layer.network.items():
         path, kind = param.rsplit(".", 1) if "." in param else (param, "")
         shape = info.shapes[name]
-        if param == "correction":
-            rules.append(rule(name, f"{below}.correction", shape=shape))
-        elif path == "experts.gate_up":  # (experts, rows, columns)
+        if path == "experts.gate_up":  # (experts, rows, columns)
             is_transposed = layer.experts_transposed(info)
             parts, times = _gate_and_up(info, shape[2 if is_transposed else 1])
             params = (f"{below}.experts.{part}" for part in parts)
@@ -108,5 +106,7 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool, bel
             params = (f"{below}.{parent}{part}.{kind}" for part in parts)
             rules.append(rule(name, *params, transposed=is_transposed, heads=times))
         else:
-            rules.append(rule(name, f"{below}.{param}", transposed=transposed and len(shape) == 2))
+            is_matrix = transposed and len(shape) == 2
+            named = kind in ("weight", "bias")  # else it may have further dimensions of size 1
+            rules.append(rule(name, f"{below}.{param}", transposed=is_matrix, shape=None if named else shape))
     return rules

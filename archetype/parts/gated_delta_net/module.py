@@ -99,7 +99,7 @@ class GatedDeltaNet(nn.Module):
         q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
         a, b = context.probe(self, "log_decay", a), context.probe(self, "rate", b)
         inputs = q * mixer.head_dim**-0.5, k, v, a, b
-        y, memory = read_chunks(linear_chunk, mixer.chunk_size, memory.to(exact), *inputs)  # y: (B, T, H, Q)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (memory.to(exact),), *inputs)  # y: (B, T, H, Q)
         state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
         # gate as (B, T, H, Q); the heads are joined to (B, T, H Q)
         z: Tensor = self.o(self.norm(y, projected(self, "gate", x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))

@@ -101,7 +101,8 @@ class LinearAttention(nn.Module):
             a = a.masked_fill(padding.view(*padding.shape, *(1,) * (a.dim() - 3)), 0.0)
         q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
         a = context.probe(self, "log_decay", a)
-        y, memory = read_chunks(linear_chunk, mixer.chunk_size, before.memory.to(exact), q, k, v, a)  # (B, T, H, Q)
+        memory = before.memory.to(exact)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (memory,), q, k, v, a)  # (B, T, H, Q)
         state.memory = memory.to(state.memory.dtype)
         y = self.norm(y.to(x.dtype) if mixer.norm_over == "head" else y.to(x.dtype).flatten(-2), context)
         y = y.flatten(-2) if mixer.norm_over == "head" else y

@@ -123,5 +123,5 @@ class Mamba2(nn.Module):
         # as linear attention: queries c, keys b, values delta v, log decays delta A
         inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
         # y: (B, T, H, P)
-        y, memory = read_chunks(linear_chunk, mixer.chunk_size, memory.to(exact), *inputs)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (memory.to(exact),), *inputs)
         return (y + self.D.to(exact)[:, None] * v).flatten(-2), memory

@@ -93,7 +93,7 @@ class RGLRU(nn.Module):
             padding = ~context.valid[..., None]
             a, written = a.masked_fill(padding, 0.0), written.masked_fill(padding, 0.0)
         u, a = context.probe(self, "u", written), context.probe(self, "log_decay", a)
-        h, hidden = read_chunks(diagonal_chunk, self.spec.chunk_size, hidden.to(exact), u, a)
+        h, hidden = read_chunks(diagonal_chunk, self.spec.chunk_size, (hidden.to(exact),), u, a)
         h = context.probe(self, "hidden", h)
         state.conv, state.hidden = conv.to(state.conv.dtype), hidden.to(state.hidden.dtype)
         z: Tensor = self.o(h.to(x.dtype) * self.activation(self.gate(x)))

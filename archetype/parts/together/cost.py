@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
-from archetype.cost.formula import Counts, Formula, Symbol, prefixed
+from archetype.cost.formula import Counts, Formula, Symbol, constant, prefixed
 from archetype.cost.registry import Complexity, ContentCost, FeedForwardCost, MixerCost, cost_of
 from archetype.cost.work import TrainingWork, Work
 from archetype.parts.together import spec
@@ -15,20 +15,26 @@ class TogetherCost(ContentCost):
     parts: tuple[Any, ...]
 
     @property
+    def learns(self) -> bool:
+        return bool(self.part.scales == "learned")
+
+    @property
     def symbols(self) -> set[Symbol]:
         return {symbol for part in self.parts for symbol in part.symbols}
 
     def parameters(self) -> Counts:
-        return self._joined([part.parameters() for part in self.parts])
+        return self._joined([part.parameters() for part in self.parts]) | self._scales()
 
     def active_parameters(self) -> Counts:
-        return self._joined([part.active_parameters() for part in self.parts])
+        return self._joined([part.active_parameters() for part in self.parts]) | self._scales()
 
     def tables(self) -> Counts:
         return self._joined([part.tables() for part in self.parts])
 
     def saved_activations(self, work: TrainingWork) -> int:
-        return sum(part.saved_activations(work) for part in self.parts)
+        outputs = len(self.parts) * work.input_bytes(self.d.value) if self.learns else 0  # which the scales multiply
+        saved: int = sum(part.saved_activations(work) for part in self.parts)
+        return outputs + saved
 
     def state(self, length: int) -> int:
         return sum(part.state(length) for part in self.parts)
@@ -55,6 +61,9 @@ class TogetherCost(ContentCost):
         for index, part in enumerate(self.parts):
             sizes |= {f"parts.{index}.{name}": size for name, size in part.projection_sizes().items()}
         return sizes
+
+    def _scales(self) -> Counts:
+        return {"scales": constant(len(self.parts))} if self.learns else {}
 
     def _joined(self, counts: list[Counts]) -> Counts:
         joined: Counts = {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -53,13 +53,16 @@ class StatesTogether(LayerState):
 class Together(nn.Module):
     """sum_i s_i F_i(r_i x)."""
 
+    parameter_roles: ClassVar = {"scales": "vector"}
     probes: ClassVar[dict[str, str]] = {}  # the parts have their own
+    scales: Sequence[float] | nn.Parameter
 
     def __init__(self, together: spec.MixersTogether | spec.FeedForwardsTogether, place: Place) -> None:
         super().__init__()
         self.parts = nn.ModuleList(module_class(part)(part, place) for part in together.parts)
-        self.scales = together.scales or (1.0,) * len(self.parts)
-        self.input_scales = together.input_scales or (1.0,) * len(self.parts)
+        learns = together.scales == "learned"
+        self.scales = nn.Parameter(torch.empty(len(self.parts))) if learns else together.factors
+        self.input_scales = spec.factors(together.input_scales, len(self.parts))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> StatesTogether | None:
         makers = [getattr(part, "new_state", None) for part in self.parts]
@@ -73,9 +76,10 @@ class Together(nn.Module):
             state.parts if isinstance(state, StatesTogether) else [None] * len(self.parts)
         )
         # each (B, T, D): r_i x before the part, and s_i times its output
+        scales: Sequence[Any] = self.scales.unbind() if isinstance(self.scales, nn.Parameter) else self.scales
         outputs = [
             _scaled(part(_scaled(x, before), context, part_state), after)
-            for part, part_state, before, after in zip(self.parts, states, self.input_scales, self.scales, strict=True)
+            for part, part_state, before, after in zip(self.parts, states, self.input_scales, scales, strict=True)
         ]
         # not `sum`, which would begin with the integer 0
         y, *others = outputs
@@ -84,5 +88,7 @@ class Together(nn.Module):
         return y
 
 
-def _scaled(x: Vectors, scale: float) -> Vectors:
+def _scaled(x: Vectors, scale: float | torch.Tensor) -> Vectors:
+    if isinstance(scale, torch.Tensor):
+        return x * scale.to(x.dtype)
     return x if scale == 1.0 else x * scale

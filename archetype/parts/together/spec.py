@@ -16,6 +16,7 @@ from archetype.spec.kinds import Part, part
 __all__ = ["FeedForwardsTogether", "MixersTogether"]
 
 Scales = tuple[Finite, ...]
+OutputScales = Scales | Literal["learned"] | None
 
 
 @part
@@ -24,14 +25,14 @@ class MixersTogether(Mixer):
 
     Attributes:
         parts: the mixers, F_i.
-        scales: factor on each mixer's output, s_i (absent: 1).
+        scales: factor on each mixer's output, s_i; `learned`: parameters that begin at 1 (absent: 1).
         input_scales: factor on each mixer's input, r_i (absent: 1).
     """
 
     title: ClassVar[str] = "Side by side"
     kind: Literal["together"] = "together"
     parts: Annotated[tuple[AnyMixer, ...], Field(min_length=1)]
-    scales: Scales | None = None
+    scales: OutputScales = None
     input_scales: Scales | None = None
 
     @model_validator(mode="after")
@@ -42,6 +43,11 @@ class MixersTogether(Mixer):
                 cause = "reads another layer, which mixers side by side cannot do"
                 invalid(f"parts[{index}]", cause, "use a mixer that reads no other layer")
         return self
+
+    @property
+    def factors(self) -> Scales:
+        """Constant or initial factors on the mixers' outputs."""
+        return factors(self.scales, len(self.parts))
 
     @property
     def separates_documents(self) -> bool:
@@ -82,20 +88,25 @@ class FeedForwardsTogether(FeedForward):
 
     Attributes:
         parts: the feed-forward parts, F_i.
-        scales: factor on each part's output, s_i (absent: 1).
+        scales: factor on each part's output, s_i; `learned`: parameters that begin at 1 (absent: 1).
         input_scales: factor on each part's input, r_i (absent: 1).
     """
 
     title: ClassVar[str] = "Side by side"
     kind: Literal["together"] = "together"
     parts: Annotated[tuple[AnyFeedForward, ...], Field(min_length=1)]
-    scales: Scales | None = None
+    scales: OutputScales = None
     input_scales: Scales | None = None
 
     @model_validator(mode="after")
     def _one_scale_a_part(self) -> "FeedForwardsTogether":
         _check(self.parts, self.scales, self.input_scales)
         return self
+
+    @property
+    def factors(self) -> Scales:
+        """Constant or initial factors on the parts' outputs."""
+        return factors(self.scales, len(self.parts))
 
     @property
     def adds_to_loss(self) -> bool:
@@ -115,10 +126,15 @@ def _named(parts: Sequence[Content]) -> Iterator[tuple[str, Any]]:
             yield f"parts.{index}.{path}".rstrip("."), inner
 
 
-def _check(parts: Sequence[Part], scales: Scales | None, input_scales: Scales | None) -> None:
-    for name, factors in (("scales", scales), ("input_scales", input_scales)):
-        if factors is not None and len(factors) != len(parts):
-            invalid(name, f"{len(factors)} factors for {len(parts)} parts", "use one factor for each part")
+def factors(scales: OutputScales, count: int) -> Scales:
+    """Return a factor for each part: 1 where none is given, or where it is learned."""
+    return (1.0,) * count if scales is None or scales == "learned" else scales
+
+
+def _check(parts: Sequence[Part], scales: OutputScales, input_scales: Scales | None) -> None:
+    for name, values in (("scales", scales), ("input_scales", input_scales)):
+        if isinstance(values, tuple) and len(values) != len(parts):
+            invalid(name, f"{len(values)} factors for {len(parts)} parts", "use one factor for each part")
     for index, inner in enumerate(parts):
         if inner.is_absent:
             invalid(f"parts[{index}]", "is absent", "remove it")

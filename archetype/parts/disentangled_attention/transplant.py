@@ -1,0 +1,26 @@
+"""Transplants of disentangled attention, whose heads have all features of the model."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from archetype.nn.transplant import Transplant
+from archetype.parts.disentangled_attention.spec import DisentangledAttention
+from archetype.spec.registry import provides
+
+MATRICES = ("q", "k", "v", "position_k", "position_q")
+
+
+@provides("transplant", DisentangledAttention)
+class DisentangledAttentionTransplant(Transplant[DisentangledAttention]):
+    layouts: ClassVar[Mapping[str, str]] = {
+        **{f"{name}.weight": "HP D" for name in MATRICES}, **{f"{name}.bias": "HP" for name in MATRICES},
+        "o.weight": "D HP", "o.bias": "D",
+    }  # fmt: skip
+    writes: ClassVar = ("o.weight", "o.bias")
+    sized: ClassVar = ("num_heads", "dropout")
+
+    def sizes(self, part: DisentangledAttention, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        return {**sizes, "H": part.num_heads, "P": sizes["D"] // part.num_heads}
+
+    def fixed(self, part: DisentangledAttention) -> Mapping[str, str]:
+        return {"P": "scores of other features have another scale"}
