@@ -141,11 +141,6 @@ class Transfer(Generic[S]):
         """Both parts, each with the sizes of its model."""
         return (self.old, self.old_sizes), (self.new, self.new_sizes)
 
-    @property
-    def module_is_meta(self) -> bool:
-        """Whether there are shapes only."""
-        return any(tensor.is_meta for tensor in self.tensors.values())
-
     def put(self, name: str, tensor: Tensor, how: How, sources: Sequence[str] = (), note: str = "") -> None:
         """Set a tensor of the new module. Sources are names in the donor's module."""
         target = self.tensors[name]
@@ -388,10 +383,10 @@ class Transplant(Generic[S]):
             return
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
         _, *features = self.layouts_of(at.new)[name].split()
-        rows = [row for row, index in enumerate(at.kept("V", old["V"], new["V"])) if index == NEW]
-        kept = [range(old["V"]), *(at.kept(letter, old[letter], new[letter]) for letter in features)]
+        rows = [row for row, index in enumerate(at.indices("V", old["V"], new["V"])) if index == NEW]
+        columns = [range(old["V"]), *(at.indices(letter, old[letter], new[letter]) for letter in features)]
         if not at.tensors[name].is_meta:
-            table, is_new = gathered(at.donated[name], kept)
+            table, is_new = gathered(at.donated[name], columns)
             table = table.masked_fill(is_new, 0.0)  # (V, ...), with the features of the new model
             mean = table.mean(0)
             for row in rows:
@@ -463,21 +458,6 @@ def transplant(at: Transfer[Any]) -> None:
             at.promise(Start.CHANGED, f"nothing is taken over between {names}")
         for name in sorted(at.left):
             at.keep_initial(name)
-
-
-def transfer_shapes(kind: Transplant[Any], at: Transfer[Any]) -> None:
-    """Transfer a part on the meta device. What depends on the numbers of weights is a merge with an unknown start."""
-    try:
-        kind.transfer(at)
-    except (RuntimeError, NotImplementedError):  # the numbers of a tensor without storage were asked for
-        for name in sorted(at.left):
-            at.put(name, at.tensors[name], "merged", sorted(at.donated), "as its weights allow")
-        at.promise(Start.CHANGED, "depends on the weights")
-
-
-def are_equal(x: Tensor, y: Tensor) -> bool:
-    """Return whether two tensors hold the same numbers; False on the meta device, where there are none to compare."""
-    return x.shape == y.shape and not x.is_meta and torch.equal(x, y)
 
 
 def transplant_of(part: Spec) -> Transplant[Any]:

@@ -158,13 +158,3 @@ def _add(sums: list[float], before: Tensor, after: Tensor) -> None:
     if before.shape == after.shape:
         sums[0] += float((after.double() - before.double()).square().sum())
         sums[1] += float(before.double().square().sum())
-
-
-@torch.inference_mode()
-def loss_of(model: GenerativeModel, rows: Sequence[Tensor]) -> float:
-    """Return the summed cross-entropy of all tokens that have one before them in their row, in nats."""
-    losses = 0.0
-    for tokens in rows:
-        logits = model(tokens).logits[:, :-1].double()
-        losses += float(nn.functional.cross_entropy(logits.flatten(0, 1), tokens[0, 1:], reduction="sum"))
-    return losses
