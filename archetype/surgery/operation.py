@@ -21,6 +21,8 @@ from archetype.nn.transplant import (
     Start,
     Taken,
     Transfer,
+    are_equal,
+    holds,
     no_moments,
     no_ranks,
     transplant,
@@ -60,11 +62,13 @@ class Cuts:
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Model, Ledger]:
     """Build a model and fill it with the donor's weights; return it with what became of each tensor.
 
+    On the meta device shapes alone say so: weights that could be equal count as different.
+
     Raises:
         SpecError: the models are of different kinds, or the cuts do not fit.
     """
     check_kinds(donor.spec, spec)
-    model = build(spec, seed, dtype=donor.dtype).eval()
+    model = build(spec, seed, donor.device, donor.dtype).eval()
     ledger = Operation(donor, model, cuts).run()
     for subject in cuts.choices.keys() - ledger.asked:
         known = f"use {enumeration(sorted(ledger.asked), 'or')}" if ledger.asked else "remove it"
@@ -270,11 +274,13 @@ class Operation:
 
     def _is_silent(self, path: str, block: Block) -> bool:
         state = self.model.get_submodule(path).state_dict()
+        if any(tensor.is_meta for tensor in state.values()):
+            return False  # unless it was silenced here, nobody knows
         writes = [
             [f"{name}.{tensor}" for tensor in transplant_of(part).writes] for name, part in block.contents.items()
         ]
         known = [[state[name] for name in names if name in state] for names in writes]
-        return all(tensors and not any(tensor.any() for tensor in tensors) for tensors in known)
+        return all(tensors and all(holds(tensor == 0) for tensor in tensors) for tensors in known)
 
     def _sources(
         self, old: StackView, new: StackView, index: int, layers: Sequence[int], silent: AbstractSet[int]
@@ -335,7 +341,7 @@ def _form(wiring: Wiring) -> dict[str, Any]:
 
 
 def _is_equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    return a.keys() == b.keys() and all(are_equal(a[name], b[name]) for name in a)
 
 
 def _submodule(model: nn.Module, path: str) -> nn.Module | None:

@@ -88,6 +88,7 @@ MODES: dict[str, dict[str, Mode]] = {  # of each verb
         "run": Mode("{run} --to out"), "gguf": Mode("{run} --to out --format gguf"), "new": Mode("llama-tiny --to out"),
         "adapter": Mode("{adapted} --to out --adapter-only"), "merged": Mode("{adapted} --to out"),
         "own": Mode("{run} --to out --format archetype-hf"),
+        "program": Mode("ngram-tiny --to out --format torch-export"),
     },
     "compare plan": {"one": Mode("{experiment} --store {store}")},
     "compare run": {"one": Mode("{experiment} --store store")},

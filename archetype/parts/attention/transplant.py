@@ -12,7 +12,7 @@ from torch import Tensor
 from archetype.nn.heads import Heads, HeadsTransplant, Rows, heads_of, spread, with_bias
 from archetype.nn.inspect import PartTrace
 from archetype.nn.random import generator_for
-from archetype.nn.transplant import NEW, Start, Transfer, Transplant, best
+from archetype.nn.transplant import NEW, Start, Transfer, Transplant, are_equal, best, holds, mean
 from archetype.parts.attention.equal import begin, equal_fields, fold_factors, open_gate, sees_all
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.frequencies import rotates_alike
@@ -132,8 +132,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
                 axis = letters.index("K")
                 groups = at.donated[name].reshape([old[letter] for letter in letters]).unflatten(axis, (count, -1))
                 first = groups.select(axis + 1, 0)
-                is_equal &= bool((groups == first.unsqueeze(axis + 1)).all())
-                merged = groups.mean(axis + 1) if way == "mean" and not is_equal else first
+                is_equal &= holds(groups == first.unsqueeze(axis + 1))
+                merged = mean(groups, axis + 1) if way == "mean" and not is_equal else first
                 if way == "random":
                     generator = generator_for(0, f"{at.path}.{name}", merged.device)
                     merged = torch.empty_like(merged).normal_(0.0, float(merged.std()), generator=generator)
@@ -152,7 +152,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         theirs: dict[str, Tensor] = {} if source is None else source.module.state_dict()
         if at.new.keys_from is not None and at.old.keys_from is None:
             own = {name: at.donated.pop(name) for name in OF_KEYS if name in at.donated}
-            is_equal = source is not None and all(torch.equal(own[name], theirs[name]) for name in own)
+            is_equal = source is not None and all(are_equal(own[name], theirs[name]) for name in own)
             cause = "reads the keys of another layer, which are not its own"
             at.promise(*((Start.SAME, "") if is_equal else (Start.CHANGED, cause)))
         elif at.old.keys_from is not None and at.new.keys_from is None:
