@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from archetype.nn.transplant import Transplant
-from archetype.parts.disentangled_attention.spec import DisentangledAttention
+from archetype.parts.disentangled_attention.spec import DisentangledAttention, RelativeVectors
+from archetype.spec.base import Spec
 from archetype.spec.registry import provides
 
 MATRICES = ("q", "k", "v", "position_k", "position_q")
@@ -24,3 +25,15 @@ class DisentangledAttentionTransplant(Transplant[DisentangledAttention]):
 
     def fixed(self, part: DisentangledAttention) -> Mapping[str, str]:
         return {"P": "scores of other features have another scale"}
+
+
+@provides("transplant", RelativeVectors)
+class RelativeVectorsTransplant(Transplant[RelativeVectors]):
+    layouts: ClassVar[Mapping[str, str]] = {"weight": "2B D"}
+    writes: ClassVar = ("weight",)
+
+    def sizes(self, part: RelativeVectors, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        return {**sizes, "B": part.num_buckets}
+
+    def inside(self, part: RelativeVectors) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
+        return {"norm": (part.norm, {"N": "D"})}
