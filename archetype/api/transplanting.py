@@ -15,12 +15,12 @@ from archetype.errors import DataError, SpecError, enumeration
 from archetype.estimate.report import cost_report
 from archetype.io import atomic
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import NEW
+from archetype.nn.transplant import NEW, Ledger
 from archetype.spec.edit import assign, differences
 from archetype.surgery.layers import kept_layers, origins
 from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
 from archetype.surgery.operation import Cuts, check_kinds, fill
-from archetype.surgery.proof import compare, loss_of
+from archetype.surgery.proof import Proof, compare, loss_of
 from archetype.surgery.report import REPORT, Exchange, Report
 from archetype.surgery.vocabulary import Vocabulary, exchange
 from archetype.tokenizers import Tokenizer
@@ -55,22 +55,35 @@ def transplant(
         raise SpecError("donor", "has packed matrices, which cannot be changed", "use the unpacked model")
     check_kinds(donor.spec, spec)
     is_compared = spec.continues_text and donor.spec.continues_text
-    length = min(LONGEST, *(getattr(each, "context_length", LONGEST) for each in (donor.spec, spec)))
-    vocabulary_size = min(each.input_vocab_size for each in (donor.spec, spec))
-    rows = rows_of(donor, text, length, None if tokenizer else vocabulary_size) if is_compared else []
-    cuts, vocabulary = _cuts(donor, spec, rows, layers, choices or {}, seed, tokenizer)
+    rows = rows_of(donor, spec, text, tokenizer) if is_compared else []
+    cuts, vocabulary = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer)
     model, ledger = fill(donor.model, spec, cuts, seed)
     changed = replace(donor, spec=spec, model=model, family=None, left_out={})  # the format may not express the model
     proof, exchanged = None, None
-    stacks = donor.spec.stacks[0], spec.stacks[0]
     if vocabulary is not None and tokenizer is not None:
         changed = replace(changed, tokenizer=tokenizer, special={}, generation={}, template=None)
         exchanged = _exchanged(donor, changed, rows, vocabulary)
     elif is_compared and proves:
-        proof = compare(donor.model, model, rows, origins(*stacks, cuts.layers))  # type: ignore[arg-type]
-    changes = tuple(differences(donor.spec, spec))
-    sources = tuple(origins(*stacks, cuts.layers))
-    return Transplanted(changed, Report(changes, ledger, proof, _costs(donor.spec, spec), exchanged, sources))
+        proof = compare(donor.model, model, rows, origins_of(donor.spec, spec, cuts))  # type: ignore[arg-type]
+    return Transplanted(changed, report_of(donor.spec, spec, cuts, ledger, proof, exchanged))
+
+
+def origins_of(old: ModelSpec, new: ModelSpec, cuts: Cuts) -> list[int]:
+    """Return the donor's layer of each new layer."""
+    return origins(old.stacks[0], new.stacks[0], cuts.layers)
+
+
+def report_of(
+    old: ModelSpec,
+    new: ModelSpec,
+    cuts: Cuts,
+    ledger: Ledger,
+    proof: Proof | None = None,
+    exchanged: Exchange | None = None,
+) -> Report:
+    """Return the report of a transplant, with what both models cost."""
+    layers = tuple(origins_of(old, new, cuts))
+    return Report(tuple(differences(old, new)), ledger, proof, _costs(old, new), exchanged, layers)
 
 
 def changed_spec(
@@ -90,15 +103,16 @@ def changed_spec(
     return assign(donor.spec, [*vocabulary, *changes])
 
 
-def _cuts(
+def cuts_of(
     donor: LanguageModel,
     spec: ModelSpec,
     rows: Sequence[Tensor],
     layers: Sequence[int] | str | None,
     choices: Mapping[str, str],
-    seed: int,
-    tokenizer: Tokenizer | None,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
 ) -> tuple[Cuts, Vocabulary | None]:
+    """Return what the new model takes, measured on rows of tokens where it is asked for."""
     stacks = donor.spec.stacks[0], spec.stacks[0]
     if isinstance(layers, str):
         layers = kept_layers(layers, *stacks, lambda: influences(donor.model, _measured(rows)), seed)
@@ -144,13 +158,13 @@ def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
 
 
-def rows_of(lm: LanguageModel, text: str | None, length: int, vocabulary: int | None = None) -> list[Tensor]:
+def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tokenizer | None = None) -> list[Tensor]:
     """Return rows of token ids, (1, T): of a text, of this Python's library, or random ones without a tokenizer.
 
-    Args:
-        vocabulary: number of tokens; others are left out (absent: the model's).
+    They fit into both models. Tokens that the new model lacks are left out, unless it has another tokenizer.
     """
-    vocabulary = vocabulary or lm.spec.input_vocab_size
+    length = min(LONGEST, *(getattr(each, "context_length", LONGEST) for each in (lm.spec, spec)))
+    vocabulary = min(each.input_vocab_size for each in ((lm.spec,) if tokenizer else (lm.spec, spec)))
     if lm.tokenizer is None:
         if text is not None:
             raise DataError("text", "the donor has no tokenizer", "leave the text out; random tokens are compared then")

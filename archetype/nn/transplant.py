@@ -169,6 +169,12 @@ class Transfer(Generic[S]):
         """Leave a tensor as it was initialized."""
         self._record(name, Taken("new", (), note))
 
+    def leave_open(self) -> None:
+        """Say of everything that nothing was said about that it depends on the donor's numbers."""
+        for name in sorted(self.left):
+            self._record(name, Taken("merged", (), "computed from the donor's weights"))
+        self.promise(Start.CHANGED, "depends on the donor's weights")
+
     def fill(self, name: str, value: float) -> None:
         """Set a new tensor to one number."""
         self.tensors[name].fill_(value)
@@ -378,16 +384,18 @@ class Transplant(Generic[S]):
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
         _, *features = self.layouts_of(at.new)[name].split()
         rows = [row for row, index in enumerate(at.indices("V", old["V"], new["V"])) if index == NEW]
+        if not rows:
+            return
         columns = [range(old["V"]), *(at.indices(letter, old[letter], new[letter]) for letter in features)]
-        table, is_new = gathered(at.donated[name], columns)
-        table = table.masked_fill(is_new, 0.0)  # (V, ...), with the features of the new model
-        mean = table.mean(0)
-        for row in rows:
-            pieces = at.pieces.get(row)
-            at.tensors[name][row] = table[list(pieces)].mean(0) if pieces else mean
-        if rows:
-            of = "of the tokens that spell them, or of all" if at.pieces else "of all others"
-            at.note(name, f"rows of new tokens are the mean {of}")
+        if not at.tensors[name].is_meta:
+            table, is_new = gathered(at.donated[name], columns)
+            table = table.masked_fill(is_new, 0.0)  # (V, ...), with the features of the new model
+            mean = table.mean(0)
+            for row in rows:
+                pieces = at.pieces.get(row)
+                at.tensors[name][row] = table[list(pieces)].mean(0) if pieces else mean
+        of = "of the tokens that spell them, or of all" if at.pieces else "of all others"
+        at.note(name, f"rows of new tokens are the mean {of}")
 
     def _take(
         self, at: Transfer[S], name: str, layout: str, old: Mapping[str, int], selected: Mapping[str, Sequence[int]]
@@ -400,9 +408,12 @@ class Transplant(Generic[S]):
         silent = layout if name in self.writes else self.silent.get(name, "")
         # entries that are new along silent letters
         heard = {letter: indices if letter in silent else [0] * len(indices) for letter, indices in used.items()}
-        taken, is_new = gathered(before, [entries(dim, old, used)[1] for dim in layout.split()])
-        _, is_silent = gathered(before, [entries(dim, old, heard)[1] for dim in layout.split()])
-        at.put(name, torch.where(is_new, target.masked_fill(is_silent, 0.0), taken), *self._how(old, used, name))
+        numbers = target
+        if not target.is_meta:  # torch would gather shapes in Python, and import its compiler for that
+            taken, is_new = gathered(before, [entries(dim, old, used)[1] for dim in layout.split()])
+            _, is_silent = gathered(before, [entries(dim, old, heard)[1] for dim in layout.split()])
+            numbers = torch.where(is_new, target.masked_fill(is_silent, 0.0), taken)
+        at.put(name, numbers, *self._how(old, used, name))
         at.promise(self._promise(old, used), f"{name} has other entries")
 
     def _how(self, old: Mapping[str, int], used: Mapping[str, Sequence[int]], name: str) -> Any:
@@ -436,7 +447,12 @@ def transplant(at: Transfer[Any]) -> None:
         if kind.takes(at.old, at.new):
             if at.gains is not None:
                 transplant_of(at.old).fold(at)
-            kind.transfer(at)
+            try:
+                kind.transfer(at)
+            except RuntimeError:
+                if not all(tensor.is_meta for tensor in at.tensors.values()):
+                    raise
+                at.leave_open()  # there are no numbers to compute with
             at.note_folded()
         else:
             names = enumeration([str(getattr(part, "kind", type(part).__name__)) for part in (at.old, at.new)])
@@ -474,6 +490,22 @@ def entries(layout: str, sizes: Mapping[str, int], selected: Mapping[str, Sequen
         indices += [i if i == NEW else total + i for i in chosen]
         total += count
     return total, indices
+
+
+def are_equal(x: Tensor, y: Tensor) -> bool:
+    """Return whether two tensors hold the same numbers; False on the meta device, where there are none to compare."""
+    return not x.is_meta and torch.equal(x, y)
+
+
+def mean(x: Tensor, dim: int) -> Tensor:
+    """Return the mean over a dimension."""
+    # torch would compute the shape of it in Python, and import its compiler for that, which takes seconds
+    return x.select(dim, 0) if x.is_meta else x.mean(dim)
+
+
+def holds(condition: Tensor) -> bool:
+    """Return whether a condition holds for all numbers; False on the meta device, where there are none."""
+    return not condition.is_meta and bool(condition.all())
 
 
 def gathered(tensor: Tensor, indices: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,8 @@ from archetype.nn.transplant import (
     Start,
     Taken,
     Transfer,
+    are_equal,
+    holds,
     no_moments,
     no_ranks,
     transplant,
@@ -60,11 +62,13 @@ class Cuts:
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Model, Ledger]:
     """Build a model and fill it with the donor's weights; return it with what became of each tensor.
 
+    On the meta device shapes alone say so: weights that could be equal count as different.
+
     Raises:
         SpecError: the models are of different kinds, or the cuts do not fit.
     """
     check_kinds(donor.spec, spec)
-    model = build(spec, seed, dtype=donor.dtype).eval()
+    model = build(spec, seed, donor.device, donor.dtype).eval()
     ledger = Operation(donor, model, cuts).run()
     for subject in cuts.choices.keys() - ledger.asked:
         known = f"use {enumeration(sorted(ledger.asked), 'or')}" if ledger.asked else "remove it"
@@ -98,12 +102,14 @@ class Operation:
         for before, after in zip(old.stacks, new.stacks, strict=True):
             self._stack(before, after)
         heads = getattr(old, "head", None), getattr(new, "head", None)
+        sizes = sizes_of(old, old.stacks[-1]), sizes_of(new, new.stacks[-1])
         self._part("lm_head", "lm_head", *heads, sizes, gains=self._gains_of_end(old.stacks[0], new.stacks[0]))
         self._rest()
         return self.ledger
 
     def _stack(self, old: StackView, new: StackView) -> None:
         sizes = sizes_of(self.donor.spec, old), sizes_of(self.model.spec, new)
+        self._table(old, new, sizes)
         prefix, layers = new.prefix, origins(old, new, self.cuts.layers)
         silent: set[int] = set()  # new layers that add nothing
         for index, (origin, block) in enumerate(zip(layers, new.layers, strict=True)):
@@ -133,6 +139,19 @@ class Operation:
         norm = f"{prefix}final_norm"
         gains = self._gains_of_end(old, new)
         self._part(norm, norm, old.final_norm, new.final_norm, sizes, gains=gains)
+
+    def _table(self, old: StackView, new: StackView, sizes: Sizes) -> None:
+        # the table of positions that the layers of a stack share
+        if new.relative_bias is None:
+            return
+        (spec, heads), place = new.relative_bias, f"{new.prefix}position_bias"
+        if old.relative_bias is None:
+            if names := self._silence_part(place, spec):
+                self.ledger.promise(place, Start.SAME, f"{', '.join(names)} begins with 0")
+            return
+        before, heads_before = old.relative_bias
+        counts = {**sizes[0], "H": heads_before}, {**sizes[1], "H": heads}
+        self._part(place, f"{old.prefix}position_bias", before, spec, counts)
 
     def _block(
         self, path: str, donor_path: str, old: Block, new: Block, sizes: Sizes, similar: Mapping[str, Similar]
@@ -251,16 +270,18 @@ class Operation:
     def _silence_part(self, path: str, part: Any) -> Sequence[str]:
         names = transplant_of(part).silence(part, self.model.get_submodule(path))
         for name in names:
-            self.ledger.tensors[f"{path}.{name}"] = Taken("new", (), "so that the layer adds nothing")
+            self.ledger.tensors[f"{path}.{name}"] = Taken("new", (), "so that it adds nothing")
         return names
 
     def _is_silent(self, path: str, block: Block) -> bool:
         state = self.model.get_submodule(path).state_dict()
+        if any(tensor.is_meta for tensor in state.values()):
+            return False  # unless it was silenced here, nobody knows
         writes = [
             [f"{name}.{tensor}" for tensor in transplant_of(part).writes] for name, part in block.contents.items()
         ]
         known = [[state[name] for name in names if name in state] for names in writes]
-        return all(tensors and not any(tensor.any() for tensor in tensors) for tensors in known)
+        return all(tensors and all(holds(tensor == 0) for tensor in tensors) for tensors in known)
 
     def _sources(
         self, old: StackView, new: StackView, index: int, layers: Sequence[int], silent: AbstractSet[int]
@@ -321,7 +342,7 @@ def _form(wiring: Wiring) -> dict[str, Any]:
 
 
 def _is_equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    return a.keys() == b.keys() and all(are_equal(a[name], b[name]) for name in a)
 
 
 def _submodule(model: nn.Module, path: str) -> nn.Module | None:

@@ -22,7 +22,9 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 def new_tensors(record: Mapping[str, Any] | None) -> tuple[str, ...] | None:
     """Return the names of the tensors that do not come from the donor; None without a record."""
-    return record and tuple(name for name, taken in record["tensors"].items() if taken["how"] == DRAWN)
+    if record is None:
+        return None
+    return tuple(name for name, taken in record["tensors"].items() if taken["how"] == DRAWN)
 
 
 @dataclass(frozen=True)

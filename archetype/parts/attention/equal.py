@@ -15,11 +15,13 @@ def equal_fields(at: Transfer[Attention]) -> dict[str, Any]:
     old, new, length = at.old, at.new, at.new_sizes["T"]
     sizes = [part.sizes(model["D"]).head_dim for part, model in ((old, at.old_sizes), (new, at.new_sizes))]
     is_free = new.heads_norm.is_absent and new.differential is None  # the output follows the heads in proportion
-    causal = bool(cast(Any, at.module).pairs.causal)
+    pairs = getattr(at.module, "pairs", None)  # cross-attention sees the whole source
+    causal = pairs is not None and bool(cast(Any, pairs).causal)
     is_equal = {
         "pattern": all(sees_all(part.pattern, length, causal) for part in (old, new)),
         "index": all(part.index is None or part.index.sees_all(length) for part in (old, new)),
-        "position": rotates_alike((old.position, sizes[0]), (new.position, sizes[1]), length),
+        "position": rotates_alike((old.position, sizes[0]), (new.position, sizes[1]), length)
+        or (old.position.is_absent and (new.stack_bias is not None or new.position.reads_queries)),
         "query_scale": scales_alike(old.query_scale, new.query_scale, length),
         "gate": old.gate is None and is_free,
         "value_embedding": old.value_embedding is None,
@@ -45,6 +47,9 @@ def begin(at: Transfer[Attention]) -> None:
         at.fill("value_embedding.weight", 0.0)
         for name in {"value_scale", "value_gate.weight"} & at.left:
             at.keep_initial(name)
+    if new.position.reads_queries and old.position.is_absent:
+        for name in sorted(name for name in at.left if name.startswith("score_bias.")):
+            at.fill(name, 0.0)
     if new.gate is not None and old.gate is None:
         at.fill("gate.weight", 0.0)
     if new.index is not None and type(new.index) is not type(old.index):

@@ -2,18 +2,20 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from archetype.nn.heads import Heads, HeadsTransplant, Rows, heads_of, with_bias
+from archetype.nn.heads import Heads, HeadsTransplant, Rows, heads_of, spread, with_bias
 from archetype.nn.inspect import PartTrace
 from archetype.nn.random import generator_for
-from archetype.nn.transplant import NEW, Start, Transfer, Transplant, best
+from archetype.nn.transplant import NEW, Start, Transfer, Transplant, are_equal, best, holds, mean
 from archetype.parts.attention.equal import begin, equal_fields, fold_factors, open_gate, sees_all
 from archetype.parts.attention.spec import Attention
+from archetype.parts.position.frequencies import rotates_alike
 from archetype.parts.position.spec import Rotary
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -68,7 +70,9 @@ class AttentionTransplant(HeadsTransplant[Attention]):
 
     def transfer(self, at: Transfer[Attention]) -> None:
         if not Transplant.takes(self, at.old, at.new):
-            self.take_heads(at, heads_of(at))
+            source = heads_of(at)
+            scale = self.heads(at.new, at.tensors, at.new_sizes).scale if self.has_heads(at.new) else source.scale
+            self.take_heads(at, replace(source, q=source.q * (source.scale / scale)))
             return
         fold_factors(at)
         begin(at)
@@ -128,8 +132,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
                 axis = letters.index("K")
                 groups = at.donated[name].reshape([old[letter] for letter in letters]).unflatten(axis, (count, -1))
                 first = groups.select(axis + 1, 0)
-                is_equal &= bool((groups == first.unsqueeze(axis + 1)).all())
-                merged = groups.mean(axis + 1) if way == "mean" and not is_equal else first
+                is_equal &= holds(groups == first.unsqueeze(axis + 1))
+                merged = mean(groups, axis + 1) if way == "mean" and not is_equal else first
                 if way == "random":
                     generator = generator_for(0, f"{at.path}.{name}", merged.device)
                     merged = torch.empty_like(merged).normal_(0.0, float(merged.std()), generator=generator)
@@ -148,7 +152,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         theirs: dict[str, Tensor] = {} if source is None else source.module.state_dict()
         if at.new.keys_from is not None and at.old.keys_from is None:
             own = {name: at.donated.pop(name) for name in OF_KEYS if name in at.donated}
-            is_equal = source is not None and all(torch.equal(own[name], theirs[name]) for name in own)
+            is_equal = source is not None and all(are_equal(own[name], theirs[name]) for name in own)
             cause = "reads the keys of another layer, which are not its own"
             at.promise(*((Start.SAME, "") if is_equal else (Start.CHANGED, cause)))
         elif at.old.keys_from is not None and at.new.keys_from is None:
@@ -214,6 +218,29 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         return {
             "q": Rows("q", heads.num_heads, heads.head_dim), **keys, "o": Rows("o", heads.num_heads, values),
         }  # fmt: skip
+
+    def start_of(self, at: Transfer[Attention], source: Heads) -> tuple[Start, str]:
+        """Attention with all heads of another kind of attention starts equal, such as latents that are expanded."""
+        old, new = at.old, at.new
+        own = self.heads(new, at.tensors, at.new_sizes) if self.has_heads(new) else None
+        if own is None or source.unlike or own.unlike:
+            return super().start_of(at, source)
+        differs = {
+            "other heads": own.q.shape[:2] != source.q.shape[:2] or len(own.k) % len(source.k) != 0,
+            "fewer features of values": own.v.shape[1] < source.v.shape[1],
+            "other positions": source.position is None
+            or not rotates_alike((source.position, own.q.shape[1]), (new.position, own.q.shape[1]), at.new_sizes["T"]),
+            "other biases": not all(
+                torch.allclose(spread(x, len(y))[..., -1], y[:, : x.shape[1], -1])
+                for x, y in zip((source.q, source.k, source.v), (own.q, own.k, own.v), strict=True)
+            ),
+            "gates, sinks or scales of queries": any(
+                getattr(part, name, None) for part in (old, new) for name in ("gate", "sinks", "query_scale")
+            ),
+            "another width": at.old_sizes["D"] > at.new_sizes["D"],
+        }
+        causes = [cause for cause, differ in differs.items() if differ]
+        return (Start.CHANGED, ", ".join(causes)) if causes else (Start.ROUNDED, "all heads are those of the donor")
 
     def start(self, at: Transfer[Attention]) -> tuple[Start, str]:
         new = at.new

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from archetype.nn.transplant import Start, Transfer, Transplant
+from archetype.nn.transplant import Start, Transfer, Transplant, are_equal
 from archetype.parts.activation.module import activation
 from archetype.parts.head.spec import HeadTransform, LanguageModelHead
 from archetype.spec.registry import provides
@@ -37,8 +37,10 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
     def transfer(self, at: Transfer[LanguageModelHead]) -> None:
         if at.new.tied and not at.old.tied:
             table, weight = self._table(at), at.donated.pop("weight")
-            is_equal = table.shape == weight.shape and bool((table == weight).all())
-            at.promise(*((Start.SAME, "") if is_equal else (Start.CHANGED, "the embedding's table is another matrix")))
+            is_equal = are_equal(table, weight)
+            at.promise(
+                *((Start.SAME, "") if is_equal else (Start.CHANGED, "the embedding's table replaces the head's matrix"))
+            )
         is_untied = at.old.tied and not at.new.tied
         if is_untied:
             at.donated.setdefault("weight", self._table(at))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from archetype.nn.inspect import PartTrace
-from archetype.nn.transplant import Start, Transfer, Transplant
+from archetype.nn.transplant import Start, Transfer, Transplant, holds
 from archetype.parts.norm.spec import BatchNorm, L2Norm, LayerNorm, RMSNorm
 from archetype.roles.norm import Norm
 from archetype.spec.registry import provides
@@ -74,7 +74,7 @@ class ScaledTransplant(NormTransplant):
             at.promise(Start.ROUNDED)
         elif weight is not None and not new.weight:
             gains = at.donated.pop("weight") + offset(old)
-            is_kept = bool((gains == 1).all()) or (at.gains is not None and bool((gains != 0).all()))
+            is_kept = holds(gains == 1) or (at.gains is not None and holds(gains != 0))
             if "bias" in at.donated:  # w (x + b / w) = w x + b
                 at.donated["bias"] = at.donated["bias"] / gains
             at.promise(Start.ROUNDED if is_kept else Start.CHANGED, "" if is_kept else "the gains are dropped")
