@@ -438,6 +438,7 @@ def export(
     type: FileType | None = None,
     allow_different_tokens: bool = False,
     with_code: bool = False,
+    with_state: bool = False,
 ) -> None:
     """Write a model as a folder for other programs, then read the folder back and compare every tensor.
 
@@ -453,6 +454,8 @@ def export(
         allow_different_tokens: only warn if llama.cpp or transformers will tokenize some texts differently.
         with_code: for archetype-hf, also write a file with which transformers finds Archetype's classes if it is called
             with trust_remote_code; Archetype must be installed.
+        with_state: for programs of causal models: write a step that reads new tokens after a state (key-value caches or
+            recurrent states) and returns the next state; otherwise a program reads whole sequences.
 
     Raises:
         CheckpointError: the format cannot express the model, or a file cannot be written; the message names the field
@@ -460,4 +463,4 @@ def export(
     """
     from archetype.api.exporting import export
 
-    export(lm, folder, family, shard_bytes, format, type, allow_different_tokens, with_code)
+    export(lm, folder, family, shard_bytes, format, type, allow_different_tokens, with_code, with_state=with_state)

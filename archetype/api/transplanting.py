@@ -55,7 +55,7 @@ def transplant(
         raise SpecError("donor", "has packed matrices, which cannot be changed", "use the unpacked model")
     check_kinds(donor.spec, spec)
     is_compared = spec.continues_text and donor.spec.continues_text
-    rows = rows_of(donor, spec, text) if is_compared else []
+    rows = rows_of(donor, spec, text, tokenizer) if is_compared else []
     cuts, vocabulary = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer)
     model, ledger = fill(donor.model, spec, cuts, seed)
     changed = replace(donor, spec=spec, model=model, family=None, left_out={})  # the format may not express the model
@@ -158,13 +158,13 @@ def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
 
 
-def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None) -> list[Tensor]:
+def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tokenizer | None = None) -> list[Tensor]:
     """Return rows of token ids, (1, T): of a text, of this Python's library, or random ones without a tokenizer.
 
-    They fit into both models; tokens that the new model does not have are left out.
+    They fit into both models. Tokens that the new model lacks are left out, unless it has another tokenizer.
     """
     length = min(LONGEST, *(getattr(each, "context_length", LONGEST) for each in (lm.spec, spec)))
-    vocabulary = min(each.input_vocab_size for each in (lm.spec, spec))
+    vocabulary = min(each.input_vocab_size for each in ((lm.spec,) if tokenizer else (lm.spec, spec)))
     if lm.tokenizer is None:
         if text is not None:
             raise DataError("text", "the donor has no tokenizer", "leave the text out; random tokens are compared then")

@@ -57,8 +57,9 @@ class HeadsTransplant(Transplant[S]):
     """Mixers with projections of heads, which they take over from each other.
 
     Softmax attention becomes a recurrence with its own queries, keys, values and output projection (Kasai 2021, T2R;
-    Mercat 2024, SUPRA; Wang 2024, The Mamba in the Llama, section 2.3), whose outputs are then trained towards those of
-    the donor (Zhang 2024, LoLCATs). Heads are repeated, or averaged in groups, to as many as the new mixer has.
+    Mercat 2024, SUPRA; Wang 2024, The Mamba in the Llama), whose outputs are then trained towards those of the donor
+    (Zhang 2024, LoLCATs). Heads are repeated, or averaged in groups, to as many as the new mixer has. A norm of their
+    outputs begins with the size that the donor's outputs have on the text.
 
     Attributes:
         convolutions: causal convolutions after the projections, which begin with the newest position alone.
@@ -102,7 +103,12 @@ class HeadsTransplant(Transplant[S]):
                 at.put(f"{name}.weight", weight, "new", (f"{name}.weight",), "the newest position alone")
             if f"{name}.bias" in at.tensors:
                 at.fill(f"{name}.bias", 0.0)
-        at.promise(Start.CHANGED, "another mixer, which takes over queries, keys, values and the output projection")
+        scale_norm(at, self.rows(at.new, at.new_sizes)["o"], source)
+        at.promise(*self.start_of(at, source))
+
+    def start_of(self, at: Transfer[S], source: Heads) -> tuple[Start, str]:
+        """Return what holds of a mixer with the projections of a mixer of another kind."""
+        return Start.CHANGED, "another mixer, which takes over queries, keys, values and the output projection"
 
 
 class IndexTransplant(HeadsTransplant[Index]):
@@ -174,6 +180,25 @@ def set_output(at: Transfer[Any], rows: Rows, source: Heads) -> Sequence[str]:
     if source.o_bias is not None:
         bias[:width] = source.o_bias[:width]
     return [f"{rows.module}.weight", name]
+
+
+def scale_norm(at: Transfer[Any], outputs: Rows, source: Heads) -> None:
+    """Begin the norm of the heads' outputs with the size that the outputs of the donor's heads have on the text.
+
+    Averages of values are small, and a norm of gains 1 would make the new mixer louder than the donor's.
+    """
+    weight, o = at.tensors.get("norm.weight"), source.sources["o"][0]
+    moment = None if weight is None else at.moments(f"{at.donor_path}.{o.removesuffix('.weight')}")
+    if weight is None or moment is None:
+        return
+    squares = moment.diagonal()[:-1].unflatten(0, (source.o.shape[1], -1)).mean(1)  # of each of the donor's heads
+    shares = weights_of_heads(len(squares), outputs.heads).to(squares)
+    squares = shares / shares.sum(1, keepdim=True) @ squares
+    if len(weight) == outputs.features:  # the same gains for each head
+        squares = squares.mean(0, keepdim=True)
+    gains = squares.sqrt().repeat_interleave(len(weight) // len(squares))
+    offset = 1.0 if getattr(getattr(at.new, "norm", None), "unit_offset", False) else 0.0
+    at.put("norm.weight", gains - offset, "new", (o,), "the root mean square of the donor's heads on the text")
 
 
 def spread(matrix: Float[Tensor, "K F D"], heads: int) -> Float[Tensor, "H F D"]:

@@ -199,9 +199,10 @@ class Transfer(Generic[S]):
     def rank(self, letter: str) -> Tensor | None:
         """Return the importance of each of the donor's entries of a dimension."""
         self.ledger.asked.add("cut")
-        return self.ranks("" if letter in "DN" else self.donor_path, letter)
+        # features of the whole model, which are also those of its norms, are ranked together
+        return self.ranks("", "D") if letter in "DN" else self.ranks(self.donor_path, letter)
 
-    def kept(self, letter: str, old: int, new: int) -> Sequence[int]:
+    def indices(self, letter: str, old: int, new: int) -> Sequence[int]:
         """Return the donor's index of every entry of a dimension: those selected, the best ones, or the first ones."""
         chosen = self.selected.get(letter)
         if chosen is not None and len(chosen) == new:
@@ -349,7 +350,9 @@ class Transplant(Generic[S]):
         # the donor's index of every entry, by letter
         inside = (layout for _, letters in self.inside(at.new).values() for layout in letters.values())
         letters = {letter for layout in (*layouts.values(), *inside) for letter in layout if letter.isalpha()}
-        selected = {letter: at.kept(letter, old[letter], new[letter]) for letter in sorted(letters - self.twins.keys())}
+        selected = {
+            letter: at.indices(letter, old[letter], new[letter]) for letter in sorted(letters - self.twins.keys())
+        }
         for letter in letters & set(self.newest_last):
             before, after = old[letter], new[letter]
             selected[letter] = [*[NEW] * (after - before), *range(max(before - after, 0), before)]
@@ -380,10 +383,10 @@ class Transplant(Generic[S]):
             return
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
         _, *features = self.layouts_of(at.new)[name].split()
-        rows = [row for row, index in enumerate(at.kept("V", old["V"], new["V"])) if index == NEW]
-        kept = [range(old["V"]), *(at.kept(letter, old[letter], new[letter]) for letter in features)]
+        rows = [row for row, index in enumerate(at.indices("V", old["V"], new["V"])) if index == NEW]
+        columns = [range(old["V"]), *(at.indices(letter, old[letter], new[letter]) for letter in features)]
         if not at.tensors[name].is_meta:
-            table, is_new = gathered(at.donated[name], kept)
+            table, is_new = gathered(at.donated[name], columns)
             table = table.masked_fill(is_new, 0.0)  # (V, ...), with the features of the new model
             mean = table.mean(0)
             for row in rows:
@@ -416,16 +419,16 @@ class Transplant(Generic[S]):
         words = []
         how: How = "kept"
         for letter, indices in used.items():
-            kept = [index for index in indices if index != NEW]
-            if len(set(kept)) < old[letter]:
+            copied = [index for index in indices if index != NEW]
+            if len(set(copied)) < old[letter]:
                 how = "cut"
-                words.append(f"{len(set(kept))} of {old[letter]} {letter}")
-            if len(kept) < len(indices):
+                words.append(f"{len(set(copied))} of {old[letter]} {letter}")
+            if len(copied) < len(indices):
                 how = "grown" if how == "kept" else how
                 is_silent = name in self.writes or letter in self.silent.get(name, "")
-                drawn = "zero" if is_silent else "as initialized"
-                words.append(f"{len(indices) - len(kept)} new {letter}, {drawn}")
-            if len(set(kept)) < len(kept):
+                drawn = "" if letter == "V" else ", zero" if is_silent else ", as initialized"  # tokens are means
+                words.append(f"{len(indices) - len(copied)} new {letter}{drawn}")
+            if len(set(copied)) < len(copied):
                 how = "copied" if how == "kept" else how
                 words.append(f"{old[letter]} {letter} repeated to {len(indices)}")
         return how, (), "; ".join(words)

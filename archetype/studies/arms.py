@@ -162,7 +162,9 @@ def _arm(
     metric = Metric.parse(changed)
     check_metric(metric, is_text=bool(data.test))
     settings |= (
-        {"teacher": None, "stages": ()} if others["as_is"] else {"teacher": parsed.teacher and parsed.teacher.located()}
+        {"teacher": None, "stages": ()}
+        if others["as_is"]
+        else {"teacher": parsed.teacher and parsed.teacher.located(None)}
     )
     return Arm(name, spec, parsed.replace(**settings), metric, data, int(others["seed_offset"]), start=start)
 

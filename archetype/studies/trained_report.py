@@ -72,7 +72,11 @@ def _losses_table(part: Part) -> tuple[Sequence[str], list[list[str]]] | None:
     if "losses" not in first:
         return None
     names = ("training", "validation", "test")
-    rows = [[arm, *(_mean_text(losses[name]) for name in names)] for arm, losses in first["losses"].items()]
+    as_is = part.get("as_is", ())
+    rows = [
+        [arm, *("untrained" if arm in as_is and name == "training" else _mean_text(losses[name]) for name in names)]
+        for arm, losses in first["losses"].items()
+    ]
     return ("arm", *names), rows
 
 

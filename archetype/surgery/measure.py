@@ -143,6 +143,8 @@ def _activations(donor: Model, rows: Sequence[Tensor]) -> Values:
                 for name, norm in norms_of(donor.get_submodule(at), block).items() if block.weights_of is None else ():
                     if not name.endswith("_post_norm"):
                         _add(values[""], transplant_of(norm).importance(norm, trace.part(f"{at}.{name}")))
+            end = f"{stack.prefix}final_norm"
+            _add(values[""], transplant_of(stack.final_norm).importance(stack.final_norm, trace.part(end)))
     return values
 
 

@@ -96,7 +96,8 @@ class Operation:
     def run(self) -> Ledger:
         old, new = self.donor.spec, self.model.spec
         sizes = sizes_of(old, old.stacks[0]), sizes_of(new, new.stacks[0])
-        self._part("embedding", "embedding", *(getattr(spec, "embedding", None) for spec in (old, new)), sizes)
+        embeddings = getattr(old, "embedding", None), getattr(new, "embedding", None)
+        self._part("embedding", "embedding", *embeddings, sizes)
         for before, after in zip(old.stacks, new.stacks, strict=True):
             self._stack(before, after)
         heads = getattr(old, "head", None), getattr(new, "head", None)
@@ -106,6 +107,7 @@ class Operation:
 
     def _stack(self, old: StackView, new: StackView) -> None:
         sizes = sizes_of(self.donor.spec, old), sizes_of(self.model.spec, new)
+        self._table(old, new, sizes)
         prefix, layers = new.prefix, origins(old, new, self.cuts.layers)
         silent: set[int] = set()  # new layers that add nothing
         for index, (origin, block) in enumerate(zip(layers, new.layers, strict=True)):
@@ -136,6 +138,19 @@ class Operation:
         gains = self._gains_of_end(old, new)
         self._part(norm, norm, old.final_norm, new.final_norm, sizes, gains=gains)
 
+    def _table(self, old: StackView, new: StackView, sizes: Sizes) -> None:
+        # the table of positions that the layers of a stack share
+        if new.relative_bias is None:
+            return
+        (spec, heads), place = new.relative_bias, f"{new.prefix}position_bias"
+        if old.relative_bias is None:
+            if names := self._silence_part(place, spec):
+                self.ledger.promise(place, Start.SAME, f"{', '.join(names)} begins with 0")
+            return
+        before, heads_before = old.relative_bias
+        counts = {**sizes[0], "H": heads_before}, {**sizes[1], "H": heads}
+        self._part(place, f"{old.prefix}position_bias", before, spec, counts)
+
     def _block(
         self, path: str, donor_path: str, old: Block, new: Block, sizes: Sizes, similar: Mapping[str, Similar]
     ) -> None:
@@ -150,8 +165,8 @@ class Operation:
             content = name.removesuffix("_norm").removesuffix("_post")
             source = name if name in before else f"mixer{name.removeprefix(content)}"  # one norm of both contents
             if source in before:
-                given = None if name.endswith("_post_norm") else gains.get(content)
-                self._part(f"{path}.{name}", f"{donor_path}.{source}", before[source], norm, sizes, gains=given)
+                folded = None if name.endswith("_post_norm") else gains.get(content)
+                self._part(f"{path}.{name}", f"{donor_path}.{source}", before[source], norm, sizes, gains=folded)
         if before.keys() - after.keys() and "feedforward_norm" in before and not self._is_one_norm(donor_path, gains):
             self.ledger.promise(path, Start.CHANGED, "the norms that become one are not equal")
         for name, part in new.contents.items():
@@ -235,7 +250,7 @@ class Operation:
             if name.startswith(f"{path}.") and taken.how == "kept":
                 self.ledger.tensors[name] = replace(taken, how="copied", note="the layer is repeated")
         module, is_silent = self.model.get_submodule(path), True
-        added = module.added or ""
+        added: Any = module.added or ""
         for content, part in block.contents.items():
             names: Sequence[str] = ()
             if added:
@@ -253,11 +268,13 @@ class Operation:
     def _silence_part(self, path: str, part: Any) -> Sequence[str]:
         names = transplant_of(part).silence(part, self.model.get_submodule(path))
         for name in names:
-            self.ledger.tensors[f"{path}.{name}"] = Taken("new", (), "so that the layer adds nothing")
+            self.ledger.tensors[f"{path}.{name}"] = Taken("new", (), "so that it adds nothing")
         return names
 
     def _is_silent(self, path: str, block: Block) -> bool:
         state = self.model.get_submodule(path).state_dict()
+        if any(tensor.is_meta for tensor in state.values()):
+            return False  # unless it was silenced here, nobody knows
         writes = [
             [f"{name}.{tensor}" for tensor in transplant_of(part).writes] for name, part in block.contents.items()
         ]

@@ -97,6 +97,7 @@ class Comparison:
         vocabulary = min(before.logits.shape[-1], after.logits.shape[-1])  # tokens that both have
         logits = [output.logits[0, :, :vocabulary] for output in (before, after)]
         targets = tokens[0, 1:].to(logits[0].device)
+        self._dtype = after.logits.dtype
         self._is_same &= torch.equal(*logits)
         divergences = []
         for at in range(0, len(logits[0]), POSITIONS):  # a large vocabulary in float64 takes 1 MB a position

@@ -22,7 +22,9 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 def new_tensors(record: Mapping[str, Any] | None) -> tuple[str, ...] | None:
     """Return the names of the tensors that do not come from the donor; None without a record."""
-    return record and tuple(name for name, taken in record["tensors"].items() if taken["how"] == DRAWN)
+    if record is None:
+        return None
+    return tuple(name for name, taken in record["tensors"].items() if taken["how"] == DRAWN)
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ class Report:
         if self.proof is not None:
             yield from self._proof(self.proof)
         if (exchange := self.exchange) is not None:
-            made = f"{exchange.copied:,} copied, {exchange.composed:,} made of others, {exchange.drawn:,} new"
-            yield f"vocabulary: {made}"
+            tokens = f"{exchange.copied:,} copied, {exchange.composed:,} made of others, {exchange.drawn:,} new"
+            yield f"vocabulary: {tokens}"
             yield f"  loss {exchange.before:.4f} -> {exchange.after:.4f} nats per byte"
 
     def _changed_tensors(self) -> Iterator[str]:

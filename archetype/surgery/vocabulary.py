@@ -33,27 +33,39 @@ def exchange(old: Tokenizer, new: Tokenizer, old_size: int, new_size: int) -> Vo
     special = {**new.special_tokens, "bos": new.bos, "eos": new.eos[0] if new.eos else None}
     known = {**old.special_tokens, "bos": old.bos, "eos": old.eos[0] if old.eos else None}
     same = {id: known[name] for name, id in special.items() if id is not None and known.get(name) is not None}
-    reserved = {id for tokenizer in (old,) for id in tokenizer.special_tokens.values()}
+    # several tokens may have the same bytes, such as a character and the byte that is a token where there is none
+    by_name: dict[tuple[str, bytes], int] = {}
     by_bytes: dict[bytes, int] = {}
     for id in range(min(old.vocab_size, old_size)):
-        if id not in reserved:
-            by_bytes.setdefault(before(id), id)
-    by_bytes.pop(b"", None)
-    tokens, pieces = [NEW] * new_size, {}
+        if id not in known.values():
+            by_name.setdefault((old.token(id), before(id)), id)
+            if before(id) not in by_bytes or not _is_byte(old.token(id)):
+                by_bytes[before(id)] = id
+    tokens = [NEW] * new_size
+    pieces: dict[int, Sequence[int]] = {}
     for id in range(new.vocab_size):
         text = after(id)
-        if (token := same.get(id)) is None and id not in new.special_tokens.values():
-            token = by_bytes.get(text)
+        if (token := same.get(id)) is None and id not in special.values() and text:
+            token = by_name.get((new.token(id), text), by_bytes.get(text))
         if token is not None and token < old_size:
             tokens[id] = token
-        elif cut := [piece for piece in _cut(old, text) if piece < old_size]:
+        elif text and (cut := [piece for piece in _cut(old, before, text) if piece < old_size]):
             pieces[id] = cut
     return Vocabulary(tokens, pieces)
 
 
-def _cut(tokenizer: Tokenizer, text: bytes) -> Sequence[int]:
-    # a part of a character, and what the tokenizer does not know, has no pieces
-    try:
-        return tokenizer.encode(text.decode())
-    except (UnicodeDecodeError, ArchetypeError):
-        return ()
+def _is_byte(token: str) -> bool:
+    return token.startswith("<0x")
+
+
+def _cut(tokenizer: Tokenizer, bytes_of: TokenBytes, text: bytes) -> Sequence[int]:
+    # the pieces of a text within another one, since some tokenizers put a space before a text
+    for start in ("", "\n", "."):
+        try:
+            ids = tokenizer.encode(start + text.decode())
+        except (UnicodeDecodeError, ArchetypeError):  # a part of a character, or what the tokenizer does not know
+            return ()
+        for first in range(len(ids)):
+            if b"".join(map(bytes_of, ids[first:])) == text:
+                return ids[first:]
+    return ()

@@ -59,12 +59,7 @@ class StepMemory:
 
 
 class StepMemoryCost:
-    """Memory of a training step as a function of batch size and sequence length; of a run with stages, the largest.
-
-    Attributes:
-        grouped: parameters that the step trains.
-        fits_layer: whether the step trains one block alone, without the others' passes.
-    """
+    """Memory of a training step as a function of batch size and sequence length; of a run with stages, the largest."""
 
     def __init__(self, recipe: Recipe, spec: ModelSpec) -> None:
         self.recipe, self.spec = recipe, spec
@@ -79,7 +74,7 @@ class StepMemoryCost:
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.grouped: list[Grouped] = group_parameters(model, recipe.optimizer.groups, recipe.optimizer.weight_decay)
         self.num_averaged = self.num_trained if recipe.ema_decay is not None else 0
-        self.fits_layer = False
+        self.fits_layer = False  # whether a step computes one block alone
         last, _ = stage_at(recipe.stages, recipe.steps - 1)
         self.stages = [self._of_stage(index) for index in range(last + 1)] if recipe.stages else []
 

@@ -382,7 +382,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     divisors = [count for count in range(1, num_heads + 1) if num_heads % count == 0]
     num_kv_heads = draw(st.none() | st.sampled_from(divisors))
     has_pairs = num_heads % 2 == 0 and (num_kv_heads or 2) % 2 == 0 and index is None and not has_own_values
-    subtracts = has_pairs and draw(st.booleans())
+    subtracts = has_pairs and not cross and draw(st.booleans())
     return spec.Attention(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,

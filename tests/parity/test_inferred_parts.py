@@ -8,6 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 import archetype
 from archetype import spec
@@ -161,6 +162,7 @@ def test_xlstm(tmp_path: Path) -> None:
     assert lm.spec.head.softcap == 5.0
 
 
+@torch.no_grad()
 def test_rwkv(tmp_path: Path) -> None:
     """Sums of exponential weights and a network that reads the token before; shares of another projection show."""
     mistake = swap("blocks.1.feedforward.mix", "blocks.1.feedforward.mix_receptance")
@@ -169,6 +171,11 @@ def test_rwkv(tmp_path: Path) -> None:
     network = spec.ChannelMixing(d_ff=48, receptance=True, mix_of="token")
     assert {layer.feedforward for layer in lm.spec.layers} == {network}
     assert lm.spec.embedding.norm == spec.LayerNorm() and lm.spec.context_length == 128
+    # in evaluation mode their class halves the stream after some layers, which LayerNorm's epsilon shows
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs", rescale_every=1)
+    logits = theirs.train()(TOKENS, use_cache=False).logits
+    assert distance(lm.model(TOKENS).logits, logits) < EXACT
+    assert distance(theirs.eval()(TOKENS, use_cache=False).logits, logits) > EXACT
 
 
 @pytest.mark.parametrize(

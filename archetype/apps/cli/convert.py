@@ -25,6 +25,7 @@ EXCLUDES = {
         "overrides",
         "accept_unproved",
         "with_code",
+        "with_state",
     ),
 }
 
@@ -92,6 +93,13 @@ def export(
         bool,
         typer.Option("--with-code", help="With archetype-hf: add a code file for trust_remote_code."),
     ] = False,
+    with_state: Annotated[
+        bool,
+        typer.Option(
+            "--with-state",
+            help="With torch-export or onnx: a step whose inputs and outputs include its state.",
+        ),
+    ] = False,
     weights: Weights = None,
     dtype: StoredDtype = None,
     seed: Annotated[
@@ -155,6 +163,7 @@ def export(
         type=type,
         allow_different_tokens=allow_different_tokens,
         with_code=with_code,
+        with_state=with_state,
         card=card,
     )
     if as_json:  # written, reloaded and compared

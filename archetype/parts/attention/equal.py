@@ -19,7 +19,8 @@ def equal_fields(at: Transfer[Attention]) -> dict[str, Any]:
     is_equal = {
         "pattern": all(sees_all(part.pattern, length, causal) for part in (old, new)),
         "index": all(part.index is None or part.index.sees_all(length) for part in (old, new)),
-        "position": rotates_alike((old.position, sizes[0]), (new.position, sizes[1]), length),
+        "position": rotates_alike((old.position, sizes[0]), (new.position, sizes[1]), length)
+        or (old.position.is_absent and (new.stack_bias is not None or new.position.reads_queries)),
         "query_scale": scales_alike(old.query_scale, new.query_scale, length),
         "gate": old.gate is None and is_free,
         "value_embedding": old.value_embedding is None,
@@ -45,6 +46,9 @@ def begin(at: Transfer[Attention]) -> None:
         at.fill("value_embedding.weight", 0.0)
         for name in {"value_scale", "value_gate.weight"} & at.left:
             at.keep_initial(name)
+    if new.position.reads_queries and old.position.is_absent:
+        for name in sorted(name for name in at.left if name.startswith("score_bias.")):
+            at.fill(name, 0.0)
     if new.gate is not None and old.gate is None:
         at.fill("gate.weight", 0.0)
     if new.index is not None and type(new.index) is not type(old.index):

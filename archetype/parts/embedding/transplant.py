@@ -1,7 +1,6 @@
 """Transplants of embeddings: rows of new tokens are means of old rows, and new features are zero."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from archetype.nn.transplant import Start, Transfer, Transplant
@@ -27,10 +26,12 @@ class EmbeddingTransplant(Transplant[Embedding]):
         return {**sizes, "W": part.width or sizes["D"], "Y": part.num_token_types, "T": positions}
 
     def transfer(self, at: Transfer[Embedding]) -> None:
-        old, new = (self.layouts_of(part)["position.weight"][-1] for part in (at.old, at.new))
-        widths = (self.sizes(at.old, at.old_sizes)[old], self.sizes(at.new, at.new_sizes)[new])
-        norm = at.inner("norm", "norm", at.old.norm, at.new.norm)
-        at.transfer_inner("norm", replace(norm, old_sizes={"N": widths[0]}, new_sizes={"N": widths[1]}))
+        letters = [self.layouts_of(part)["position.weight"][-1] for part in (at.old, at.new)]
+        old, new = self.sizes(at.old, at.old_sizes)[letters[0]], self.sizes(at.new, at.new_sizes)[letters[1]]
+        at.transplant_inner(
+            "norm", "norm", at.old.norm, at.new.norm, old_sizes={"N": old}, new_sizes={"N": new},
+            selected={"N": at.indices(letters[1], old, new)},
+        )  # fmt: skip
         super().transfer(at)
         self.fill_tokens(at, "token.weight")
 

@@ -166,20 +166,20 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         if weights is None or products is None:  # without a text
             router = at.donated.get("router.weight", torch.eye(old))
             weights, products = torch.ones(old), router.float() @ router.float().T
-        kept = best(old, new, weights)
+        dominant = best(old, new, weights)
         lengths = products.diagonal().clamp(min=1e-30).sqrt()
-        likeness = (products / lengths[:, None] / lengths)[:, list(kept)]  # (E, kept)
-        likeness[list(kept), torch.arange(new)] = float("inf")
-        group = likeness.argmax(1)  # (E): which of the kept experts each one joins
-        shares = nn.functional.one_hot(group, new).T * weights.clamp(min=1e-12)  # (kept, E)
+        likeness = (products / lengths[:, None] / lengths)[:, list(dominant)]  # (E, E of the new model)
+        likeness[list(dominant), torch.arange(new)] = float("inf")
+        group = likeness.argmax(1)  # (E): which of the dominant experts each one joins
+        shares = nn.functional.one_hot(group, new).T * weights.clamp(min=1e-12)  # (E of the new model, E)
         shares = shares / shares.sum(1, keepdim=True)
         names = [name for name in at.tensors if name.startswith("experts.")]
         for name in names:
             before = at.donated[name]
             merged = before.clone()
-            merged[list(kept)] = torch.einsum("ke,e...->k...", shares.to(before), before)
+            merged[list(dominant)] = torch.einsum("ke,e...->k...", shares.to(before), before)
             at.donated[name] = merged
-        at.selected = {**at.selected, "E": kept}
+        at.selected = {**at.selected, "E": dominant}
         super().transfer(at)
         counts = ", ".join(str(int((group == index).sum())) for index in range(new))
         for name in names:

@@ -81,6 +81,8 @@ class ScaledTransplant(NormTransplant):
         if not new.weight and scale != 1.0:
             at.promise(Start.CHANGED, "a norm without gains cannot undo the larger width")
         self.take_named(at)
+        if scale != 1.0 and weight is not None and new.weight:
+            at.note("weight", f"the donor's gains times {scale:.6g}")
         at.promise(*self.start_of(at))
 
     def rescaled(self, at: Transfer[Any]) -> float:

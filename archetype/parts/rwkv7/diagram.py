@@ -17,7 +17,7 @@ def rwkv7(part: RWKV7, modules: frozenset[str]) -> Inside:
         Cell("values", 2, 1, ("mix@2",), label="v" if part.values_from is None else "v, with v₀", rows=values),
         Cell("decays", 3, 1, ("mix@3",), label="decays w, rates a", rows=decay),
         Cell("gate", 4, 1, ("mix@4",), rows=("gate_down", "gate_up")),
-        Cell("rule", 0, 2, ("r", "k", "values", "decays"), 4, "generalized delta rule", rule, shape="(B, T, HP)"),
+        Cell("rule", 0, 2, ("r", "k", "values", "decays"), 4, "generalized delta rule", rule, shape="(B, T, D)"),
         Cell("norm", 0, 3, ("rule", "gate"), 5, "(norm(y) + bonus) × gate", rows=("norm", "bonus"), kind="norm"),
         Cell("o", 2, 4, ("norm",)),
     )

@@ -117,10 +117,7 @@ class TeacherLoss:
     ) -> LossOutput:
         """Run the teacher and the model, and return the loss of the stage.
 
-        Args:
-            inputs: keyword arguments of both models.
-            targets: next token of each position, (B, T), or IGNORED: then nothing is compared at this position.
-            counts: `target_counts` of the batch.
+        Nothing is compared at positions without a target. The arguments are those of `Objective.loss_of`.
         """
         count, selected = predicted(targets.flatten(), counts[0] if counts else None)
         if self.layer is not None:
@@ -174,19 +171,20 @@ class TeacherLoss:
             hidden = self.teacher(**inputs, with_logits=False).hidden
         if not settings.logits:
             return None, theirs
-        hidden = of_predicted(hidden.flatten(0, 1), selected)
+        hidden, is_cast = of_predicted(hidden.flatten(0, 1), selected), torch.is_autocast_enabled(hidden.device.type)
         if settings.top_k is None:
-            return lambda part: Classes(self._log_p(hidden[part])), theirs
+            return lambda part: Classes(self._log_p(hidden[part], is_cast)), theirs
         rows = chunk_rows(self.teacher.spec.vocab_size)
-        parts = [Classes.most_likely(self._log_p(x), settings.top_k) for x in hidden.split(rows)]
+        parts = [Classes.most_likely(self._log_p(x, is_cast), settings.top_k) for x in hidden.split(rows)]
         classes = Classes(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
         if self.cache is not None:
             self.cache.write(name, classes)
         return classes.of, theirs
 
     @torch.no_grad()
-    def _log_p(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.teacher.lm_head(hidden[None], self.teacher.token_table)[0]
+    def _log_p(self, hidden: Tensor, is_cast: bool) -> Tensor:
+        with torch.autocast(hidden.device.type, torch.bfloat16, enabled=is_cast):  # as the model, whose loss leaves it
+            logits: Tensor = self.teacher.lm_head(hidden[None], self.teacher.token_table)[0]
         return (logits.float() / self.settings.temperature).log_softmax(1)
 
     def _distance(self, model: Any, own: dict[int, Any], theirs: dict[int, Any], selected: Tensor | None) -> Tensor:

@@ -17,7 +17,6 @@ class Teacher(Spec):
     objective's own loss.
 
     Attributes:
-        model: run directory, Hugging Face folder or name, or GGUF file.
         weights: type to which the teacher's matrices are packed (absent: as stored).
         logits: weight of the KL divergence, in nats per token, times the square of the temperature.
         temperature: divisor of both models' logits in this divergence.

@@ -23,7 +23,7 @@ from archetype.studies.execute import Stopped
 from archetype.studies.sweep import engine
 from archetype.tokenizers import train_tokenizer
 from archetype.training.stop_signal import stop_on_signal
-from tests.unit.studies.small import study
+from tests.unit.studies.small import study, trained
 
 TEXT = "Every token of a text is predicted once: äöü, 世界. " * 3
 
@@ -83,7 +83,7 @@ def test_repetitions_end_after_the_first(clock: None) -> None:
 def test_training_stops_as_by_a_signal_and_a_study_continues(clock: None, tmp_path: Path) -> None:
     with time_budget(0), stop_on_signal() as stop:
         assert stop.poll() and stop.signal == signal.SIGTERM
-    one = study(tmp_path)
+    one = study(tmp_path, "full", trained(seeds=1))
     with time_budget(12), pytest.raises(Stopped):
         one.run(engine("here", 1))
     states = {file.name for file in (tmp_path / "store" / "runs").glob("*/state.*")}

@@ -12,15 +12,19 @@ from archetype.api.loading import load
 from archetype.api.transplanting import save, transplant
 from archetype.errors import ArchetypeError, DataError
 from archetype.spec.edit import assign
+from archetype.studies import chosen
 from archetype.studies.evidence import NO_DIFFERENCE
+from archetype.studies.experiment import read_experiment
+from archetype.studies.parts import TrainedPart
 from archetype.studies.pictures import pictures_of
 from archetype.studies.recall import NUM_PAIRS, recalled, texts
 from archetype.studies.report import markdown, summary_text
-from archetype.studies.run_time import time_of_run
+from archetype.studies.run_time import RunTime, time_of_run
 from archetype.studies.start import start_from, weights_hash
 from archetype.studies.store import Store
 from archetype.studies.study import Study
 from archetype.studies.sweep import engine
+from archetype.studies.trained import TrainedStudy
 from archetype.tokenizers import train_tokenizer
 from archetype.training import loop, setup
 from archetype.training.recipe import Recipe
@@ -180,3 +184,45 @@ def test_recall_finds_what_a_model_that_looks_back_finds() -> None:
     assert sum(recalled(model, tokenizer, length)) < 8
     with pytest.raises(DataError, match=r"metric\.length: a text of 31 tokens of 256 cannot be made for 8 pairs"):
         recalled(model, tokenizer, 31)
+
+
+def test_arms_share_what_their_teacher_has_read(folder: Path, tmp_path: Path) -> None:
+    """The second arm with the same seed and data, and the same batches, writes no new tokens of the teacher."""
+    teacher = {"model": str(folder / "donor"), "top_k": 8}
+    recipe = RECIPE | {"sequence_length": 32, "teacher": teacher}
+    arms = DONOR | {"copy": {"from": "copy"}, "narrow": {"from": "donor", "layers[*].mixer.num_kv_heads": 1}}
+    more: dict[str, Any] = {"seeds": 1, "modes": {"full": {"tokens": 512}}}
+    study, _ = done(folder, tmp_path, part(folder, arms, recipe=recipe, **more))
+    (cache,) = (tmp_path / "teachers").iterdir()
+    assert len([*cache.glob("*.safetensors")]) == 4  # one for each step, and none for a second arm
+    assert len({json.dumps(request.recipe.spec) for request in requests_of(study)}) == 2
+    moved = shutil.copytree(folder / "donor", tmp_path / "elsewhere")
+    other = recipe | {"teacher": teacher | {"model": str(moved)}}
+    again = Study(experiment(part(folder, arms, recipe=other, **more)), "full", folder, Store(tmp_path))
+    assert not again.needed()  # the same weights in another folder are the same teacher
+
+
+def requests_of(study: Study) -> list[Any]:
+    return [run.request for part in study.trained.values() for run in part.planned_runs() if run.arm.is_trained]
+
+
+def test_two_folders_and_a_text_are_enough(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `compare --from-weights` chooses: the donor as it is, the donor trained, and the transplant trained."""
+    monkeypatch.setattr(chosen, "time_of_run", lambda arm, store: RunTime(0.1 if arm.is_trained else 0.0))
+    monkeypatch.setattr(chosen, "TOKENS_PER_STEP", 256)
+    sources = [str(folder / name) for name in ("donor", "narrow")]
+    one = chosen.choose_experiment(sources, "words", 2, 1, folder, Store(tmp_path), from_weights=True)
+    (parsed,) = read_experiment(one.file).parts
+    assert isinstance(parsed, TrainedPart)
+    assert parsed.arms == {
+        "donor": {"from": sources[0], "as_is": True}, "donor-trained": {"from": sources[0]},
+        "narrow": {"from": sources[1]},
+    }  # fmt: skip
+    assert parsed.decide.kind == "equivalence" and [metric.length for metric in parsed.retained] == [32]
+    steps = round(120 / (2 * 10 * 0.1))  # of ten runs of two arms
+    tokens = parsed.modes.full.tokens
+    assert tokens is not None and 0.9 * steps * 256 < tokens <= steps * 256
+    study = TrainedStudy(parsed, "full", folder, Store(tmp_path))
+    points = [request.recipe.optimizer.learning_rate for request in study.needed() if request.start.is_trained]
+    assert len(points) == 2 * len(chosen.RATES) and "evaluated as it is" in one.reasons["control"]
+    assert len({request.key for request in study.needed() if not request.start.is_trained}) == 1

@@ -97,6 +97,11 @@ LATENTS = {
         UNORDERED, latent(gate={"per": "feature", "activation": "softplus"}), latent(sinks=True),
     ),
     "wider values": (UNORDERED, latent(v_head_dim=12), latent(v_head_dim=6)),
+    "latents expanded to heads": (
+        latent(qk_rope_head_dim=4, position=ROTARY),
+        UNORDERED | {"num_kv_heads": 4, "head_dim": 12, "v_head_dim": 8, "position": ROTARY | {"dim": 4}},
+        UNORDERED | {"num_kv_heads": 4, "head_dim": 12, "v_head_dim": 8, "position": ROTARY | {"dim": 6}},
+    ),
     "latents that are normalized": (UNORDERED, latent(), latent(norm="rms")),
 }  # fmt: skip
 
@@ -171,6 +176,12 @@ FIELDS: dict[str, Any] = {
     "bias": ({}, {"bias": True}, {"bias": True, "sinks": True}),
     "dim": ({}, {"position": ROTARY | {"dim": 8}}, {"position": ROTARY | {"dim": 4}}),
     "positions": ({}, {"dropout": 0.1}, {"position": {"kind": "alibi"}}),
+    **{
+        f"{kind} without positions before": (
+            {"position": {"kind": "none"}}, {"position": {"kind": kind}}, {"position": ROTARY},
+        )
+        for kind in ("relative_bias", "transformer_xl")
+    },
 }  # fmt: skip
 
 
@@ -253,6 +264,24 @@ def test_recurrences_read_the_donors_queries_keys_and_values() -> None:
         projection = model.blocks[0].mixer.get_submodule(output).weight
         assert torch.equal(projection, donor.blocks[0].mixer.o.weight)
         assert ledger.start == Start.CHANGED
+
+
+@pytest.mark.parametrize("name", every(2, {"delta": DELTA | {"gate": "sigmoid"}, "mamba2": BESIDE["mamba2"]}))
+def test_a_norm_begins_with_the_size_of_the_donors_outputs(name: str) -> None:
+    """Nearer to the donor than gains of 1, since averages of values are small."""
+    donor = donor_of(json.dumps(GROUPED))
+    new = {"delta": DELTA | {"gate": "sigmoid"}, "mamba2": BESIDE["mamba2"]}[name]
+    squares = torch.stack([
+        Tracer(donor, Inputs({"tokens": row}, (), ids=row)).run()["blocks.1.mixer.heads"].square().mean((0, 2, 3))
+        for row in ROWS
+    ]).mean(0)  # fmt: skip
+    model, _ = filled(donor, new)
+    gains = squares.repeat_interleave(8).sqrt() if name == "mamba2" else squares.mean().sqrt().expand(8)
+    torch.testing.assert_close(model.blocks[1].mixer.norm.weight, gains)
+    plain = fill(donor, mixed(**new), Cuts())[0]
+    assert plain.blocks[1].mixer.norm.weight.eq(1).all()  # type: ignore[index, union-attr]
+    near, far = (compare(donor, each, ROWS, [0, 1]).divergence for each in (model, plain))  # type: ignore[arg-type]
+    assert near < far
 
 
 @pytest.mark.parametrize(("heads", "keys"), [(4, 2), (8, 8), (2, 1)])
