@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.recurrent.spec import *
     from archetype.parts.rg_lru.spec import *
     from archetype.parts.router.spec import *
+    from archetype.parts.scaled_sum.spec import *
     from archetype.parts.sentence_head.spec import *
     from archetype.parts.short_convolution.spec import *
     from archetype.parts.streams.spec import *

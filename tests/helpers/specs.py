@@ -6,6 +6,7 @@ from archetype import spec
 
 PRE = {"kind": "pre_norm", "norm": {"kind": "rms"}}
 ATTENTION = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}
+RMS = {"kind": "rms"}
 GATED = {"kind": "gated", "d_ff": 44, "activation": "silu"}
 PLAIN_ENCODER = {
     "mixer": {"kind": "attention", "num_heads": 4},
@@ -296,6 +297,23 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "per-layer inputs": decoder(block(), READER, block(), READER, embedding={"per_layer": {"features": 6}}),
     "streams": decoder(block(), block(), residual={"kind": "streams", "num_streams": 3, "sinkhorn_steps": 4}),
+    "extra rows": decoder(block(), embedding={"extra_rows": 3}),
+    "norms side by side": decoder(
+        block(
+            wiring={"kind": "sandwich", "norm": RMS, "feedforward_norm": "none"},
+            feedforward={
+                "kind": "together",
+                "norms": [RMS, {"kind": "none"}],
+                "post_norms": [RMS, RMS],
+                "parts": [
+                    GATED,
+                    experts(norm=RMS, router={"kind": "softmax", "norm": RMS, "scaled": True, "expert_scales": True}),
+                ],
+            },
+        )
+    ),
+    "grown queries": attending(query_scale={"beta": 0.3, "length": 4, "form": "power"}, gate={"bias": True}),
+    "scaled sum": decoder(block(), block(), residual={"kind": "scaled_sum"}),
     "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }

@@ -688,7 +688,8 @@ def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) 
         spec.DepthAttention, layers_per_block=counts(1, 3, wild), normed_values=st.booleans(), scaled=st.booleans()
     )
     grows = not any(block.wiring.reads_first or block.reinject for block in layers)
-    return draw(st.one_of(st.just(spec.ResidualSum()), streams, *([depth] if grows else [])))
+    sums = st.sampled_from([spec.ResidualSum(), spec.ScaledSum()])
+    return draw(st.one_of(sums, streams, *([depth] if grows else [])))
 
 
 @cache

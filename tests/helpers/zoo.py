@@ -38,6 +38,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
          "longcat_flash", "sarvam_mla"),
         LATENT,
     ),
+    # a layer that only reads images, between two of text
+    "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
+    "moshi": {"sliding_window": 64},  # transformers applies a shorter window with a cache alone
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "dots1": {"n_shared_experts": 1},
     "youtu": LATENT | {"pad_token_id": None},  # transformers zeroes the vector of a padding token on loading

@@ -4,7 +4,14 @@ import re
 from typing import Any, Literal, get_args
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
-from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
+from archetype.convert.infer.names import (
+    AFTER_ATTENTION,
+    AFTER_NETWORK,
+    BEFORE_NETWORK,
+    BESIDE_EXPERTS,
+    FIRST,
+    SECOND,
+)
 from archetype.convert.infer.quirks import (
     ACTIVATION,
     EXPERTS_PER_TOKEN,
@@ -46,23 +53,40 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
         apart: whether a layer may have either a mixer or a feed-forward part (Nemotron-H, DeciLM).
     """
     if layer.sparse:
-        return _experts(info, layer)
+        experts = _experts(info, layer)
+        return _beside_experts(info, layer, experts, transposed) if layer.dense else experts
     names = layer.network
     if not names and (layer.reader.stands_alone or apart):
         return NoFeedForward()
-    if "down.weight" not in names:
-        raise info.missing(layer.prefix, "an unknown kind of feed-forward part")
-    gated = "gate.weight" in names or "gate_up.weight" in names
-    if "gate_up.weight" in names:
-        gate_up_order(info)
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
-    width = info.sides(names["down.weight"])[0 if transposed else 1]
-    network = _scaled(info, _network(info, gated, width, bias="down.bias" in names))
+    names = layer.network
+    network = _scaled(info, _dense(info, layer, names, transposed))
     if "hidden_norm.weight" not in names:
         return network
     if not isinstance(network, MLP | GatedMLP):
         raise info.missing(layer.prefix, "a norm inside a network with factors")
     return network.replace(hidden_norm=info.norm(bias="hidden_norm.bias" in names))
+
+
+def _dense(info: CheckpointInfo, layer: Layer, names: Names, transposed: bool) -> MLP | GatedMLP:
+    if "down.weight" not in names:
+        raise info.missing(layer.prefix, "an unknown kind of feed-forward part")
+    gated = "gate.weight" in names or "gate_up.weight" in names
+    if "gate_up.weight" in names:
+        gate_up_order(info)
+    width = info.sides(names["down.weight"])[0 if transposed else 1]
+    return _network(info, gated, width, bias="down.bias" in names)
+
+
+def _beside_experts(
+    info: CheckpointInfo, layer: Layer, experts: MixtureOfExperts, transposed: bool
+) -> FeedForwardsTogether:
+    # Gemma 4: a network and experts read the stream through norms of their own, and each output has another
+    if layer.inner_norms.keys() != {*BESIDE_EXPERTS.values()}:
+        raise info.missing(layer.prefix, "a network beside the experts without norms of both")
+    dense, norm = _dense(info, layer, layer.dense, transposed), info.norm(bias=False)
+    experts = experts.replace(norm=norm)
+    return FeedForwardsTogether(parts=(dense, experts), norms=(norm, NoNorm()), post_norms=(norm, norm))
 
 
 def _scaled(info: CheckpointInfo, network: MLP | GatedMLP) -> FeedForward:
@@ -121,7 +145,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         else "outputs",
         shared=shared,
         shared_gate="shared_gate.weight" in names,
-        router=_router(info, expert_bias="correction" in names),
+        router=_router(info, names),
         groups=_groups(info, num_experts, expert_bias="correction" in names),
     )
 
@@ -164,8 +188,9 @@ def _experts_per_token(info: CheckpointInfo) -> int:
     return count or 2
 
 
-def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
+def _router(info: CheckpointInfo, names: Names) -> Router:
     # sigmoid if a key or the family says so; without a key, also if there is a selection bias, as in DeepSeek-V3
+    expert_bias, has_norm = "correction" in names, "router.norm.weight" in names
     if info.quirks.sparse_mixer:
         return SparseMixerRouter(jitter=info.positive(("router_jitter_noise",), 0.01))
     scoring, renormalize = info.first(SCORING), info.first(RENORMALIZE)
@@ -183,6 +208,10 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     kind = ROUTERS[scoring or ("sigmoid" if sigmoid else "softmax")]
     why = "no file says what the selection bias is added to"
     return kind(
+        # Gemma 4: a norm of the router's own, whose weights have the name of a scale
+        norm=info.norm(bias=False) if has_norm else NoNorm(),
+        scaled=has_norm,
+        expert_scales="expert_scales" in names,
         renormalize=bool(renormalize),
         scale=info.positive(ROUTER_SCALE, 1.0),
         expert_bias=expert_bias,
@@ -231,6 +260,8 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
         return PreNorm(norm=norm, mixer_norm=NoNorm()), names
     if kind is SandwichNorm and "mixer_post_norm" not in norm_paths:
         return SandwichNorm(norm=norm, mixer_post_norm=NoNorm()), names
+    if kind is SandwichNorm and "feedforward_norm" not in norm_paths:
+        return SandwichNorm(norm=norm, feedforward_norm=NoNorm()), names
     if kind is ParallelResidual:
         return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in norm_paths), names
     wiring: Wiring = kind(norm=norm)
@@ -259,6 +290,9 @@ def _wiring(
         alone = first if contents == ["mixer"] else first or before or second
         return PreNorm, {f"{contents[0]}_norm": alone}
     # a norm before and after each content (Gemma 2)
+    if layer.inner_norms and first and after:  # the network has its norms inside, but for one of its output (Gemma 4)
+        attention = first_present(AFTER_ATTENTION)
+        return SandwichNorm, {"mixer_norm": first, "mixer_post_norm": attention, "feedforward_post_norm": after}
     if after and first and before is None and len(paths) == 3 and "post_attention_layernorm" in paths:
         # the network alone has two, of which the first has Llama's name (A.X K1)
         between = "post_attention_layernorm"

@@ -28,6 +28,8 @@ SHARED_KEYS = re.compile(r".*\.layers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\.\w+
 # an embedding.
 PREDICTION = re.compile(r"(?:.*\.)?mtp(?:_\w+)?\..*")
 PREDICTION_LAYER = re.compile(r"(.*\.\d+\.)eh_proj\.weight")
+# Layers that read images and pass texts on (Mllama), each with a gate of its cross-attention.
+IMAGE_LAYER = re.compile(r"(.*\.\d+\.)cross_attn_attn_gate")
 
 OUTER: NameTable = (
     (r"(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings|token_embedding|tokens_embed|"
@@ -69,8 +71,10 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}fc2_latent_proj", "latent_up"),
     (rf"{NETWORK}(?:input_linear|experts\.fc1)", "experts.gate_up"),
     (rf"{NETWORK}(?:output_linear|experts\.fc2)", "experts.down"),
-    (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|gate\.wg)", "router"),
+    (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|router\.proj|gate\.wg)", "router"),
     # tensors named without `.weight` or `.bias`
+    (r"router\.scale", "router.norm.weight"),
+    (r"router\.per_expert_scale", "expert_scales"),
     (rf"{NETWORK}experts\.gate_up_proj", "experts.gate_up.weight"),
     (rf"{NETWORK}experts\.up_proj", "experts.up.weight"),
     (rf"{NETWORK}experts\.down_proj", "experts.down.weight"),
@@ -113,6 +117,13 @@ FURTHER: NameTable = (
     (r"post_per_layer_input_norm", "feedforward_norm"),
 )
 OUTPUT_SCALE = "layer_scalar"
+# Norms of a network and of the experts beside it, by their names below `feedforward` (Gemma 4).
+BESIDE_EXPERTS = {
+    "pre_feedforward_layernorm.weight": "norms.0.weight",
+    "pre_feedforward_layernorm_2.weight": "parts.1.norm.weight",
+    "post_feedforward_layernorm_1.weight": "post_norms.0.weight",
+    "post_feedforward_layernorm_2.weight": "post_norms.1.weight",
+}
 
 # Names of a layer's norms, by position in the layer.
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",
@@ -161,5 +172,17 @@ def is_of_shared_keys(name: str, config: Config) -> bool:
 def prediction_tensors(names: Iterable[str]) -> list[str]:
     """Return the names of the tensors used for multi-token prediction."""
     names = list(names)
-    layers = tuple(match[1] for name in names if (match := PREDICTION_LAYER.fullmatch(name)))
+    layers = _layers_with(names, PREDICTION_LAYER)
     return [name for name in names if PREDICTION.fullmatch(name) or name.startswith(layers)]
+
+
+def image_tensors(names: Iterable[str]) -> list[str]:
+    """Return the names of the tensors of layers that only read images."""
+    names = list(names)
+    layers = _layers_with(names, IMAGE_LAYER)
+    return [name for name in names if name.startswith(layers)]
+
+
+def _layers_with(names: list[str], sign: re.Pattern[str]) -> tuple[str, ...]:
+    # prefixes of the layers that have a tensor of this name
+    return tuple(match[1] for name in names if (match := sign.fullmatch(name)))

@@ -142,6 +142,7 @@ class FamilyQuirks(MixerQuirks):
         clamps_experts: gates of routed experts, and of no other network, are clamped at `swiglu_limit`.
         overridden: keys of `per_layer_config` that the class reads.
         weighs_inputs: router weights multiply the inputs of experts.
+        scaled_residual: the residual sum is divided by the square root of the number of its terms.
         side_by_side: each layer has attention beside a state space.
         expert_bias_on: scores to which the expert selection bias is added.
         only: keys that the class treats differently, each with the value for which the difference does not matter.
@@ -176,6 +177,7 @@ class FamilyQuirks(MixerQuirks):
     clamps_experts: bool = False
     overridden: tuple[str, ...] = ()
     weighs_inputs: bool = False
+    scaled_residual: bool = False
     side_by_side: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     only: tuple[tuple[str, Any], ...] = ()
@@ -237,6 +239,16 @@ def xlm(keys: Config) -> dict[str, Any]:
     return {"hidden_act": "gelu" if keys.get("gelu_activation", True) else "relu"}
 
 
+def moshi(keys: Config) -> dict[str, Any]:
+    """Refuse a window shorter than the context, which the class of Moshi applies to cached keys alone."""
+    window, context = keys.get("sliding_window"), keys.get("max_position_embeddings")
+    if isinstance(window, int) and isinstance(context, int) and window < context:
+        cause = f"{window} keys are seen with a cache, and all {context} without one"
+        raise keys.error("sliding_window", cause, "set it to max_position_embeddings")
+    keys.used |= {"num_codebooks", "codebook_size", "depth_decoder_config"}  # of sound
+    return {}
+
+
 def recurrent_gemma(keys: Config) -> dict[str, Any]:
     """Return RecurrentGemma's keys under the usual names, and sqrt(d_model) as its class rounds it, to bfloat16."""
     fraction, exponent = math.frexp(keys.size("hidden_size") ** 0.5)
@@ -255,6 +267,7 @@ GEMMA4 = FamilyQuirks(
     round_scale=True,
     unscaled_scores=True,
     value_norm=True,
+    renormalize=True,
     overridden=("head_dim", "num_key_value_heads"),
     asks=("layer_types", "rope_parameters"),
 )
@@ -376,6 +389,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
         only=(("classifier_activation", "gelu"),),
         half_window=True,
     ),
+    # `attention_scaling` of its class: (1 + (i + 1) / 2048)^0.1 at position i
+    "beam": FamilyQuirks(sigmoid=True, scaled_residual=True, query_power=(0.1, 2048)),
+    "moshi": FamilyQuirks(
+        derive=moshi,
+        renames=((r"(.*_proj)\.linear\.(.*)", r"\1.\2"), (r"(.*\.mlp)\.fc1\.(.*)", r"\1.gate_up_proj.\2")),
+    ),
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 
@@ -400,7 +419,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
     (r".*norm\w*\.W_(down|up)\..*", "norms with a gate of low rank"),
     (r".*\.(sqk|s_gate|suv_\w+)", "learned gains inside attention and networks (nGPT)"),
-    (r".*\.self_attn\.gate_bias", "a bias on the gate of the attention output"),
     (r".*\.[HL]_module\..*", "two stacks that read each other's outputs in cycles"),
     (r".*\.k_rope_only_layernorm\..*", "a norm of the rotated key of latent attention"),
     (r"reformer\.encoder\..*", "reversible layers with two streams"),
@@ -427,6 +445,3 @@ MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
     (r".*\.conv\..*", "a convolution of another form"),
     (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
 )
-MISSING_BY_KEY = {
-    "output_vocab_size": "a head with fewer outputs than the vocabulary has ids",
-}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from archetype.nn.transplant import NEW, Start, Transfer, Transplant
+from archetype.nn.transplant import NEW, Start, Transfer, Transplant, selection
 from archetype.parts.embedding.spec import Embedding
 from archetype.spec.registry import provides
 
@@ -11,17 +11,20 @@ from archetype.spec.registry import provides
 @provides("transplant", Embedding)
 class EmbeddingTransplant(Transplant[Embedding]):
     layouts: ClassVar[Mapping[str, str]] = {
-        "token.weight": "V W", "token_type.weight": "Y W", "position.weight": "T W", "project.weight": "D W",
+        "token.weight": "R W", "token_type.weight": "Y W", "position.weight": "T W", "project.weight": "D W",
     }  # fmt: skip
     writes: ClassVar = ("token.weight", "token_type.weight", "position.weight", "project.weight")
 
     def sizes(self, part: Embedding, sizes: Mapping[str, int]) -> Mapping[str, int]:
         width = part.width or sizes["D"]
-        return {**sizes, "W": width, "Y": part.num_token_types}
+        return {**sizes, "R": sizes["V"] + part.extra_rows, "W": width, "Y": part.num_token_types}
 
     def transfer(self, at: Transfer[Embedding]) -> None:
+        rows = selection(at.old_sizes["V"], at.new_sizes["V"], at.selected.get("V"))
+        extra = selection(at.old.extra_rows, at.new.extra_rows)  # of ids that are not in the vocabulary
+        behind = [row if row == NEW else at.old_sizes["V"] + row for row in extra]
+        at.selected = {**at.selected, "R": [*rows, *behind]}
         super().transfer(at)
-        rows = at.selected.get("V", range(at.old_sizes["V"]))
         new = [row for row in range(at.new_sizes["V"]) if row >= len(rows) or rows[row] == NEW]
         if new and "token.weight" in at.tensors:
             table, width = at.tensors["token.weight"], at.donated["token.weight"].shape[1]

@@ -16,6 +16,7 @@ MATRICES = ("gate", "up", "down")
 class ExpertsTransplant(Transplant[MixtureOfExperts]):
     layouts: ClassVar[Mapping[str, str]] = {
         "router.weight": "E D", "router.bias": "E", "correction": "E", "shared_gate.weight": "1 D",
+        "expert_scales": "E", "router.norm.weight": "D",
         "experts.gate": "E F D", "experts.up": "E F D", "experts.down": "E D F",
         "experts.gate_bias": "E F", "experts.up_bias": "E F", "experts.down_bias": "E D",
         "shared.gate.weight": "S D", "shared.up.weight": "S D", "shared.down.weight": "D S",
@@ -38,7 +39,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
 
     def _upcycle(self, at: Transfer[Any]) -> None:
         # each expert is the network, so that any weights that sum to 1 give its output
-        if at.old != at.new.expert or at.new.latent_width is not None:
+        if at.old != at.new.expert or at.new.latent_width is not None or not at.new.norm.is_absent:
             at.promise(Start.CHANGED, "the experts have another form than the network")
             return
         for name in MATRICES:

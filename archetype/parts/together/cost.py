@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from archetype.cost.formula import Counts, Formula, Symbol, prefixed
-from archetype.cost.registry import Complexity, ContentCost, FeedForwardCost, MixerCost, cost_of
+from archetype.cost.registry import Complexity, ContentCost, FeedForwardCost, MixerCost, NormCost, cost_of
 from archetype.cost.work import TrainingWork, Work
 from archetype.parts.together import spec
 
@@ -15,20 +15,30 @@ class TogetherCost(ContentCost):
     parts: tuple[Any, ...]
 
     @property
+    def norms(self) -> dict[str, NormCost]:
+        return {
+            f"{name}.{index}": NormCost.of(norm, self.d)
+            for name in ("norms", "post_norms")
+            for index, norm in enumerate(getattr(self.part, name) or ())
+        }
+
+    @property
     def symbols(self) -> set[Symbol]:
         return {symbol for part in self.parts for symbol in part.symbols}
 
     def parameters(self) -> Counts:
-        return self._joined([part.parameters() for part in self.parts])
+        return self._joined([part.parameters() for part in self.parts]) | self._of_norms()
 
     def active_parameters(self) -> Counts:
-        return self._joined([part.active_parameters() for part in self.parts])
+        return self._joined([part.active_parameters() for part in self.parts]) | self._of_norms()
 
     def tables(self) -> Counts:
         return self._joined([part.tables() for part in self.parts])
 
     def saved_activations(self, work: TrainingWork) -> int:
-        return sum(part.saved_activations(work) for part in self.parts)
+        norms: int = sum(norm.saved_activations(work.tokens) for norm in self.norms.values())
+        parts: int = sum(part.saved_activations(work) for part in self.parts)
+        return norms + parts
 
     def state(self, length: int) -> int:
         return sum(part.state(length) for part in self.parts)
@@ -55,6 +65,9 @@ class TogetherCost(ContentCost):
         for index, part in enumerate(self.parts):
             sizes |= {f"parts.{index}.{name}": size for name, size in part.projection_sizes().items()}
         return sizes
+
+    def _of_norms(self) -> Counts:
+        return {name: norm.parameters() for name, norm in self.norms.items()}
 
     def _joined(self, counts: list[Counts]) -> Counts:
         joined: Counts = {}

@@ -23,8 +23,10 @@ class TogetherTransplant(Transplant[Any]):
         if type(at.old) is type(at.new):
             for index, (old, new) in enumerate(zip(at.old.parts, at.new.parts, strict=False)):
                 at.transplant_inner(f"parts.{index}", f"parts.{index}", old, new)
-            if (at.old.scales, at.old.input_scales) != (at.new.scales, at.new.input_scales):
-                at.promise(Start.CHANGED, "other scales")
+            self.take_named(at)  # norms
+            for name in ("scales", "input_scales", "norms", "post_norms"):
+                if getattr(at.old, name) != getattr(at.new, name):
+                    at.promise(Start.CHANGED, f"other {name}")
             return
         place = self._place(at.old, at.new)
         assert place is not None
@@ -32,5 +34,7 @@ class TogetherTransplant(Transplant[Any]):
         scales = at.new.scales or (1.0,) * len(at.new.parts)
         inputs = at.new.input_scales or (1.0,) * len(at.new.parts)
         is_same = all(scale == (1.0 if index == place else 0.0) for index, scale in enumerate(scales))
+        if at.new.norms or at.new.post_norms:
+            at.promise(Start.CHANGED, "the norms are new")
         if not is_same or inputs[place] != 1.0:
             at.promise(Start.CHANGED, "the other parts add to the output; begin with scales of 0")
