@@ -12,7 +12,6 @@ from archetype.errors import CheckpointError
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
-from archetype.parts.norm.module import normalize_stream
 from archetype.parts.router import spec
 from archetype.weights.linear import WithMatrix
 
@@ -41,7 +40,9 @@ class LinearRouter(Projection):
         self.scaled = router.scaled
 
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext | None = None) -> Float[Tensor, "N E"]:
-        x = x if self.norm is None else normalize_stream(self.norm, x, context)
+        if self.norm is not None:
+            with torch.autocast(x.device.type, enabled=False):
+                x = self.norm(x, context)
         return super().forward(x * x.shape[-1] ** -0.5 if self.scaled else x)
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
