@@ -70,6 +70,10 @@ def wired(**wiring: Any) -> spec.ModelSpec:
 
 
 RELATIVE = {"kind": "relative_bias", "num_buckets": 8, "max_distance": 16}
+COMPRESSED = {
+    "kind": "compressed", "num_heads": 4, "head_dim": 6, "rotary_dim": 4, "query_rank": 5, "window": 4, "groups": 2,
+    "group_rank": 3,
+}  # fmt: skip
 LATENT = {
     "kind": "latent",
     "num_heads": 4,
@@ -148,6 +152,11 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
     "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
     "index": attending(index=INDEX, sinks=True),
+    "compressed window": mixed(**COMPRESSED),
+    "compressed": mixed(**COMPRESSED, pooling={"rate": 3}),
+    "compressed, index": mixed(
+        **COMPRESSED, pooling={"rate": 2, "overlap": True, "index": {"top_k": 3, "num_heads": 4, "head_dim": 6}}
+    ),
     "latent, index": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, index=INDEX),
     "rnn": mixed(kind="rnn"),
     "lstm": mixed(kind="lstm"),

@@ -505,11 +505,38 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
 def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
     """Every mixer that fits a place; attention more often, for it has the most choices."""
     kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild)
-    kinds = *kinds, linear_mixers(wild, place.causal)
+    kinds = (
+        *kinds,
+        linear_mixers(wild, place.causal) | compressed_attentions(wild) if place.causal else linear_mixers(wild),
+    )
     alone = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
     if place.relative is not None and isinstance(place.relative[0], spec.RelativeVectors):
         alone |= disentangled_attentions(*place.relative)
     return st.sampled_from([True] * 7 + [False]).flatmap(lambda is_alone: alone if is_alone else together(alone, wild))
+
+
+@st.composite
+def compressed_attentions(draw: DrawFn, wild: bool = False) -> spec.CompressedAttention:
+    """Windows with and without pooled keys, more and fewer of them than an index chooses."""
+    groups, rotary_dim = draw(st.integers(1, 2)), 2 * draw(st.integers(1, 2))
+    index = st.builds(
+        spec.PooledIndex, top_k=counts(1, 6, wild), num_heads=st.integers(1, 4), head_dim=counts(4, 6, wild)
+    )
+    pooling = st.builds(spec.Pooling, rate=counts(1, 5, wild), overlap=st.booleans(), index=st.none() | index)
+    return spec.CompressedAttention(
+        num_heads=groups * draw(st.integers(1, 2)),
+        head_dim=rotary_dim + draw(st.integers(0, 3)),
+        rotary_dim=rotary_dim,
+        query_rank=draw(counts(1, 8, wild)),
+        window=draw(counts(1, 9, wild)),
+        groups=groups,
+        group_rank=draw(counts(1, 5, wild)),
+        position=spec.Rotary(theta=draw(st.floats(10.0, 1e6)), interleaved=draw(st.booleans()),
+                             scaling=draw(fixed_scalings(wild))),
+        norm=draw(vector_norms(wild)),
+        query_norm=draw(vector_norms(wild)),
+        pooling=draw(st.none() | pooling),
+    )  # fmt: skip
 
 
 def disentangled_attentions(

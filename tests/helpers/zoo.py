@@ -38,6 +38,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
          "longcat_flash", "sarvam_mla"),
         LATENT,
     ),
+    "deepseek_v4": {
+        "num_hidden_layers": 3, "mlp_layer_types": ["hash_moe", "moe", "moe"], "o_groups": 2, "o_lora_rank": 6,
+        "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"],
+        "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 6},
+    },
     # a layer that only reads images, between two of text
     "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
     "moshi": {"sliding_window": 64},  # transformers applies a shorter window with a cache alone

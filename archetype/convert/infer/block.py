@@ -29,7 +29,7 @@ from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.norm.spec import NoNorm
-from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
+from archetype.parts.router.spec import HashRouter, SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
 from archetype.parts.together.spec import FeedForwardsTogether
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
@@ -41,6 +41,7 @@ LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
     "softmax": SoftmaxRouter, "sigmoid": SigmoidRouter, "sqrtsoftplus": SqrtSoftplusRouter,
 }  # fmt: skip
+AFFINITIES = {"softmax": "softmax", "sigmoid": "sigmoid", "sqrtsoftplus": "sqrt_softplus"}  # of routers by token id
 # Concatenated in either order, or interleaved row by row.
 GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
@@ -105,8 +106,9 @@ def _scaled(info: CheckpointInfo, network: MLP | GatedMLP) -> FeedForward:
 
 def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, routed: bool = False) -> MLP | GatedMLP:
     limit, beta = info.config.optional_positive(LIMIT), info.config.optional_positive(BETA)
-    if info.quirks.clamps_experts:
-        return GatedMLP(d_ff=width, activation=info.activation(gated), bias=bias, limit=limit if routed else None)
+    if (clamped := info.quirks.clamps) is not None:
+        limit = limit if routed or clamped == "all" else None
+        return GatedMLP(d_ff=width, activation=info.activation(gated), bias=bias, limit=limit)
     if not gated or (limit is None and beta is None):
         kind = GatedMLP if gated else MLP
         return kind(d_ff=width, activation=info.activation(gated), bias=bias)
@@ -205,7 +207,11 @@ def _router(info: CheckpointInfo, names: Names) -> Router:
     if renormalize is None:
         why = "no key says whether the weights of a token's experts sum to one"
         renormalize = info.settle("renormalize", (False, True), why)
-    kind = ROUTERS[scoring or ("sigmoid" if sigmoid else "softmax")]
+    name = scoring or ("sigmoid" if sigmoid else "softmax")
+    if "router.table" in names:  # of experts by token id, with affinities as in the other layers (DeepSeek-V4)
+        affinity: Any = AFFINITIES[name]
+        return HashRouter(affinity=affinity, renormalize=bool(renormalize), scale=info.positive(ROUTER_SCALE, 1.0))
+    kind = ROUTERS[name]
     why = "no file says what the selection bias is added to"
     return kind(
         # Gemma 4: a norm of the router's own, whose weights have the name of a scale

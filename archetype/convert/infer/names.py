@@ -62,9 +62,9 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:gate_proj|w1)", "experts.gate"),
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:up_proj|w3)", "experts.up"),
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:down_proj|w2)", "experts.down"),
-    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:gate_proj|linear_gate)", "shared.gate"),
-    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.up_proj", "shared.up"),
-    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear)", "shared.down"),
+    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:gate_proj|linear_gate|w1)", "shared.gate"),
+    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:up_proj|w3)", "shared.up"),
+    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear|w2)", "shared.down"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:input_linear|gate_up_proj)", "shared.gate_up"),
     (rf"{NETWORK}shared_expert_gate", "shared_gate"),
     (rf"{NETWORK}fc1_latent_proj", "latent_down"),
@@ -73,6 +73,7 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}(?:output_linear|experts\.fc2)", "experts.down"),
     (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|router\.proj|gate\.wg)", "router"),
     # tensors named without `.weight` or `.bias`
+    (rf"{NETWORK}gate\.tid2eid", "router.table"),
     (r"router\.scale", "router.norm.weight"),
     (r"router\.per_expert_scale", "expert_scales"),
     (rf"{NETWORK}experts\.gate_up_proj", "experts.gate_up.weight"),
@@ -99,14 +100,16 @@ NUMBERS: NameTable = tuple(
     for name in ("alpha_p", "alpha_n", "beta", "eps")  # xIELU
 )
 
-# Weights of residual streams, named without `.weight` or `.bias` (Hy4): of a layer's sublayers, and of the last sum.
+# Weights of residual streams, named without `.weight` or `.bias` (Hy4, DeepSeek-V4): of a layer's sublayers, and of the
+# last sum.
 STREAMS: NameTable = tuple(
-    (rf"hc_pre\.hc_{content}_layer\.hc_{name}", f"{ours}_residual.weights.{param}")
-    for content, ours in (("attn", "mixer"), ("mlp", "feedforward"))
+    (pattern, f"{ours}_residual.weights.{param}")
+    for content, second, ours in (("attn", "attn", "mixer"), ("mlp", "ffn", "feedforward"))
     for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
+    for pattern in (rf"hc_pre\.hc_{content}_layer\.hc_{name}", f"hc_{second}_{name}")
 )
 STREAMS_EXIT: NameTable = tuple(
-    (rf"hc_pre\.hc_head\.hc_head_{name}", f"residual_exit.{param}")
+    (rf"hc_pre\.hc_head\.hc_head_{name}|hc_head\.hc_{name}|hc_head_{name}", f"residual_exit.{param}")
     for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
 )
 

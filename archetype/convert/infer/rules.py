@@ -103,7 +103,9 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool, bel
     for param, name in layer.network.items():
         path, kind = param.rsplit(".", 1) if "." in param else (param, "")
         shape = info.shapes[name]
-        if param == "correction":
+        if path == "router" and "router.table" in layer.network and kind != "table":  # a projection beside the table
+            rules.append(rule(name, f"{below}.router.projection.{kind}", transposed=transposed))
+        elif param == "correction":
             rules.append(rule(name, f"{below}.correction", shape=shape))
         elif path == "experts.gate_up":  # (experts, rows, columns)
             is_transposed = layer.experts_transposed(info)

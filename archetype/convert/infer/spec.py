@@ -57,7 +57,8 @@ from archetype.spec.errors import explain
 from archetype.spec.registry import provided
 
 USUAL_CONTEXT = 2048
-STREAMS = ("hc_mult", "hc_magnitude", "hc_eps")  # of residual streams: number, largest write weight, epsilon
+# Of residual streams: number, largest write weight, epsilon, and normalizations of the matrix that mixes them.
+STREAMS = ("hc_mult", "hc_magnitude", "hc_eps", "hc_sinkhorn_iters")
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by sqrt(d_model)
 
@@ -187,12 +188,18 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         return ResidualSum()
     num_streams, config = info.sides(tensors.outer["residual_exit.weight"])[0], info.config
     config.expect(STREAMS[0], num_streams, "the weights of the streams have this number of rows")
-    # rows of the read weights and of the write weights; the streams are not mixed
-    for layer in tensors.layers:
-        for name in (name for param, name in layer.residual.items() if param.endswith("weights.weight")):
-            if info.sides(name)[0] != 2 * num_streams:
-                raise info.missing(name, "residual streams that are mixed")
-    eps = config.positive(STREAMS[2])
+    weights = [name for layer in tensors.layers for param, name in layer.residual.items() if param.endswith("s.weight")]
+    rows, eps = {info.sides(name)[0] for name in weights}, config.positive(STREAMS[2])
+    # of the read and write weights, and of the matrix (DeepSeek-V4)
+    if rows == {(2 + num_streams) * num_streams} and config.get(STREAMS[3]) is not None:
+        return Streams(
+            num_streams=num_streams,
+            sinkhorn_steps=config.size(STREAMS[3]),
+            eps=eps,
+            norm_eps=info.norm(bias=False).eps,
+        )
+    if rows != {2 * num_streams}:
+        raise info.missing(weights[0], "residual streams that are mixed")
     return Streams(
         num_streams=num_streams,
         sinkhorn_steps=0,
