@@ -198,8 +198,8 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
             eps=eps,
             norm_eps=info.norm(bias=False).eps,
         )
-    if rows != {2 * num_streams}:
-        raise info.missing(weights[0], "residual streams that are mixed")
+    if other := [name for name in weights if info.sides(name)[0] != 2 * num_streams]:
+        raise info.missing(other[0], "residual streams that are mixed")
     return Streams(
         num_streams=num_streams,
         sinkhorn_steps=0,

@@ -16,7 +16,8 @@ class PoolCost:
         assert part.pooling is not None
         self.features, self.rate, self.width = features, part.pooling.rate, features
         self.reach = part.pooling.rate * (2 if part.pooling.overlap else 1)
-        if part.pooling.overlap:
+        self.overlaps = part.pooling.overlap
+        if self.overlaps:
             self.width = 2 * features
         self.projections = {"kv": Linear(d, self.width), "gate": Linear(d, self.width)}
         self.norm = NormCost.of(part.norm, features)
@@ -31,11 +32,12 @@ class PoolCost:
         return (length // self.rate + 1) * self.features.value + 2 * self.width.value * (self.reach - 1)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        # gathered values, the weights and their products, and what the norm saves
+        # both projections, the values gathered of them, beside the logits unless halves are joined, and the weights
         windows = work.rows * (work.length // self.rate)
         numbers = windows * self.reach * self.features.value
-        indices = work.rows * 2 * self.width.value * (work.length // self.rate) * self.reach * 8
-        return numbers * (work.itemsize + FLOAT32) + indices + self.norm.saved_activations(windows)
+        gathered = numbers * work.itemsize * (1 if self.overlaps else 2) + numbers * FLOAT32
+        gathered += work.tokens * 2 * self.width.value * work.itemsize
+        return gathered + self.norm.saved_activations(windows)
 
 
 @cost_of(spec.CompressedAttention)
@@ -96,7 +98,7 @@ class CompressedAttentionCost(MixerCost):
         products = 2 * work.rows * pairs * self.heads * self.head_dim
         counts |= {"scores": products, "mixture": products}
         if (index := self.part.index) is not None:
-            windows = work.length.value // rate
+            windows = work.length.value // rate + (work.phase == "decode")  # the open one has a slot, too
             if windows <= index.top_k:
                 del counts["index.q"], counts["index.weights"]
             else:
@@ -110,7 +112,8 @@ class CompressedAttentionCost(MixerCost):
         windows = length // rate if rate else 0
         if work.attention == "computed" or work.phase == "decode":
             near = min(self.part.window, length) if work.phase == "decode" else length
-            return work.queries * symbol("S", near + windows, self.part)
+            slots = windows + (rate > 0 and work.phase == "decode")  # with that of the open window
+            return work.queries * symbol("S", near + slots, self.part)
         most = windows if index is None else index.top_k
         pairs = sum(min(n, self.part.window) + (min(n // rate, most) if rate else 0) for n in range(1, length + 1))
         return symbol("A", pairs)
@@ -133,7 +136,12 @@ class CompressedAttentionCost(MixerCost):
         saved += tokens * features * 2 * size + work.rows * keys * part.head_dim * 2 * size  # queries, results, keys
         saved += tokens * part.num_heads * keys * (2 * FLOAT32 + (size if size == 2 else 0)) + tokens * keys
         saved += work.input_bytes(part.groups * part.group_rank)
-        return saved + sum(pool.saved_activations(work) for pool in self.pools.values())
+        if part.index is not None and part.adds_to_loss:  # relevances of heads, both distributions, and masks
+            pairs, heads = tokens * windows, part.index.num_heads
+            saved += (pairs * (heads + 2) + tokens * heads) * FLOAT32 + 2 * pairs
+            saved += (tokens * heads + work.rows * windows) * part.index.head_dim * size
+        trained = [pool for name, pool in self.pools.items() if name == "pool" or part.adds_to_loss]
+        return saved + sum(pool.saved_activations(work) for pool in trained)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         position, heads, rotary_dim = self.part.position, self.part.num_heads, self.part.rotated

@@ -244,12 +244,15 @@ class CompressedAttention(KeepsKeys, nn.Module):
         if self.index is None:
             return pooled, Choice(allowed)
         x, low = x.detach(), low.detach()  # the index's loss must not train the model
-        keys, index = self._windows(self.index.pool, x, context, states[1]), self.index.spec
-        learns, leaves_out = self.training and self.spec.adds_to_loss, keys.shape[2] > index.top_k
-        if not (learns or leaves_out):
-            return pooled, Choice(allowed)
-        heads = self.index.q(low).unflatten(-1, (index.num_heads, -1)).transpose(1, 2)
-        scores = self.index(x, self._rotated(heads, context.positions, context), keys).masked_fill(~complete, MASKED)
+        index, learns = self.index.spec, self.training and self.spec.adds_to_loss
+        with torch.set_grad_enabled(learns and torch.is_grad_enabled()):
+            keys = self._windows(self.index.pool, x, context, states[1])
+            leaves_out = keys.shape[2] > index.top_k
+            if not (learns or leaves_out):
+                return pooled, Choice(allowed)
+            heads = self.index.q(low).unflatten(-1, (index.num_heads, -1)).transpose(1, 2)
+            scores = self.index(x, self._rotated(heads, context.positions, context), keys)
+            scores = scores.masked_fill(~complete, MASKED)
         if leaves_out:
             allowed = allowed & best_keys(scores.detach(), index.top_k)[:, None]
             scores = scores.masked_fill(~allowed[:, 0], MASKED)
