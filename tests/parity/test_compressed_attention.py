@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 
+from archetype import families
 from archetype.errors import CheckpointError
+from archetype.estimate.report import total_parameters
 from tests.helpers.published import swap
 from tests.parity.test_inferred_families import SIZES, Tensors, check, read, written
 
@@ -46,6 +49,27 @@ def test_deepseek_v4(tmp_path: Path) -> None:
     assert (sparse.position.scaling.kind, near.position.scaling.kind) == ("yarn", "none")
     assert [block.feedforward.router.kind for block in lm.spec.layers] == ["hash", "sqrt_softplus", "sqrt_softplus"]
     assert lm.spec.residual.sinkhorn_steps == 3
+
+
+@pytest.mark.parametrize(("preset", "file"), [("flash", "DeepSeek-V4-Flash"), ("pro", "DeepSeek-V4-Pro")])
+def test_a_preset_is_what_its_configuration_says(preset: str, file: str, shared: Path) -> None:
+    values = json.loads((shared / "published" / "configs" / f"deepseek-ai__{file}.json").read_text())
+    del values["quantization_config"]
+    with torch.device("meta"):
+        theirs = DeepseekV4ForCausalLM(DeepseekV4Config.from_dict(values))
+    ours = families.preset(f"deepseek-v4-{preset}")
+    assert total_parameters(ours) == theirs.num_parameters()
+    kinds = theirs.config.layer_types
+    for kind, block in zip(kinds, ours.layers, strict=True):
+        pooling = block.mixer.pooling
+        assert (pooling is None) == (kind == "sliding_attention")
+        assert pooling is None or pooling.rate == theirs.config.compress_rates[kind]
+        assert (block.mixer.index is not None) == (kind == "compressed_sparse_attention")
+        rotary = theirs.config.rope_parameters["main" if pooling is None else "compress"]
+        assert block.mixer.position.theta == rotary["rope_theta"]
+    small = ("top_k", values["index_topk"]), ("num_heads", values["index_n_heads"])
+    index = next(block.mixer.index for block in ours.layers if block.mixer.index is not None)
+    assert all(getattr(index, name) == size for name, size in small)
 
 
 @pytest.mark.parametrize(

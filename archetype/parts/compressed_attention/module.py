@@ -196,8 +196,8 @@ class CompressedAttention(KeepsKeys, nn.Module):
         if state is None:
             keys, allowed = context.probe(self, "k", keys), context.probe(self, "allowed", allowed)
         if choice is not None and self.index is not None:
-            count = choice.keys.shape[3]  # type: ignore[union-attr]
-            learn(self.index, choice, lambda: attention_weights(q, keys, score, allowed)[..., -count:], context)
+            first = keys.shape[2] - choice.keys.shape[3]  # type: ignore[union-attr]
+            learn(self.index, choice, lambda: attention_weights(q, keys, score, allowed)[..., first:], context)
         y = attend(q, keys, keys, score, allowed, kernels=context.kernels)
         # the keys were rotated, and they are the values: what is left is their distance
         y = context.probe(self, "heads", self._rotated(y, context.positions, context, self.rotary_back))
@@ -262,6 +262,8 @@ class CompressedAttention(KeepsKeys, nn.Module):
         self, pool: Pool, x: Vectors, context: ForwardContext, state: PooledState | None
     ) -> Float[Tensor, "B 1 S P"]:
         vectors, windows = pool(x, context, state)
+        if not windows.shape[1]:  # the text is shorter than a window
+            return vectors[:, None]
         # tables of angles are shared under a name by which other layers mean other positions
         there = ForwardContext(windows * pool.rate, None, False, kernels=context.kernels)
         keys = self._rotated(vectors[:, None], there.positions, there)  # (B, 1, N, P)

@@ -84,6 +84,8 @@ COUNTS = [
     ("gpt-oss-120b", [], 116_829_156_672, "openai/gpt-oss-120b; OpenAI 2025, table 1: 116.8 B"),
     # 671,026,419,200 with the biases of the choice, which no gradient trains, and without the layer that looks further
     ("deepseek-v3", [], 671_026_419_200 - 58 * 256, "deepseek-ai/DeepSeek-V3"),
+    ("deepseek-v4-flash", [], 284_332_230_231, "deepseek-ai/DeepSeek-V4-Flash as transformers' class"),
+    ("deepseek-v4-pro", [], 1_572_997_179_491, "deepseek-ai/DeepSeek-V4-Pro as transformers' class"),
     ("mamba-codestral-7b", [], 7_285_403_648, "mistralai/Mamba-Codestral-7B-v0.1"),
     ("longformer-base", [], 148_711_257, "allenai/longformer-base-4096 as LongformerForMaskedLM"),
     ("longformer-large", [], 434_653_273, "allenai/longformer-large-4096 as LongformerForMaskedLM"),
