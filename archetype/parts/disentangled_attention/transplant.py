@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from archetype.nn.transplant import Transplant
+from archetype.nn.transplant import Start, Transfer, Transplant
 from archetype.parts.disentangled_attention.spec import DisentangledAttention, RelativeVectors
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -19,6 +19,9 @@ class DisentangledAttentionTransplant(Transplant[DisentangledAttention]):
     }  # fmt: skip
     writes: ClassVar = ("o.weight", "o.bias")
     sized: ClassVar = ("num_heads", "dropout")
+
+    def fold(self, at: Transfer[DisentangledAttention]) -> None:
+        at.promise(Start.CHANGED, "the gains of the norm before it are not those of vectors of distances")
 
     def sizes(self, part: DisentangledAttention, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {**sizes, "H": part.num_heads, "P": sizes["D"] // part.num_heads}
