@@ -39,7 +39,7 @@ from archetype.spec.edit import assign
 from archetype.surgery.choices import read_choices, read_layers
 from archetype.surgery.operation import Cuts, fill
 from archetype.surgery.proof import POSITIONS, Comparison, Outputs, outputs
-from archetype.surgery.report import Report
+from archetype.surgery.report import DRAWN, Report
 from archetype.weights.packed import is_packed
 
 TOP = 5  # most likely tokens of each model at a position
@@ -246,7 +246,7 @@ def donated(taken: Taken, size: int, donors: Mapping[str, torch.Tensor]) -> int:
     """Return how many entries of a new tensor come from the donor."""
     if taken.how == "grown":
         return min(size, sum(donors[name].numel() for name in taken.sources))
-    return 0 if taken.how == "new" else size
+    return 0 if taken.how == DRAWN else size
 
 
 def command(spec: ModelSpec, body: TransplantRequest, place: str) -> str:
