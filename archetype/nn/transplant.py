@@ -287,7 +287,7 @@ class Transplant(Generic[S]):
         if unknown := sorted(matrices - layout.keys()):
             at.promise(Start.CHANGED, f"the norm's gains cannot be folded into {enumeration(unknown)}")
         for name in sorted(matrices & layout.keys()):
-            if layout[name].endswith(" D"):
+            if layout[name].endswith(" D") and name not in self.writes:
                 at.donated[name] = at.donated[name] * at.gains
                 at.folded.append(name)
         at.promise(Start.ROUNDED, "the gains of the norm before it are folded into its matrices")

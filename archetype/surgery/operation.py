@@ -22,7 +22,6 @@ from archetype.nn.transplant import (
     Taken,
     Transfer,
     are_equal,
-    holds,
     no_moments,
     no_ranks,
     transplant,
@@ -281,7 +280,9 @@ class Operation:
             [f"{name}.{tensor}" for tensor in transplant_of(part).writes] for name, part in block.contents.items()
         ]
         known = [[state[name] for name in names if name in state] for names in writes]
-        return all(tensors and all(holds(tensor == 0) for tensor in tensors) for tensors in known)
+        return all(
+            tensors and all(are_equal(tensor, torch.zeros_like(tensor)) for tensor in tensors) for tensors in known
+        )
 
     def _sources(
         self, old: StackView, new: StackView, index: int, layers: Sequence[int], silent: AbstractSet[int]

@@ -29,7 +29,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
 
     layouts: ClassVar[Mapping[str, str]] = {
         "router.table": "V C", "shared_gate.weight": "1 D", "latent_down.weight": "L D", "latent_up.weight": "D L",
-        "experts.gate_bias": "E F", "experts.up_bias": "E F",
+        "expert_scales": "E", "router.norm.weight": "D", "experts.gate_bias": "E F", "experts.up_bias": "E F",
         "shared.gate.weight": "S D", "shared.up.weight": "S D", "shared.down.weight": "D S",
         "shared.gate.bias": "S", "shared.up.bias": "S", "shared.down.bias": "D",
     }  # fmt: skip
@@ -100,7 +100,8 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         first = 0 if shared is None else split["S"]  # hidden features of the shared expert
         forms = [at.old.replace(d_ff=1), *(part.replace(d_ff=1) for part in (new.expert, shared) if part is not None)]
         is_resized = at.old_sizes["D"] != at.new_sizes["D"]
-        if any(form != forms[0] for form in forms) or new.latent_width is not None or is_resized:
+        is_other = any(form != forms[0] for form in forms) or not new.norm.is_absent
+        if is_other or new.latent_width is not None or is_resized:
             at.promise(Start.CHANGED, "the experts have another form than the network")
             return
         if first + split["F"] != width:

@@ -65,10 +65,15 @@ def part(folder: Path, arms: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {key: value for key, value in of.items() if key != "base"}
 
 
-def done(folder: Path, store: Path, *parts: dict[str, Any], mode: str = "full") -> tuple[Study, dict[str, Any]]:
-    study = Study(experiment(*parts), mode, folder, Store(store))
-    study.run(engine("here", 1))
+def done(folder: Path, store: Path, *parts: dict[str, Any]) -> tuple[Study, dict[str, Any]]:
+    study = ran(folder, store, *parts)
     return study, study.outcome()
+
+
+def ran(folder: Path, store: Path, *parts: dict[str, Any]) -> Study:
+    study = Study(experiment(*parts), "full", folder, Store(store))
+    study.run(engine("here", 1))
+    return study
 
 
 DONOR = {"donor": {"from": "donor", "as_is": True}}
@@ -116,7 +121,7 @@ def test_no_effect_is_reported_where_there_is_none(folder: Path, tmp_path: Path)
     }
     for kind in ("equivalence", "difference"):
         rule = {"kind": kind, "margin": "0.1%"} | ({"side": "worse"} if kind == "difference" else {})
-        study, _ = done(folder, tmp_path / "store", part(folder, arms, seeds=6, decide=rule))
+        study = ran(folder, tmp_path / "store", part(folder, arms, seeds=6, decide=rule))
         trials, (comparison,) = study.trained["width"].comparisons()
         evidence = study.trained["width"].evidence(trials, comparison)
         decision = study.trained["width"].part.decide
@@ -149,7 +154,7 @@ def test_wrong_starts_are_refused_in_one_line(folder: Path, tmp_path: Path) -> N
         ({"arms": {"a": {"spec": SPEC}, "b": {"from": "narrow"}}, "retained": [{"name": "test.recall"}]},
          "retained: needs a control with weights"),
         ({"retained": [{"name": "test.loss"}]}, "retained: test.loss is not an accuracy"),
-        ({"data": {"text": "words", "tokenizer": "byte_bpe"}}, "byte_bpe is not the tokenizer of"),
+        ({"data": {"text": "words", "tokenizer": "byte_bpe"}}, "data.tokenizer: is that of"),
         ({"modes": {"full": {"tokens": 256, "sizes": [SPEC]}}}, "modes: an arm that starts from weights has one"),
     ]:  # fmt: skip
         with case(message), pytest.raises(ArchetypeError) as error:
@@ -192,7 +197,7 @@ def test_arms_share_what_their_teacher_has_read(folder: Path, tmp_path: Path) ->
     recipe = RECIPE | {"sequence_length": 32, "teacher": teacher}
     arms = DONOR | {"copy": {"from": "copy"}, "narrow": {"from": "donor", "layers[*].mixer.num_kv_heads": 1}}
     more: dict[str, Any] = {"seeds": 1, "modes": {"full": {"tokens": 512}}}
-    study, _ = done(folder, tmp_path, part(folder, arms, recipe=recipe, **more))
+    study = ran(folder, tmp_path, part(folder, arms, recipe=recipe, **more))
     (cache,) = (tmp_path / "teachers").iterdir()
     assert len([*cache.glob("*.safetensors")]) == 4  # one for each step, and none for a second arm
     assert len({json.dumps(request.recipe.spec) for request in requests_of(study)}) == 2
