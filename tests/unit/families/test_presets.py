@@ -19,7 +19,7 @@ TINY = (
     "vit-tiny", "qwen3-tiny", "qwen3-moe-tiny", "gemma3-tiny", "olmo2-tiny", "phi3-tiny", "smollm3-tiny",
     "gpt-oss-tiny", "deepseek-v3-tiny", "mamba2-tiny", "roberta-tiny", "albert-tiny",
     "gemma4-tiny", "gemma4-moe-tiny", "deepseek-v4-tiny", "modernbert-tiny", "eurobert-tiny",
-    "llada-tiny", "deberta-v3-tiny",
+    "llada-tiny", "deberta-v3-tiny", "block-index-tiny", "engram-tiny", "block-diffusion-tiny",
     "kimi-linear-tiny", "retnet-tiny", "gla-tiny", "hgrn2-tiny", "deltanet-tiny", "minimax-tiny",
 )  # fmt: skip
 
