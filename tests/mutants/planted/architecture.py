@@ -68,7 +68,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "parts/mamba/module.py": [
         ("return y + self.D.to(exact) * u, hidden", "return y, hidden"),
-        ("delta.masked_fill(~context.valid[..., None], 0.0)", "delta"),
+        ("delta = context.fill_padding(delta)", "delta = delta"),
     ],
     "nn/convolution.py": [
         ("inputs[:, :, x.shape[2] :].clone()", "inputs[:, :, x.shape[2] - 1 : -1].clone()"),
