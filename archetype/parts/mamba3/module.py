@@ -170,7 +170,5 @@ def _newest(x: Float[Tensor, "B T *dims"], before: Float[Tensor, "B *dims"], con
     # the last token of each sequence, padding excluded
     if context.num_tokens is None:
         return x[:, -1].clone()  # a view would keep all tokens in memory
-    rows = torch.arange(x.shape[0], device=x.device)
-    last = x[rows, context.num_tokens.clamp(min=1) - 1]
-    has_tokens = (context.num_tokens > 0).view(-1, *[1] * (last.dim() - 1))
-    return torch.where(has_tokens, last, before.to(x.dtype))
+    rows, tokens = torch.arange(x.shape[0], device=x.device), torch.cat((before[:, None].to(x.dtype), x), dim=1)
+    return tokens[rows, context.num_tokens]
