@@ -22,7 +22,6 @@ from archetype.nn.transplant import (
     Taken,
     Transfer,
     are_equal,
-    holds,
     no_moments,
     no_ranks,
     transplant,
@@ -102,6 +101,7 @@ class Operation:
         for before, after in zip(old.stacks, new.stacks, strict=True):
             self._stack(before, after)
         heads = getattr(old, "head", None), getattr(new, "head", None)
+        sizes = sizes_of(old, old.stacks[-1]), sizes_of(new, new.stacks[-1])
         self._part("lm_head", "lm_head", *heads, sizes, gains=self._gains_of_end(old.stacks[0], new.stacks[0]))
         self._rest()
         return self.ledger
@@ -280,7 +280,9 @@ class Operation:
             [f"{name}.{tensor}" for tensor in transplant_of(part).writes] for name, part in block.contents.items()
         ]
         known = [[state[name] for name in names if name in state] for names in writes]
-        return all(tensors and all(holds(tensor == 0) for tensor in tensors) for tensors in known)
+        return all(
+            tensors and all(are_equal(tensor, torch.zeros_like(tensor)) for tensor in tensors) for tensors in known
+        )
 
     def _sources(
         self, old: StackView, new: StackView, index: int, layers: Sequence[int], silent: AbstractSet[int]

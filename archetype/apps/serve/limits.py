@@ -7,6 +7,7 @@ MAX_INPUTS = 2048  # texts or images of one request
 MAX_TOOLS = 128
 MAX_INSPECTED_TOKENS = 2048
 MAX_TRANSPLANTED_LAYERS = 512
+MAX_TRANSPLANTED_SIZE = 2**20  # of a dimension of a tensor
 ANSWER_BYTES = 2**24  # of a response without streaming
 ALL_WAITING_BYTES = 2**27  # sent to all clients and not read yet; beyond, the slowest client is dropped
 PICTURE_PIXELS = 2**25  # of one image

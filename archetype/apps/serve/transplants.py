@@ -23,7 +23,7 @@ from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.exchange import Exchange, finite
 from archetype.apps.serve.inspections import bytes_of_pass
-from archetype.apps.serve.limits import MAX_TRANSPLANTED_LAYERS
+from archetype.apps.serve.limits import MAX_TRANSPLANTED_LAYERS, MAX_TRANSPLANTED_SIZE
 from archetype.apps.serve.served_model import ServedModel
 from archetype.apps.serve.spec_problems import EDITOR, Problem, Problems, problems
 from archetype.apps.serve.specs import Origin, file_name, read
@@ -39,7 +39,7 @@ from archetype.spec.edit import assign
 from archetype.surgery.choices import read_choices, read_layers
 from archetype.surgery.operation import Cuts, fill
 from archetype.surgery.proof import POSITIONS, Comparison, Outputs, outputs
-from archetype.surgery.report import Report
+from archetype.surgery.report import DRAWN, Report
 from archetype.weights.packed import is_packed
 
 TOP = 5  # most likely tokens of each model at a position
@@ -150,12 +150,15 @@ def planned(old: ModelSpec, body: TransplantRequest, dtype: torch.dtype) -> Plan
     if isinstance(layers, str):
         raise SpecError("--layers", f"{layers!r:.40} needs a text", "name layers like 0-5,5")
     cuts = Cuts(layers, {}, read_choices(body.ways))
-    donor = on_meta(old, dtype)
+    donor, sizes = on_meta(old, dtype), on_meta(spec, dtype).state_dict().values()
+    if (size := max((max(tensor.shape, default=0) for tensor in sizes), default=0)) > MAX_TRANSPLANTED_SIZE:
+        cause = f"a tensor has {size:,} rows or columns, too many for the web UI"
+        raise SpecError(EDITOR, cause, "use archetype transplant")
     model, ledger = fill(donor, spec, cuts)
     return Plan(spec, cuts, donor, model, report_of(old, spec, cuts, ledger))
 
 
-@lru_cache(maxsize=4)  # while the user types, the donor stays the same
+@lru_cache(maxsize=4)  # the donor stays the same while the user types
 def on_meta(spec: ModelSpec, dtype: torch.dtype) -> Model:
     """Return a model that has shapes only."""
     return build_on_meta(spec).to(dtype)
@@ -243,7 +246,7 @@ def donated(taken: Taken, size: int, donors: Mapping[str, torch.Tensor]) -> int:
     """Return how many entries of a new tensor come from the donor."""
     if taken.how == "grown":
         return min(size, sum(donors[name].numel() for name in taken.sources))
-    return 0 if taken.how == "new" else size
+    return 0 if taken.how == DRAWN else size
 
 
 def command(spec: ModelSpec, body: TransplantRequest, place: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from archetype.nn.heads import Heads, HeadsTransplant, Rows, heads_of, spread, with_bias
 from archetype.nn.inspect import PartTrace
 from archetype.nn.random import generator_for
-from archetype.nn.transplant import NEW, Start, Transfer, Transplant, are_equal, best, holds, mean
+from archetype.nn.transplant import NEW, Start, Transfer, Transplant, are_equal, best, mean
 from archetype.parts.attention.equal import begin, equal_fields, fold_factors, open_gate, sees_all
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.frequencies import rotates_alike
@@ -62,7 +62,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         }  # fmt: skip
 
     def inside(self, part: Attention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
-        return {} if part.index is None else {"index": (part.index, {"D": "D", "R": "D"})}
+        return {} if part.index is None else {"index": (part.index, {"D": "D", "R": "D", "X": "1"})}
 
     def importance(self, part: Attention, trace: PartTrace) -> Mapping[str, Tensor]:
         squares = trace.activations["heads"].square().sum((0, 2))  # (B, H, T, Q) to (H, Q)
@@ -132,7 +132,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
                 axis = letters.index("K")
                 groups = at.donated[name].reshape([old[letter] for letter in letters]).unflatten(axis, (count, -1))
                 first = groups.select(axis + 1, 0)
-                is_equal &= holds(groups == first.unsqueeze(axis + 1))
+                is_equal &= are_equal(groups, first.unsqueeze(axis + 1).expand_as(groups))
                 merged = mean(groups, axis + 1) if way == "mean" and not is_equal else first
                 if way == "random":
                     generator = generator_for(0, f"{at.path}.{name}", merged.device)

@@ -7,7 +7,7 @@ from archetype.nn.transplant import Start
 from archetype.spec.edit import assign
 from archetype.surgery.operation import Cuts, fill
 from tests.helpers.cases import case
-from tests.unit.surgery.test_transplant import EXPERTS, FF, GQA, MHA, trained
+from tests.unit.surgery.test_transplant import FF, GQA, MHA, trained
 
 CHANGES = (
     ((), ("name=other",)),
@@ -15,7 +15,6 @@ CHANGES = (
     (MHA, ("layers[*].mixer.num_kv_heads=2",)),
     (FF, ("layers[*].feedforward.d_ff=96", "num_layers=5")),
     (FF, ("layers[0].feedforward.d_ff=32", "num_layers=2")),
-    (FF, (EXPERTS,)),
     ((), ("layers[*].mixer.pattern={kind: window, size: 4}",)),
     ((), ("vocab_size=80",)),
     (("head.tied=true",), ("head.tied=false",)),
