@@ -149,7 +149,7 @@ FEEDFORWARDS: dict[str, spec.FeedForward] = {
         router=spec.SigmoidRouter(renormalize=True), groups=spec.ExpertGroups(num_groups=3, groups_per_token=2),
     ),
     "networks-together": spec.FeedForwardsTogether(
-        parts=(GATED, spec.MLP(d_ff=10, activation="relu")), scales=(0.5, 2.0)
+        parts=(GATED, spec.MLP(d_ff=10, activation="relu")), scales="learned"
     ),
     "channel-mixing": spec.ChannelMixing(d_ff=12, receptance=True, mix_of="token"),
     "none": spec.NoFeedForward(),
