@@ -70,6 +70,9 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
             self._upcycle(at)
             return
         old, new = at.old.num_experts, at.new.num_experts
+        if "router.table" in at.left and (new < old or at.old.experts_per_token != at.new.experts_per_token):
+            at.keep_initial("router.table", "drawn anew, since it names the donor's experts")
+            at.promise(Start.CHANGED, "other experts for each token id")
         if at.old.idle or at.new.idle or "E" in at.selected or old == new:
             super().transfer(at)
         elif new > old:
