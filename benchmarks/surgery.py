@@ -57,12 +57,30 @@ def changes(spec: ModelSpec) -> list[Change]:
             "Ainslie 2023",
             {"choices": {"heads": "first"}},
         ),
+        Change(
+            "half of the key heads, drawn anew",
+            [f"layers[*].mixer.num_kv_heads={kv_heads // 2}"],
+            "Ainslie 2023",
+            {"choices": {"heads": "random"}},
+        ),
         Change("d_ff doubled", [f"layers[*].feedforward.d_ff={2 * width}"], "Chen 2016"),
         Change("twice as many layers", [f"num_layers={2 * layers}"], "Wu 2024"),
         Change("experts from the feed-forward part", [f"layers[*].feedforward={experts}"], "Komatsuzaki 2023"),
         Change("a window of the whole context", [f"layers[*].mixer.pattern={{kind: window, size: {context}}}"]),
         Change("a window of 32 in all layers but the last", [f"{all_but_last}.pattern={{kind: window, size: 32}}"]),
-        Change("one layer less", [f"num_layers={layers - 1}"], "Men 2024"),
+        *(
+            Change(f"one layer less, by {way}", [f"num_layers={layers - 1}"], "Men 2024", {"layers": way})
+            for way in ("influence", "first", "random")
+        ),
+        *(
+            Change(
+                f"half of d_ff, by {way}",
+                [f"layers[*].feedforward.d_ff={width // 2}"],
+                "Muralidharan 2024",
+                {"choices": {"cut": way}},
+            )
+            for way in ("activation", "magnitude", "random")
+        ),
         Change("gated delta nets in every second layer", [f"layers[1::2].mixer={delta}"], "Wang 2024"),
     ]
 

@@ -1,4 +1,4 @@
-"""Gemma 4's texts (Google 2026): keys of earlier layers, per-layer inputs, and keys that serve as values.
+"""Gemma 4's texts (Google 2026): keys of earlier layers, per-layer inputs, keys as values, experts beside a network.
 
 Published folders, of texts or of texts with images, are inferred from their files.
 """
@@ -11,12 +11,16 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
+from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.head.spec import LanguageModelHead
-from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import ProportionalScaling, Rotary
+from archetype.parts.router.spec import SoftmaxRouter
+from archetype.parts.together.spec import FeedForwardsTogether
+from archetype.roles.feedforward import FeedForward
 
 LOCAL = Rotary(theta=10_000.0)
 GLOBAL = Rotary(theta=1_000_000.0, scaling=ProportionalScaling(share=0.25))
@@ -38,6 +42,9 @@ def gemma4_text(
     num_shared: int = 0,
     shared_d_ff: int | None = None,
     layer_features: int = 0,
+    num_experts: int = 0,
+    experts_per_token: int = 8,
+    expert_d_ff: int = 704,
     softcap: float | None = 30.0,
     vocab_size: int = 262_144,
     context_length: int = 131_072,
@@ -47,7 +54,8 @@ def gemma4_text(
 
     Every `period`-th layer has full attention, with its own head width, number of key heads and, with
     `keys_as_values`, no projection to values. The last `num_shared` layers read the keys of the last earlier layer of
-    their kind. With `layer_features`, a block with a per-layer input follows each layer.
+    their kind. With `layer_features`, a block with a per-layer input follows each layer. With `num_experts`, each
+    network has experts beside it, whose router reads the residual stream.
     """
     norm = RMSNorm(eps=1e-6)
     first_shared, each = num_layers - num_shared, 2 if layer_features else 1
@@ -70,11 +78,26 @@ def gemma4_text(
             keys_from=each * candidates[-1] if layer >= first_shared else None,
         )
 
+    def network_of(width: int) -> FeedForward:
+        network = GatedMLP(d_ff=width, activation="gelu_tanh")
+        if not num_experts:
+            return network
+        experts = MixtureOfExperts(
+            num_experts=num_experts,
+            experts_per_token=experts_per_token,
+            expert=network.replace(d_ff=expert_d_ff),
+            norm=norm,
+            router=SoftmaxRouter(renormalize=True, norm=norm, scaled=True, expert_scales=True),
+        )
+        return FeedForwardsTogether(parts=(network, experts), norms=(norm, NoNorm()), post_norms=(norm, norm))
+
     blocks: list[Block] = []
     for layer in range(num_layers):
         width = shared_d_ff if shared_d_ff is not None and layer >= first_shared else d_ff
-        network = GatedMLP(d_ff=width, activation="gelu_tanh")
-        blocks.append(Block(wiring=SandwichNorm(norm=norm), mixer=mixer(layer), feedforward=network))
+        wiring, network = SandwichNorm(norm=norm), network_of(width)
+        if num_experts:  # both have norms of their own
+            wiring = SandwichNorm(norm=norm, feedforward_norm=NoNorm())
+        blocks.append(Block(wiring=wiring, mixer=mixer(layer), feedforward=network))
         if layer_features:
             own = PerLayerInput(features=layer_features)
             blocks.append(Block(wiring=OutputNorm(norm=norm), mixer=NoMixer(), feedforward=own))
@@ -96,6 +119,8 @@ def gemma4_text(
 SIZES: dict[str, dict[str, Any]] = {
     "gemma4-e2b": dict(num_layers=35, d_model=1536, num_heads=8, num_kv_heads=1, d_ff=6144, window=512, period=5,
         num_shared=20, shared_d_ff=12_288, layer_features=256),
+    "gemma4-26b-a4b": dict(num_layers=30, d_model=2816, num_heads=16, num_kv_heads=8, d_ff=2112, full_kv_heads=2,
+        keys_as_values=True, num_experts=128, context_length=262_144),
     "gemma4-31b": dict(num_layers=60, d_model=5376, num_heads=32, num_kv_heads=16, d_ff=21_504, full_kv_heads=4,
         keys_as_values=True, context_length=262_144),
 }  # fmt: skip
@@ -104,5 +129,7 @@ FAMILY = Family("gemma4_text", {
     **tiny(gemma4_text, {
         "gemma4-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, d_ff=160, window=32, period=2, head_dim=16,
             full_head_dim=32, keys_as_values=True, layer_features=16),
+        "gemma4-moe-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, d_ff=80, window=32, period=2, head_dim=16,
+            full_head_dim=32, keys_as_values=True, num_experts=4, experts_per_token=2, expert_d_ff=40),
     }),
 })

@@ -17,9 +17,10 @@ NAMES = (
     "mistral", "qwen2",
     "gemma", "gemma2", "deepseek_v2", "mixtral", "sparse_transformer", "longformer", "big_bird", "bloom", "mpt",
     "mamba", "megabyte", "vit", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "phi3", "smollm3", "gpt_oss",
-    "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
+    "deepseek_v3", "deepseek_v4", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch",
+    "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
-    "linear_attention", "minimax", "gemma4_text", "recurrences",
+    "linear_attention", "minimax", "gemma4_text", "recurrences", "small_designs",
 )
 # Other modules: tables of several families that differ little from the families above, and modules whose name
 # is not the model type.

@@ -11,12 +11,7 @@ T = TypeVar("T")
 
 
 class TimeBudget:
-    """Wall-clock time from now on.
-
-    Attributes:
-        minutes: length of the budget; None if it does not end.
-        has_ended: whether some work was left out because the time was over.
-    """
+    """Minutes of wall-clock time from now on (None: without end), and whether work was left out after them."""
 
     def __init__(self, minutes: float | None = None) -> None:
         self.minutes, self.has_ended = minutes, False
@@ -57,7 +52,7 @@ def about_budget() -> dict[str, str | None]:
 
 
 def in_time(pieces: Iterable[T]) -> Iterator[T]:
-    """Yield the first piece, and the others until the time is over."""
+    """Yield the first piece, and the others while there is time."""
     for index, piece in enumerate(pieces):
         if index and time_is_over():
             return

@@ -70,6 +70,9 @@ class ModelSpec(Part):
             if self.head.shares_table and ours != theirs:
                 cause = f"the embedding's table has {theirs} features, but the head's vectors have {ours}"
                 invalid("head.tied", cause, "set both to the same width, or use tied: false")
+            if self.head.shares_table and (rows := embedding.unpredicted_rows):
+                cause = f"the embedding's table has {rows} rows beyond the vocabulary, which are never predicted"
+                invalid("head.tied", cause, "use tied: false, or remove extra_rows")
         return self
 
     @property

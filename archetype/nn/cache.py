@@ -17,6 +17,7 @@ from torch import Tensor
 from archetype.native import fused
 from archetype.native.attention import copy_places
 from archetype.nn.context import ForwardContext, Lengths
+from archetype.nn.symbolic import is_symbolic
 
 S = TypeVar("S", bound="LayerState")
 EMPTY_SLOT = 2**40  # position of an empty slot: later than any query, so that the causal mask hides it
@@ -282,7 +283,8 @@ class RingKVCache(KVCache):
     ) -> tuple[Shaped[Tensor, "B K S P"], Shaped[Tensor, "B K S Q"], Int[Tensor, "B S"]]:
         """Return the window before this pass and the new tokens, with their positions. Store the newest W."""
         starts, ends = context.positions[:, 0], context.ends
-        if keys.shape[2] == 1:  # the slot of a single token held the position that has just left the window
+        if not is_symbolic(keys.shape[2]) and keys.shape[2] == 1:
+            # the slot of a single token held the position that has just left the window
             if not self._append_natively(keys, values, context):
                 self._write(keys, values, starts, ends)
             return *self._visible(keys.dtype, context), self.positions(ends)

@@ -147,6 +147,12 @@ class ForwardContext:
             return None
         return torch.arange(self.positions.shape[1], device=self.positions.device) < self.num_tokens[:, None]
 
+    def fill_padding(self, x: Tensor, value: float = 0.0) -> Tensor:
+        """Return values of the new tokens, (B, T, ...), with `value` at padding."""
+        if (valid := self.valid) is None:
+            return x
+        return x.masked_fill(~valid.view(*valid.shape, *(1,) * (x.dim() - 2)), value)
+
     @property
     def shared_positions(self) -> Int[Tensor, "b T"]:
         """`positions`, reduced to one row if they are the same in every sequence."""

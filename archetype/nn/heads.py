@@ -33,10 +33,10 @@ class Heads:
         unlike: fields of the mixer because of which its output is not softmax(scale q k^T) v, then o.
     """
 
-    q: Float[Tensor, "H P D1"]
-    k: Float[Tensor, "K P D1"]
-    v: Float[Tensor, "K2 Q D1"]
-    o: Float[Tensor, "D H2 Q"]
+    q: Float[Tensor, "H P columns"]
+    k: Float[Tensor, "K P columns"]
+    v: Float[Tensor, "value_heads Q columns"]
+    o: Float[Tensor, "D value_heads Q"]
     sources: Mapping[str, Sequence[str]]
     o_bias: Float[Tensor, "D"] | None = None
     scale: float = 1.0
@@ -208,7 +208,7 @@ def spread(matrix: Float[Tensor, "K F D"], heads: int) -> Float[Tensor, "H F D"]
     return repeated
 
 
-def weights_of_heads(old: int, new: int) -> Float[Tensor, "new old"]:
+def weights_of_heads(old: int, new: int) -> Float[Tensor, "new_heads old_heads"]:
     """Return which heads become which: 1 where a new head repeats an old one, or is one of those averaged."""
     if new >= old:
         return torch.eye(old)[[head * old // new for head in range(new)]]
@@ -223,7 +223,7 @@ def plain_heads(tensors: Mapping[str, Tensor], keys: int, values: int) -> Heads:
     return Heads(q, k, v, o, {name: (f"{name}.weight",) for name in "qkvo"}, unlike=("recurrence",))
 
 
-def with_bias(tensors: Mapping[str, Tensor], name: str, heads: int) -> Float[Tensor, "H P D1"]:
+def with_bias(tensors: Mapping[str, Tensor], name: str, heads: int) -> Float[Tensor, "H P columns"]:
     """Return the rows of a projection by head, with the bias as the last column."""
     weight = tensors[f"{name}.weight"]
     bias = tensors.get(f"{name}.bias")

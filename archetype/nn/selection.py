@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -82,10 +82,21 @@ def build_selection(index: KeySelection | None, place: Place, query_features: in
     return module
 
 
-def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], context: ForwardContext) -> None:
+def mean_divergence(
+    log_weights: Float[Tensor, "B T S"], attended: Float[Tensor, "B T S"], context: ForwardContext
+) -> Float[Tensor, ""]:
+    """Return KL(attended || weights), averaged over queries that are not padding."""
+    divergence = nn.functional.kl_div(log_weights, attended, reduction="none").sum(-1)  # (B, T)
+    valid = torch.ones_like(divergence) if context.valid is None else context.valid.to(divergence.dtype)
+    mean: Tensor = (divergence * valid).sum() / valid.sum().clamp(min=1)
+    return mean
+
+
+def learn(index: Any, choice: Choice, weights: Callable[[], Tensor], context: ForwardContext) -> None:
     """Add the loss that trains a selection to imitate the attention weights.
 
     Args:
+        index: a module with the `loss` of a `KeySelector`.
         weights: computes the attention weights, (B, H, T, S); called only if needed.
     """
     if choice.scores is None:

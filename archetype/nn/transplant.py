@@ -287,7 +287,7 @@ class Transplant(Generic[S]):
         if unknown := sorted(matrices - layout.keys()):
             at.promise(Start.CHANGED, f"the norm's gains cannot be folded into {enumeration(unknown)}")
         for name in sorted(matrices & layout.keys()):
-            if layout[name].endswith(" D"):
+            if layout[name].endswith(" D") and name not in self.writes:
                 at.donated[name] = at.donated[name] * at.gains
                 at.folded.append(name)
         at.promise(Start.ROUNDED, "the gains of the norm before it are folded into its matrices")
@@ -384,6 +384,8 @@ class Transplant(Generic[S]):
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
         _, *features = self.layouts_of(at.new)[name].split()
         rows = [row for row, index in enumerate(at.indices("V", old["V"], new["V"])) if index == NEW]
+        if not rows:
+            return
         columns = [range(old["V"]), *(at.indices(letter, old[letter], new[letter]) for letter in features)]
         if not at.tensors[name].is_meta:
             table, is_new = gathered(at.donated[name], columns)
@@ -392,9 +394,8 @@ class Transplant(Generic[S]):
             for row in rows:
                 pieces = at.pieces.get(row)
                 at.tensors[name][row] = table[list(pieces)].mean(0) if pieces else mean
-        if rows:
-            of = "of the tokens that spell them, or of all" if at.pieces else "of all others"
-            at.note(name, f"rows of new tokens are the mean {of}")
+        of = "of the tokens that spell them, or of all" if at.pieces else "of all others"
+        at.note(name, f"rows of new tokens are the mean {of}")
 
     def _take(
         self, at: Transfer[S], name: str, layout: str, old: Mapping[str, int], selected: Mapping[str, Sequence[int]]

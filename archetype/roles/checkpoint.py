@@ -49,6 +49,8 @@ class MixerQuirks:
     value_norm: bool = False  # values have an RMSNorm without weights
     share_is_of_head: bool = False  # latent attention: `partial_rotary_factor` is about a whole head, not its part
     unrotated: bool = False  # latent attention has no rotary positions, whatever its keys say
+    # exponent and length of a power of its position that multiplies a query in layers without rotary positions
+    query_power: tuple[float, int] | None = None
     alibi: bool = False  # attention has ALiBi biases, though no key of config.json says so
 
 

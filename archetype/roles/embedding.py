@@ -29,6 +29,11 @@ class TokenEmbedding(Part):
         return None
 
     @property
+    def unpredicted_rows(self) -> int:
+        """Rows of the table beyond the vocabulary, for ids that are read and never predicted."""
+        return 0
+
+    @property
     def is_shared(self) -> bool:
         # whether encoder and decoder share one module
         return True

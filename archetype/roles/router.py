@@ -13,7 +13,8 @@ class Router(Part):
 
     `renormalize` divides the weights of the selected experts by their sum; then they are multiplied by `scale`.
     `expert_bias` adds a bias per expert to the affinities for the selection only, not to the weights (DeepSeek-AI
-    2024b, equation 16), or to the logits (Kolibri); it is not trained by gradients.
+    2024b, equation 16), or to the logits (Kolibri); it is not trained by gradients. `expert_scales` multiplies the
+    weights of each expert by a trained number (Gemma 4).
 
     Its module is constructed as `Module(spec, num_experts, place)` and called `(x, context) -> logits` with the vectors
     of all tokens of the batch, (N, D); it returns logits (N, E) in at least float32. Its method `affinities(logits)`
@@ -25,6 +26,7 @@ class Router(Part):
     Attributes:
         renormalize: whether the weights of the selected experts are divided by their sum.
         scale: factor on the weights.
+        expert_scales: whether the weights of each expert are multiplied by a trained number.
         expert_bias: whether a bias per expert is added when experts are selected.
         expert_bias_on: whether this bias is added to the affinities or to the logits.
     """
@@ -34,6 +36,7 @@ class Router(Part):
     weighs_choices: ClassVar[bool] = False  # whether it selects and weighs experts otherwise than by affinities
     renormalize: Flag = False
     scale: Positive = 1.0
+    expert_scales: Flag = False
     expert_bias: Flag = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.attention.spec import *
     from archetype.parts.block_index.spec import *
     from archetype.parts.channel_mixing.spec import *
+    from archetype.parts.compressed_attention.spec import *
     from archetype.parts.depth_attention.spec import *
     from archetype.parts.disentangled_attention.spec import *
     from archetype.parts.embedding.spec import *
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.router.spec import *
     from archetype.parts.rwkv4.spec import *
     from archetype.parts.rwkv7.spec import *
+    from archetype.parts.scaled_sum.spec import *
     from archetype.parts.sentence_head.spec import *
     from archetype.parts.short_convolution.spec import *
     from archetype.parts.streams.spec import *

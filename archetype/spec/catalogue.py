@@ -48,8 +48,8 @@ def capabilities(cls: type[Spec]) -> list[str]:
     # tensor parallelism belongs to the module that is split
     module = provided("module", cls)
     owners = {"parallel": module if isinstance(module, type) else None}
-    found = ((name, owners.get(name, cls)) for name in _files())
-    return [name for name, owner in found if owner is not None and provided(name, owner) is not None]
+    named = ((name, owners.get(name, cls)) for name in _files())
+    return [name for name, owner in named if owner is not None and provided(name, owner) is not None]
 
 
 @cache

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +14,13 @@ from archetype.studies.arms import Arm, build_arms, check_grid, check_metric
 from archetype.studies.corpora import StudyData, prepare, with_tokenizer
 from archetype.studies.evidence import Evidence
 from archetype.studies.parts import TrainedPart
-from archetype.studies.passages import without_seeds
-from archetype.studies.settings import Mode, Source, Tune
+from archetype.studies.settings import Metric, Mode, Source, Tune
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.times import PlannedRun
 from archetype.studies.trials import Point, Trials, best, edges, extend
 
 FEW_SEEDS = 4  # for further corpora and sizes
+ROUNDING = 1e-5  # relative difference of two losses of the same text that the order of sums can make
 NEAR_BASELINE = 0.1  # nats; a run whose loss is this close to guessing has failed to learn
 
 
@@ -266,7 +266,7 @@ class TrainedStudy:
             measured = [seed for seed in seeds if all(math.isfinite(comparison.values[name][seed]) for name in needed)]
             values = {name: tuple(comparison.values[name][seed] for seed in measured) for name in comparison.values}
             unmeasured = ", ".join(f"{count} of {len(seeds)} runs of {name}" for name, count in lost.items() if count)
-            found = Evidence(
+            of_arm = Evidence(
                 values[control],
                 values[other],
                 is_lower,
@@ -277,9 +277,26 @@ class TrainedStudy:
             )
             if not (arm.is_trained or comparison.arms[other].is_trained or unmeasured):
                 first, second = comparison.results[control][0], comparison.results[other][0]
-                found = without_seeds(found, first, second, arm.metric)
-            evidence[other] = found
+                of_arm = _without_seeds(of_arm, first, second, arm.metric)
+            evidence[other] = of_arm
         return evidence
+
+
+def _without_seeds(evidence: Evidence, control: RunResult, treated: RunResult, metric: Metric) -> Evidence:
+    """Return the evidence with the values of passages, of which differences within rounding count as none.
+
+    Other seeds would repeat the same values. A metric without passages has one value of each model.
+    """
+    key = metric.key
+    pairs = [
+        [right / answers for right, answers in zip(*result.examples.get(key, ((), ())), strict=True) if answers]
+        for result in (control, treated)
+    ]
+    before, after = (
+        tuple(pair) or (result.values[key],) for pair, result in zip(pairs, (control, treated), strict=True)
+    )
+    after = tuple(a if abs(b - a) <= ROUNDING * abs(a) else b for a, b in zip(before, after, strict=True))
+    return replace(evidence, control=before, treated=after, by_arm={})
 
 
 def learned_nothing(result: RunResult, arm: Arm) -> bool:

@@ -101,6 +101,7 @@ class Operation:
         for before, after in zip(old.stacks, new.stacks, strict=True):
             self._stack(before, after)
         heads = getattr(old, "head", None), getattr(new, "head", None)
+        sizes = sizes_of(old, old.stacks[-1]), sizes_of(new, new.stacks[-1])
         self._part("lm_head", "lm_head", *heads, sizes, gains=self._gains_of_end(old.stacks[0], new.stacks[0]))
         self._rest()
         return self.ledger

@@ -74,6 +74,16 @@ MIXERS: dict[str, spec.Mixer] = {
     "gated-latent": LATENT.replace(
         gate=spec.OutputGate(), sinks=True, query_scale=spec.QueryScale(beta=0.5, length=3), position=spec.NoPosition()
     ),
+    "compressed": spec.CompressedAttention(
+        num_heads=2,
+        head_dim=6,
+        rotary_dim=4,
+        query_rank=3,
+        window=3,
+        groups=2,
+        group_rank=3,
+        pooling=spec.Pooling(rate=2, overlap=True, index=spec.PooledIndex(top_k=2, num_heads=2, head_dim=4)),
+    ),
     "latent": LATENT,  # so narrow that the latents are looked at even in a whole text
     "wide-latent": LATENT.replace(kv_lora_rank=12, query=spec.LowRankQuery(rank=5)),  # expanded there
     "rnn": spec.RNN(),

@@ -6,6 +6,7 @@ from archetype import spec
 
 PRE = {"kind": "pre_norm", "norm": {"kind": "rms"}}
 ATTENTION = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}
+RMS = {"kind": "rms"}
 GATED = {"kind": "gated", "d_ff": 44, "activation": "silu"}
 PLAIN_ENCODER = {
     "mixer": {"kind": "attention", "num_heads": 4},
@@ -69,6 +70,10 @@ def wired(**wiring: Any) -> spec.ModelSpec:
 
 
 RELATIVE = {"kind": "relative_bias", "num_buckets": 8, "max_distance": 16}
+COMPRESSED = {
+    "kind": "compressed", "num_heads": 4, "head_dim": 6, "rotary_dim": 4, "query_rank": 5, "window": 4, "groups": 2,
+    "group_rank": 3,
+}  # fmt: skip
 LATENT = {
     "kind": "latent",
     "num_heads": 4,
@@ -148,6 +153,11 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
     "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
     "index": attending(index=INDEX, sinks=True),
+    "compressed window": mixed(**COMPRESSED),
+    "compressed": mixed(**COMPRESSED, pooling={"rate": 3}),
+    "compressed, index": mixed(
+        **COMPRESSED, pooling={"rate": 2, "overlap": True, "index": {"top_k": 3, "num_heads": 4, "head_dim": 6}}
+    ),
     "latent, index": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, index=INDEX),
     "rnn": mixed(kind="rnn"),
     "lstm": mixed(kind="lstm"),
@@ -309,6 +319,23 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "per-layer inputs": decoder(block(), READER, block(), READER, embedding={"per_layer": {"features": 6}}),
     "streams": decoder(block(), block(), residual={"kind": "streams", "num_streams": 3, "sinkhorn_steps": 4}),
+    "extra rows": decoder(block(), embedding={"extra_rows": 3}),
+    "norms side by side": decoder(
+        block(
+            wiring={"kind": "sandwich", "norm": RMS, "feedforward_norm": "none"},
+            feedforward={
+                "kind": "together",
+                "norms": [RMS, {"kind": "none"}],
+                "post_norms": [RMS, RMS],
+                "parts": [
+                    GATED,
+                    experts(norm=RMS, router={"kind": "softmax", "norm": RMS, "scaled": True, "expert_scales": True}),
+                ],
+            },
+        )
+    ),
+    "grown queries": attending(query_scale={"beta": 0.3, "length": 4, "form": "power"}, gate={"bias": True}),
+    "scaled sum": decoder(block(), block(), residual={"kind": "scaled_sum"}),
     "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }

@@ -528,7 +528,8 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
 def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
     """Every mixer that fits a place; attention more often, for it has the most choices."""
     kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild)
-    kinds = *kinds, linear_mixers(wild, place.causal) | rwkv7s(place, wild)
+    causal_only = rwkv7s(place, wild) | compressed_attentions(wild) if place.causal else st.nothing()
+    kinds = *kinds, linear_mixers(wild, place.causal) | causal_only
     alone = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
     if place.relative is not None and isinstance(place.relative[0], spec.RelativeVectors):
         alone |= disentangled_attentions(*place.relative)
@@ -543,6 +544,30 @@ def rwkv7s(place: Place, wild: bool) -> SearchStrategy[spec.Mixer]:
     ranks = {name: counts(1, 4, wild) for name in ("decay_rank", "rate_rank", "gate_rank", "value_rank")}
     chunks = counts(1, CONTEXT, wild)
     return st.builds(spec.RWKV7, num_heads=heads, eps=positive(1e-4, 1e-2, wild), chunk_size=chunks, **ranks)
+
+
+@st.composite
+def compressed_attentions(draw: DrawFn, wild: bool = False) -> spec.CompressedAttention:
+    """Windows with and without pooled keys, more and fewer of them than an index chooses."""
+    groups, rotary_dim = draw(st.integers(1, 2)), 2 * draw(st.integers(1, 2))
+    index = st.builds(
+        spec.PooledIndex, top_k=counts(1, 6, wild), num_heads=st.integers(1, 4), head_dim=counts(4, 6, wild)
+    )
+    pooling = st.builds(spec.Pooling, rate=counts(1, 5, wild), overlap=st.booleans(), index=st.none() | index)
+    return spec.CompressedAttention(
+        num_heads=groups * draw(st.integers(1, 2)),
+        head_dim=rotary_dim + draw(st.integers(0, 3)),
+        rotary_dim=rotary_dim,
+        query_rank=draw(counts(1, 8, wild)),
+        window=draw(counts(1, 9, wild)),
+        groups=groups,
+        group_rank=draw(counts(1, 5, wild)),
+        position=spec.Rotary(theta=draw(st.floats(10.0, 1e6)), interleaved=draw(st.booleans()),
+                             scaling=draw(fixed_scalings(wild))),
+        norm=draw(vector_norms(wild)),
+        query_norm=draw(vector_norms(wild)),
+        pooling=draw(st.none() | pooling),
+    )  # fmt: skip
 
 
 def disentangled_attentions(
@@ -721,7 +746,8 @@ def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) 
         spec.DepthAttention, layers_per_block=counts(1, 3, wild), normed_values=st.booleans(), scaled=st.booleans()
     )
     grows = not any(block.wiring.reads_first or block.reinject for block in layers)
-    return draw(st.one_of(st.just(spec.ResidualSum()), streams, *([depth] if grows else [])))
+    sums = st.sampled_from([spec.ResidualSum(), spec.ScaledSum()])
+    return draw(st.one_of(sums, streams, *([depth] if grows else [])))
 
 
 @cache

@@ -38,6 +38,14 @@ SPECIAL: dict[str, dict[str, Any]] = {
          "longcat_flash", "sarvam_mla"),
         LATENT,
     ),
+    "deepseek_v4": {
+        "num_hidden_layers": 3, "mlp_layer_types": ["hash_moe", "moe", "moe"], "o_groups": 2, "o_lora_rank": 6,
+        "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"],
+        "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 6},
+    },
+    # a layer that only reads images, between two of text
+    "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
+    "moshi": {"sliding_window": 64},  # transformers applies a shorter window with a cache alone
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "dots1": {"n_shared_experts": 1},
     "youtu": LATENT | {"pad_token_id": None},  # transformers zeroes the vector of a padding token on loading

@@ -43,6 +43,7 @@ SHARED = {
     "use_bidirectional_attention": None,
 }  # fmt: skip
 KEYS_AS_VALUES = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+EXPERTS = {"enable_moe_block": True, "moe_intermediate_size": 16, "num_experts": 6, "top_k_experts": 2}
 # The spelling in which transformers writes these keys.
 BY_LAYER = {"per_layer_config": {"1": {"head_dim": 16}, "3": {"head_dim": 16}}, "global_head_dim": ...}
 
@@ -84,10 +85,32 @@ def test_gemma_4(changes: dict[str, Any], publish: Any, tmp_path: Path) -> None:
         assert [mixer.sizes(32).num_kv_heads for mixer in attention] == [2, 1, 2, 1]
 
 
+def test_gemma_4_has_experts_beside_its_network(tmp_path: Path) -> None:
+    """Each norm is in its place, and the router reads the stream through its own."""
+    below = "blocks.2.feedforward"
+    mistake = swap(f"{below}.norms.0.weight", f"{below}.parts.1.norm.weight")
+    lm = check(gemma4(**KEYS_AS_VALUES, **EXPERTS), mistake, tmp_path, tamed)
+    assert lm.spec.layers[0].wiring.norm_of("feedforward").is_absent
+    assert [part.kind for part in lm.spec.layers[0].feedforward.parts] == ["gated", "experts"]
+    with torch.no_grad():
+        whole = lm.model(TOKENS).logits
+        for one, two in (
+            ("post_norms.0.weight", "post_norms.1.weight"),
+            ("parts.1.router.norm.weight", "parts.1.norm.weight"),
+        ):
+            exchange = swap(f"{below}.{one}", f"{below}.{two}")
+            exchange(lm.model)
+            assert distance(lm.model(TOKENS).logits, whole) > WRONG
+            exchange(lm.model)
+        lose(f"{below}.parts.1.expert_scales")(lm.model)
+        assert distance(lm.model(TOKENS).logits, whole) > WRONG
+
+
 @pytest.mark.parametrize(
     ("preset", "file", "claim"),
     [
         ("gemma4-e2b", "google__gemma-4-E2B-it.json", 4_628_569_379),
+        ("gemma4-26b-a4b", "google__gemma-4-26B-A4B.json", 25_233_141_790),
         ("gemma4-31b", "nvidia__Gemma-4-31B-IT-NVFP4.json", 30_697_345_340),
     ],
 )

@@ -1,5 +1,6 @@
 """Layers whose tensors are named, numbered or stacked as in no other type, read by their files, every tensor random."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import archetype
 from archetype.convert.infer import read_unknown
 from archetype.convert.infer.checkpoint_info import Shapes
 from archetype.errors import CheckpointError
-from tests.helpers.published import EXACT, WRONG, swap
+from archetype.models.build import build
+from archetype.roles.residual import ResidualSum
+from tests.helpers.published import EXACT, WRONG, same_tensors, swap
 from tests.helpers.weights import distance
 from tests.helpers.zoo import TEXT, write_small
 from tests.parity.test_inferred_families import SIZES, TOKENS, check, read, written
@@ -175,10 +179,75 @@ def test_phi4_multimodal_is_read_without_what_is_for_images_and_speech(tmp_path:
         read(tmp_path)
 
 
+def test_mllama_reads_texts_without_its_layers_of_images(tmp_path: Path) -> None:
+    """The table has rows for ids that are never predicted, and the second of three layers only reads images."""
+    theirs, file = write_small("mllama", tmp_path), tmp_path / "model.safetensors"
+    lm = read(tmp_path)
+    assert lm.spec.num_layers == 2 and lm.spec.embedding.extra_rows == 8
+    assert lm.model.embedding.token.weight.shape == (69, 32)
+    assert lm.family is not None and lm.family.reading is not None
+    assert {name.partition("layers.")[2][:2] for name in lm.family.reading.left_out} == {"1."}
+    with torch.no_grad():
+        assert distance(lm.model(TEXT).logits, theirs) < EXACT
+        swap("blocks.0.mixer.k.weight", "blocks.1.mixer.k.weight")(lm.model)
+        assert distance(lm.model(TEXT).logits, theirs) > WRONG
+    archetype.export(read(tmp_path), tmp_path / "written")
+    same_tensors(tmp_path, tmp_path / "written")
+    tensors = {name: tensor for name, tensor in load_file(file).items() if "cross_attn_attn_gate" not in name}
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"layers\.1\."):
+        read(tmp_path)
+
+
+MOSHI: dict[str, Any] = SIZES | {
+    "architectures": ["MoshiForCausalLM"], "model_type": "moshi", "ffn_dim": 96, "hidden_act": "silu",
+    "max_position_embeddings": 128, "rms_norm_eps": 1e-8, "rope_theta": 500.0, "sliding_window": 128,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_moshi_reads_texts(tmp_path: Path) -> None:
+    """Its table has one row more than the head predicts; a window that only a cache has is refused."""
+    values = {key: value for key, value in MOSHI.items() if key != "intermediate_size"}
+    lm = check(values, swap("blocks.0.feedforward.gate.weight", "blocks.0.feedforward.up.weight"), tmp_path)
+    assert lm.spec.embedding.extra_rows == 1
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(values | {"sliding_window": 8}))
+    with pytest.raises(CheckpointError, match="sliding_window: 8 keys are seen with a cache, and all 128 without one"):
+        read(tmp_path / "theirs")
+
+
+BEAM: dict[str, Any] = SIZES | {
+    "architectures": ["BeamForCausalLM"], "model_type": "beam", "final_logit_softcapping": 30.0, "head_dim": 8,
+    "hidden_act": "silu", "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "mlp_layer_types": ["dense", "sparse", "sparse"], "moe_intermediate_size": 16, "n_group": 2, "norm_topk_prob": True,
+    "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 3, "rms_norm_eps": 0.5,
+    "rope_parameters": {
+        "full_attention": None, "sliding_attention": {"rope_theta": 500.0, "rope_type": "default"},
+    },
+    "routed_scaling_factor": 2.5, "sliding_window": 8, "tie_word_embeddings": False, "topk_group": 1,
+}  # fmt: skip
+
+
+def test_beam(tmp_path: Path) -> None:
+    """Gates with a number of each head, a sum of terms of one size, and queries that grow where nothing rotates.
+
+    Norms undo the size of a sum but for their epsilon, which is large here.
+    """
+    lm = check(BEAM, swap("blocks.0.mixer.gate_bias", "blocks.1.mixer.gate_bias"), tmp_path)
+    mixers = [block.mixer for block in lm.spec.layers]
+    assert [mixer.position.kind for mixer in mixers] == ["rotary", "none", "rotary"]
+    assert [mixer.query_scale and mixer.query_scale.form for mixer in mixers] == [None, "power", None]
+    assert lm.spec.residual.kind == "scaled_sum" and {mixer.gate.bias for mixer in mixers} == {True}
+    changed = lm.spec.replace(residual=ResidualSum())
+    other = build(changed).eval()
+    other.load_state_dict(lm.model.state_dict())
+    with torch.no_grad():
+        assert distance(other(TOKENS).logits, lm.model(TOKENS).logits) > WRONG
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("mllama", r"lm_head\.weight: needs a head with fewer outputs than the vocabulary has ids"),
         ("cpmant", r"cpmant\..*: needs segments of prompts with relative positions of their own"),
     ],
 )

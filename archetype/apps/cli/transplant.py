@@ -34,8 +34,8 @@ def transplant(
         typer.Option(
             "--with",
             metavar="SUBJECT=WAY",
-            help="How weights become one or are chosen: heads=mean|first|random, experts=cut|merged, "
-            "cut=activation|magnitude|first|random; repeatable.",
+            help="How weights become one or are chosen, such as heads=first, experts=merged or cut=magnitude; "
+            "repeatable. docs/guide/surgery.md lists them.",
         ),
     ] = None,
     text: Annotated[

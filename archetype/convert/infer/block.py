@@ -4,7 +4,14 @@ import re
 from typing import Any, Literal, get_args
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
-from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
+from archetype.convert.infer.names import (
+    AFTER_ATTENTION,
+    AFTER_NETWORK,
+    BEFORE_NETWORK,
+    BESIDE_EXPERTS,
+    FIRST,
+    SECOND,
+)
 from archetype.convert.infer.quirks import (
     ACTIVATION,
     EXPERTS_PER_TOKEN,
@@ -23,7 +30,7 @@ from archetype.parts.channel_mixing.spec import ChannelMixing
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.norm.spec import NoNorm
-from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
+from archetype.parts.router.spec import HashRouter, SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
 from archetype.parts.together.spec import FeedForwardsTogether
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
@@ -35,6 +42,7 @@ LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
     "softmax": SoftmaxRouter, "sigmoid": SigmoidRouter, "sqrtsoftplus": SqrtSoftplusRouter,
 }  # fmt: skip
+AFFINITIES = {"softmax": "softmax", "sigmoid": "sigmoid", "sqrtsoftplus": "sqrt_softplus"}  # of routers by token id
 # Concatenated in either order, or interleaved row by row.
 GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
@@ -47,26 +55,43 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
         apart: whether a layer may have either a mixer or a feed-forward part (Nemotron-H, DeciLM).
     """
     if layer.sparse:
-        return _experts(info, layer)
+        experts = _experts(info, layer)
+        return _beside_experts(info, layer, experts, transposed) if layer.dense else experts
     names = layer.network
     if not names and (layer.reader.stands_alone or apart):
         return NoFeedForward()
-    if "down.weight" not in names:
-        raise info.missing(layer.prefix, "an unknown kind of feed-forward part")
-    if "mix" in names:  # RWKV-4
+    if "mix" in names and "down.weight" in names:  # RWKV-4
         width = info.sides(names["down.weight"])[1]
         return ChannelMixing(d_ff=width, receptance="receptance.weight" in names, mix_of="token")
-    gated = "gate.weight" in names or "gate_up.weight" in names
-    if "gate_up.weight" in names:
-        gate_up_order(info)
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
-    width = info.sides(names["down.weight"])[0 if transposed else 1]
-    network = _scaled(info, _network(info, gated, width, bias="down.bias" in names))
+    names = layer.network
+    network = _scaled(info, _dense(info, layer, names, transposed))
     if "hidden_norm.weight" not in names:
         return network
     if not isinstance(network, MLP | GatedMLP):
         raise info.missing(layer.prefix, "a norm inside a network with factors")
     return network.replace(hidden_norm=info.norm(bias="hidden_norm.bias" in names))
+
+
+def _dense(info: CheckpointInfo, layer: Layer, names: Names, transposed: bool) -> MLP | GatedMLP:
+    if "down.weight" not in names:
+        raise info.missing(layer.prefix, "an unknown kind of feed-forward part")
+    gated = "gate.weight" in names or "gate_up.weight" in names
+    if "gate_up.weight" in names:
+        gate_up_order(info)
+    width = info.sides(names["down.weight"])[0 if transposed else 1]
+    return _network(info, gated, width, bias="down.bias" in names)
+
+
+def _beside_experts(
+    info: CheckpointInfo, layer: Layer, experts: MixtureOfExperts, transposed: bool
+) -> FeedForwardsTogether:
+    # Gemma 4: a network and experts read the stream through norms of their own, and each output has another
+    if layer.inner_norms.keys() != {*BESIDE_EXPERTS.values()}:
+        raise info.missing(layer.prefix, "a network beside the experts without norms of both")
+    dense, norm = _dense(info, layer, layer.dense, transposed), info.norm(bias=False)
+    experts = experts.replace(norm=norm)
+    return FeedForwardsTogether(parts=(dense, experts), norms=(norm, NoNorm()), post_norms=(norm, norm))
 
 
 def _scaled(info: CheckpointInfo, network: MLP | GatedMLP) -> FeedForward:
@@ -85,8 +110,9 @@ def _scaled(info: CheckpointInfo, network: MLP | GatedMLP) -> FeedForward:
 
 def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, routed: bool = False) -> MLP | GatedMLP:
     limit, beta = info.config.optional_positive(LIMIT), info.config.optional_positive(BETA)
-    if info.quirks.clamps_experts:
-        return GatedMLP(d_ff=width, activation=info.activation(gated), bias=bias, limit=limit if routed else None)
+    if (clamped := info.quirks.clamps) is not None:
+        limit = limit if routed or clamped == "all" else None
+        return GatedMLP(d_ff=width, activation=info.activation(gated), bias=bias, limit=limit)
     if not gated or (limit is None and beta is None):
         kind = GatedMLP if gated else MLP
         return kind(d_ff=width, activation=info.activation(gated), bias=bias)
@@ -125,7 +151,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         else "outputs",
         shared=shared,
         shared_gate="shared_gate.weight" in names,
-        router=_router(info, expert_bias="correction" in names),
+        router=_router(info, names),
         groups=_groups(info, num_experts, expert_bias="correction" in names),
     )
 
@@ -168,8 +194,9 @@ def _experts_per_token(info: CheckpointInfo) -> int:
     return count or 2
 
 
-def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
+def _router(info: CheckpointInfo, names: Names) -> Router:
     # sigmoid if a key or the family says so; without a key, also if there is a selection bias, as in DeepSeek-V3
+    expert_bias, has_norm = "correction" in names, "router.norm.weight" in names
     if info.quirks.sparse_mixer:
         return SparseMixerRouter(jitter=info.positive(("router_jitter_noise",), 0.01))
     scoring, renormalize = info.first(SCORING), info.first(RENORMALIZE)
@@ -184,9 +211,17 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     if renormalize is None:
         why = "no key says whether the weights of a token's experts sum to one"
         renormalize = info.settle("renormalize", (False, True), why)
-    kind = ROUTERS[scoring or ("sigmoid" if sigmoid else "softmax")]
+    name = scoring or ("sigmoid" if sigmoid else "softmax")
+    if "router.table" in names:  # of experts by token id, with affinities as in the other layers (DeepSeek-V4)
+        affinity: Any = AFFINITIES[name]
+        return HashRouter(affinity=affinity, renormalize=bool(renormalize), scale=info.positive(ROUTER_SCALE, 1.0))
+    kind = ROUTERS[name]
     why = "no file says what the selection bias is added to"
     return kind(
+        # Gemma 4: a norm of the router's own, whose weights have the name of a scale
+        norm=info.norm(bias=False) if has_norm else NoNorm(),
+        scaled=has_norm,
+        expert_scales="expert_scales" in names,
         renormalize=bool(renormalize),
         scale=info.positive(ROUTER_SCALE, 1.0),
         expert_bias=expert_bias,
@@ -235,6 +270,8 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
         return PreNorm(norm=norm, mixer_norm=NoNorm()), names
     if kind is SandwichNorm and "mixer_post_norm" not in norm_paths:
         return SandwichNorm(norm=norm, mixer_post_norm=NoNorm()), names
+    if kind is SandwichNorm and "feedforward_norm" not in norm_paths:
+        return SandwichNorm(norm=norm, feedforward_norm=NoNorm()), names
     if kind is ParallelResidual:
         return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in norm_paths), names
     wiring: Wiring = kind(norm=norm)
@@ -263,6 +300,9 @@ def _wiring(
         alone = first if contents == ["mixer"] else first or before or second
         return PreNorm, {f"{contents[0]}_norm": alone}
     # a norm before and after each content (Gemma 2)
+    if layer.inner_norms and first and after:  # the network has its norms inside, but for one of its output (Gemma 4)
+        attention = first_present(AFTER_ATTENTION)
+        return SandwichNorm, {"mixer_norm": first, "mixer_post_norm": attention, "feedforward_post_norm": after}
     if after and first and before is None and len(paths) == 3 and "post_attention_layernorm" in paths:
         # the network alone has two, of which the first has Llama's name (A.X K1)
         between = "post_attention_layernorm"

@@ -11,7 +11,6 @@ from archetype.convert.infer.quirks import (
     DECODERS,
     EPS,
     LAYER_KINDS,
-    MISSING_BY_KEY,
     MISSING_BY_PLACE,
     MISSING_BY_TENSOR,
     OVERRIDES,
@@ -119,11 +118,6 @@ class CheckpointInfo:
         for key, value in {*self.quirks.only, *outer.only}:
             if key in self.stated:
                 self.config.expect(key, value, f"the {self.type} class treats it differently")
-        sections = (value for value in self.config.values.values() if isinstance(value, dict))
-        for values in (self.config.values, *sections):
-            for key, part in MISSING_BY_KEY.items():
-                if values.get(key) is not None:
-                    raise self.missing(f"{self.config.place}: {key}", part)
 
     def _check_overrides(self) -> None:
         # of keys for some layers, each class of transformers reads others, and most read none

@@ -28,6 +28,8 @@ SHARED_KEYS = re.compile(r".*\.layers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\.\w+
 # an embedding.
 PREDICTION = re.compile(r"(?:.*\.)?mtp(?:_\w+)?\..*")
 PREDICTION_LAYER = re.compile(r"(.*\.\d+\.)eh_proj\.weight")
+# Layers that read images and pass texts on (Mllama), each with a gate of its cross-attention.
+IMAGE_LAYER = re.compile(r"(.*\.\d+\.)cross_attn_attn_gate")
 
 OUTER: NameTable = (
     (r"(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings|token_embedding|tokens_embed|"
@@ -60,17 +62,20 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:gate_proj|w1)", "experts.gate"),
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:up_proj|w3)", "experts.up"),
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:down_proj|w2)", "experts.down"),
-    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:gate_proj|linear_gate)", "shared.gate"),
-    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.up_proj", "shared.up"),
-    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear)", "shared.down"),
+    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:gate_proj|linear_gate|w1)", "shared.gate"),
+    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:up_proj|w3)", "shared.up"),
+    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear|w2)", "shared.down"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:input_linear|gate_up_proj)", "shared.gate_up"),
     (rf"{NETWORK}shared_expert_gate", "shared_gate"),
     (rf"{NETWORK}fc1_latent_proj", "latent_down"),
     (rf"{NETWORK}fc2_latent_proj", "latent_up"),
     (rf"{NETWORK}(?:input_linear|experts\.fc1)", "experts.gate_up"),
     (rf"{NETWORK}(?:output_linear|experts\.fc2)", "experts.down"),
-    (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|gate\.wg)", "router"),
+    (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|router\.proj|gate\.wg)", "router"),
     # tensors named without `.weight` or `.bias`
+    (rf"{NETWORK}gate\.tid2eid", "router.table"),
+    (r"router\.scale", "router.norm.weight"),
+    (r"router\.per_expert_scale", "expert_scales"),
     (rf"{NETWORK}experts\.gate_up_proj", "experts.gate_up.weight"),
     (rf"{NETWORK}experts\.up_proj", "experts.up.weight"),
     (rf"{NETWORK}experts\.down_proj", "experts.down.weight"),
@@ -99,14 +104,16 @@ NUMBERS: NameTable = (
     (r"feed_forward\.time_mix_receptance", "mix_receptance"),
 )
 
-# Weights of residual streams, named without `.weight` or `.bias` (Hy4): of a layer's sublayers, and of the last sum.
+# Weights of residual streams, named without `.weight` or `.bias` (Hy4, DeepSeek-V4): of a layer's sublayers, and of the
+# last sum.
 STREAMS: NameTable = tuple(
-    (rf"hc_pre\.hc_{content}_layer\.hc_{name}", f"{ours}_residual.weights.{param}")
-    for content, ours in (("attn", "mixer"), ("mlp", "feedforward"))
+    (pattern, f"{ours}_residual.weights.{param}")
+    for content, second, ours in (("attn", "attn", "mixer"), ("mlp", "ffn", "feedforward"))
     for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
+    for pattern in (rf"hc_pre\.hc_{content}_layer\.hc_{name}", f"hc_{second}_{name}")
 )
 STREAMS_EXIT: NameTable = tuple(
-    (rf"hc_pre\.hc_head\.hc_head_{name}", f"residual_exit.{param}")
+    (rf"hc_pre\.hc_head\.hc_head_{name}|hc_head\.hc_{name}|hc_head_{name}", f"residual_exit.{param}")
     for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
 )
 
@@ -117,6 +124,13 @@ FURTHER: NameTable = (
     (r"post_per_layer_input_norm", "feedforward_norm"),
 )
 OUTPUT_SCALE = "layer_scalar"
+# Norms of a network and of the experts beside it, by their names below `feedforward` (Gemma 4).
+BESIDE_EXPERTS = {
+    "pre_feedforward_layernorm.weight": "norms.0.weight",
+    "pre_feedforward_layernorm_2.weight": "parts.1.norm.weight",
+    "post_feedforward_layernorm_1.weight": "post_norms.0.weight",
+    "post_feedforward_layernorm_2.weight": "post_norms.1.weight",
+}
 
 # Names of a layer's norms, by position in the layer.
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",
@@ -165,5 +179,17 @@ def is_of_shared_keys(name: str, config: Config) -> bool:
 def prediction_tensors(names: Iterable[str]) -> list[str]:
     """Return the names of the tensors used for multi-token prediction."""
     names = list(names)
-    layers = tuple(match[1] for name in names if (match := PREDICTION_LAYER.fullmatch(name)))
+    layers = _layers_with(names, PREDICTION_LAYER)
     return [name for name in names if PREDICTION.fullmatch(name) or name.startswith(layers)]
+
+
+def image_tensors(names: Iterable[str]) -> list[str]:
+    """Return the names of the tensors of layers that only read images."""
+    names = list(names)
+    layers = _layers_with(names, IMAGE_LAYER)
+    return [name for name in names if name.startswith(layers)]
+
+
+def _layers_with(names: list[str], sign: re.Pattern[str]) -> tuple[str, ...]:
+    # prefixes of the layers that have a tensor of this name
+    return tuple(match[1] for name in names if (match := sign.fullmatch(name)))

@@ -84,6 +84,8 @@ def _rotary_section(info: CheckpointInfo, layer: int) -> dict[str, Any] | None:
     theta = config.optional_positive("rope_local_base_freq")
     # one section per kind of layer
     if stated is not None and any(isinstance(value, dict) for value in section.values()):
+        if section.get(kind or "full_attention", section) is None:  # said to have no rotary positions (Beam)
+            return None
         section = dict((stated.section(kind or "full_attention") or Config({})).values)
     elif theta is not None and kind in WINDOWED:
         section = {"rope_theta": theta}  # spelling of older Gemma 3 files

@@ -140,9 +140,10 @@ class FamilyQuirks(MixerQuirks):
         unscaled_logits: the class around the text model does not scale its logits, whatever the file says.
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
         norm_first: the embedding's norm precedes the addition of position embeddings.
-        clamps_experts: gates of routed experts, and of no other network, are clamped at `swiglu_limit`.
+        clamps: networks whose gates are clamped at `swiglu_limit` (None: those of gpt-oss, if any).
         overridden: keys of `per_layer_config` that the class reads.
         weighs_inputs: router weights multiply the inputs of experts.
+        scaled_residual: the residual sum is divided by the square root of the number of its terms.
         side_by_side: each layer has attention beside a state space.
         expert_bias_on: scores to which the expert selection bias is added.
         only: keys that the class treats differently, each with the value for which the difference does not matter.
@@ -174,9 +175,10 @@ class FamilyQuirks(MixerQuirks):
     unscaled_logits: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
-    clamps_experts: bool = False
+    clamps: Literal["experts", "all"] | None = None
     overridden: tuple[str, ...] = ()
     weighs_inputs: bool = False
+    scaled_residual: bool = False
     side_by_side: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     only: tuple[tuple[str, Any], ...] = ()
@@ -251,6 +253,43 @@ def xlstm(keys: Config) -> dict[str, Any]:
     return {"final_logit_softcapping": keys.optional_positive("output_logit_soft_cap"), "hidden_act": "silu"}
 
 
+def deepseek_v4(keys: Config) -> dict[str, Any]:
+    """Return what DeepSeek-V4's class makes of its older keys: kinds of layers, and rotary settings of each kind."""
+    count, ratios, kinds = keys.get("num_hidden_layers") or 0, keys.get("compress_ratios"), keys.get("layer_types")
+    if kinds is None and isinstance(ratios, list):
+        kinds = [COMPRESSED.get(ratio) for ratio in ratios[:count]]
+    keys.used |= {"compress_ratios", "compress_rope_theta", "num_hash_layers", "expert_dtype", "partial_rotary_factor"}
+    stated = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
+    main, pooled = (stated.get(name) if isinstance(stated, dict) else None for name in ("main", "compress"))
+    if not (isinstance(main, dict) and isinstance(pooled, dict)):
+        flat = {key: value for key, value in dict(stated).items() if key not in ("main", "compress")}
+        main = {"rope_type": "default", "rope_theta": keys.get("rope_theta", 10_000.0)}
+        pooled = {**flat, "rope_theta": keys.get("compress_rope_theta", 160_000.0)}
+        pooled["rope_type"] = pooled.pop("type", pooled.get("rope_type", "default"))
+        if pooled["rope_type"] == "yarn":
+            pooled.setdefault("attention_factor", 1.0)
+    share = keys.get("partial_rotary_factor") or 0.125
+    sections = {kind: pooled if ratio else main for ratio, kind in COMPRESSED.items()}
+    unshared = {kind: {k: v for k, v in one.items() if k != "partial_rotary_factor"} for kind, one in sections.items()}
+    return {
+        "layer_types": kinds,
+        "rope_parameters": unshared,
+        "rope_scaling": None,
+        "partial_rotary_factor": None,
+        "qk_rope_head_dim": keys.get("qk_rope_head_dim") or int(keys.size("head_dim", 512) * share),
+    }
+
+
+def moshi(keys: Config) -> dict[str, Any]:
+    """Refuse a window shorter than the context, which the class of Moshi applies to cached keys alone."""
+    window, context = keys.get("sliding_window"), keys.get("max_position_embeddings")
+    if isinstance(window, int) and isinstance(context, int) and window < context:
+        cause = f"{window} keys are seen with a cache, and all {context} without one"
+        raise keys.error("sliding_window", cause, "set it to max_position_embeddings")
+    keys.used |= {"num_codebooks", "codebook_size", "depth_decoder_config"}  # of sound
+    return {}
+
+
 def recurrent_gemma(keys: Config) -> dict[str, Any]:
     """Return RecurrentGemma's keys under the usual names, and sqrt(d_model) as its class rounds it, to bfloat16."""
     fraction, exponent = math.frexp(keys.size("hidden_size") ** 0.5)
@@ -261,6 +300,8 @@ def recurrent_gemma(keys: Config) -> dict[str, Any]:
     }
 
 
+# Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
+COMPRESSED = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
 NEIGHBOURS = FamilyQuirks(interleaved=True)
 ROBERTA = FamilyQuirks(positions_after_padding=True)
 GEMMA4 = FamilyQuirks(
@@ -269,6 +310,7 @@ GEMMA4 = FamilyQuirks(
     round_scale=True,
     unscaled_scores=True,
     value_norm=True,
+    renormalize=True,
     overridden=("head_dim", "num_key_value_heads"),
     asks=("layer_types", "rope_parameters"),
 )
@@ -356,7 +398,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
     "hy_v4": FamilyQuirks(
-        sigmoid=True, clamps_experts=True, head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
+        sigmoid=True, clamps="experts", head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
     ),
     "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
     "ctrl": FamilyQuirks(
@@ -396,6 +438,24 @@ QUIRKS: dict[str, FamilyQuirks] = {
         only=(("classifier_activation", "gelu"),),
         half_window=True,
     ),
+    # `attention_scaling` of its class: (1 + (i + 1) / 2048)^0.1 at position i
+    "beam": FamilyQuirks(sigmoid=True, scaled_residual=True, query_power=(0.1, 2048)),
+    "deepseek_v4": FamilyQuirks(
+        derive=deepseek_v4,
+        asks=("layer_types",),
+        clamps="all",
+        renormalize=True,
+        interleaved=True,
+        renames=(
+            (r"head\.(.*)", r"lm_head.\1"),
+            (r"embed\.(.*)", r"embed_tokens.\1"),
+            (r"(.*\.)?ffn\.gate\.bias", r"\1ffn.gate.e_score_correction_bias"),
+        ),
+    ),
+    "moshi": FamilyQuirks(
+        derive=moshi,
+        renames=((r"(.*_proj)\.linear\.(.*)", r"\1.\2"), (r"(.*\.mlp)\.fc1\.(.*)", r"\1.gate_up_proj.\2")),
+    ),
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 
@@ -419,7 +479,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
     (r".*norm\w*\.W_(down|up)\..*", "norms with a gate of low rank"),
     (r".*\.(sqk|s_gate|suv_\w+)", "learned gains inside attention and networks (nGPT)"),
-    (r".*\.self_attn\.gate_bias", "a bias on the gate of the attention output"),
     (r".*\.[HL]_module\..*", "two stacks that read each other's outputs in cycles"),
     (r".*\.k_rope_only_layernorm\..*", "a norm of the rotated key of latent attention"),
     (r"reformer\.encoder\..*", "reversible layers with two streams"),
@@ -446,6 +505,3 @@ MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
     (r".*\.conv\..*", "a convolution of another form"),
     (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
 )
-MISSING_BY_KEY = {
-    "output_vocab_size": "a head with fewer outputs than the vocabulary has ids",
-}

@@ -1,6 +1,7 @@
 """Weight rules for an inferred specification."""
 
 import re
+from dataclasses import replace
 
 from archetype.convert.infer.block import gate_up_order
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
@@ -12,6 +13,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
 from archetype.roles.checkpoint import MixerReader
+from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
 from archetype.spec.registry import provided
 
@@ -35,8 +37,7 @@ def inferred_rules(
         below, block = f"blocks.{layer.block}", model.layers[layer.block]
         for names_of_mixer, mixer, path in _mixers(layer, block.mixer):
             rules += _mixer_rules(InferredMixer(info, layer, dims, names_of_mixer), mixer, f"{below}.{path}")
-        scaled = ".parts.0" if isinstance(block.feedforward, FeedForwardsTogether) else ""
-        rules += _feedforward_rules(info, layer, tensors.transposed, f"{below}.feedforward{scaled}")
+        rules += _network_rules(info, layer, tensors.transposed, block.feedforward, f"{below}.feedforward")
         rules += [rule(name, f"{below}.{param}") for param, name in layer.residual.items()]
         last = f"blocks.{layer.block + layer.num_blocks - 1}"
         rules += [rule(name, f"{last}.{param}") for param, name in layer.further.items()]
@@ -79,6 +80,19 @@ def _gate_and_up(info: CheckpointInfo, num_rows: int) -> tuple[tuple[str, str], 
     return ("up", "gate") if order == "up_gate" else ("gate", "up"), num_rows // 2 if order == "gate_up_in_turn" else 1
 
 
+def _network_rules(
+    info: CheckpointInfo, layer: Layer, transposed: bool, feedforward: FeedForward, below: str
+) -> list[Rule]:
+    if not isinstance(feedforward, FeedForwardsTogether):
+        return _feedforward_rules(info, layer, transposed, below)
+    if not layer.dense:  # one network with factors (Falcon-H1)
+        return _feedforward_rules(info, layer, transposed, f"{below}.parts.0")
+    rules = [rule(name, f"{below}.{param}") for param, name in layer.inner_norms.items()]
+    dense = replace(layer, network=layer.dense, experts=[])
+    rules += _feedforward_rules(info, dense, transposed, f"{below}.parts.0")
+    return rules + _feedforward_rules(info, layer, transposed, f"{below}.parts.1")
+
+
 def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool, below: str) -> list[Rule]:
     # one rule for the tensors of all experts
     params_of_experts = {
@@ -89,7 +103,11 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool, bel
     for param, name in layer.network.items():
         path, kind = param.rsplit(".", 1) if "." in param else (param, "")
         shape = info.shapes[name]
-        if path == "experts.gate_up":  # (experts, rows, columns)
+        if path == "router" and "router.table" in layer.network and kind != "table":  # a projection beside the table
+            rules.append(rule(name, f"{below}.router.projection.{kind}", transposed=transposed))
+        elif param == "correction":
+            rules.append(rule(name, f"{below}.correction", shape=shape))
+        elif path == "experts.gate_up":  # (experts, rows, columns)
             is_transposed = layer.experts_transposed(info)
             parts, times = _gate_and_up(info, shape[2 if is_transposed else 1])
             params = (f"{below}.experts.{part}" for part in parts)

@@ -16,17 +16,15 @@ SIZES: dict[str, int] = {
     key: value
     for value, keys in (
         (61, "vocab_size vocab_size_per_layer_input"),
-        (32, WIDTH),
+        (32, f"{WIDTH} mm_embed_dim output_proj_dims"),
         (
             48,
             "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim n_inner ffn_hidden_size d_ff inner_dim d_inner "
             "dff",
         ),
-        (
-            2,
-            "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers num_blocks",
-        ),
+        (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers"),
         (2, "num_blocks num_encoder_layers num_key_value_heads num_kv_heads kv_n_heads num_experts_per_tok depth"),
+        (2, "top_k_experts"),
         (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
@@ -42,7 +40,8 @@ SIZES: dict[str, int] = {
         (1, "n_group topk_group first_k_dense_replace bos_token_id num_global_key_value_heads"),
         (0, "pad_token_id max_window_layers"),
         (32, "image_size"),
-        (8, "patch_size"),
+        (8, "patch_size mm_posemb_size"),
+        (24, "model_patch_size"),  # of three times three patches
         (2, "eos_token_id"),
     )
     for key in keys.split()
@@ -57,6 +56,8 @@ LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks"
 # Not sizes of tensors, except of position tables.
 KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id", "pad_token_id", "sliding_window"}
 LEFT_OUT = ("dtype", "torch_dtype", "auto_map", "_name_or_path")
+OF_MODELS = {"hidden_size", "ffn_hidden_size", "kv_n_heads", "mm_embed_dim"}  # one of which each part of a model has
+PER_LAYER_IDS = "vocab_size_per_layer_input"
 SHARED = "num_kv_shared_layers"  # number of the last layers, which read the keys of earlier ones
 ROPE, FACTORS = ("rope_scaling", "rope_parameters"), ("short_factor", "long_factor")  # of each rotated pair
 
@@ -95,7 +96,7 @@ def _has_size(config: Any, key: str) -> bool:
 
 def _is_model(value: Any) -> bool:
     # DBRX has sections for its attention and its experts
-    return isinstance(value, dict) and not {"hidden_size", "ffn_hidden_size", "kv_n_heads"}.isdisjoint(value)
+    return isinstance(value, dict) and not OF_MODELS.isdisjoint(value)
 
 
 def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -129,8 +130,9 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
         if isinstance(per_layer := section.get(BLOCK_SPARSE_LAYERS), list):
             entries = [per_layer[layer] for layer in layer_indices if layer < len(per_layer)]
             small[BLOCK_SPARSE][BLOCK_SPARSE_LAYERS] = entries
-    # torch refuses a padding id beyond the small vocabulary; Gemma 4 puts the padding token where a text has images
-    return small | {"pad_token_id": 0 if str(values.get("model_type")).startswith("gemma4") else None}
+    # torch refuses a padding id beyond the small vocabulary; with per-layer inputs, which are looked up by id, the
+    # padding token is read where a text has images
+    return small | {"pad_token_id": None if values.get(PER_LAYER_IDS) is None else 0}
 
 
 def _small_override(values: dict[str, Any], small: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from archetype.convert.infer.quirks import (
     EMBEDDING_SCALE,
     HEAD_SCALE,
     INITIAL_STD,
-    MISSING_BY_KEY,
     NEUTRAL,
     OF_ATTENTION,
     OF_EXPERTS,
@@ -45,6 +44,7 @@ from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHea
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Learned, NoPosition
+from archetype.parts.scaled_sum.spec import ScaledSum
 from archetype.parts.streams.spec import Streams
 from archetype.parts.together.spec import MixersTogether
 from archetype.roles.checkpoint import MixerReader
@@ -57,7 +57,8 @@ from archetype.spec.errors import explain
 from archetype.spec.registry import provided
 
 USUAL_CONTEXT = 2048
-STREAMS = ("hc_mult", "hc_magnitude", "hc_eps")  # of residual streams: number, largest write weight, epsilon
+# Of residual streams: number, largest write weight, epsilon, and normalizations of the matrix that mixes them.
+STREAMS = ("hc_mult", "hc_magnitude", "hc_eps", "hc_sinkhorn_iters")
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by sqrt(d_model)
 
@@ -119,10 +120,7 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
 
 def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list[dict[str, str]]]:
     outer = tensors.outer
-    vocab_size, d_model = info.sides(outer["embedding.token.weight"])[0], tensors.d_model
-    head = outer.get("lm_head.weight")
-    if head is not None and len(info.shapes[head]) == 2 and info.shapes[head][0] < vocab_size:
-        raise info.missing(head, MISSING_BY_KEY["output_vocab_size"])
+    (vocab_size, extra_rows), d_model = _vocabulary(info, tensors), tensors.d_model
     dims = ModelDims(d_model, _context(info, tensors), tensors.transposed)
     # whether a norm follows the last layer helps to tell the wirings apart
     final = "final_norm.weight" in outer
@@ -150,7 +148,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         vocab_size=vocab_size,
         context_length=dims.context_length,
         d_model=d_model,
-        embedding=_embedding(info, tensors, dims),
+        embedding=_embedding(info, tensors, dims, extra_rows),
         layers=blocks,
         residual=_residual(info, tensors),
         final_norm=_norm(info, tensors, "final_norm", assumed=weightless),
@@ -182,18 +180,26 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
 
 
 def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
+    if info.quirks.scaled_residual:
+        return ScaledSum()
     if "residual_exit.weight" not in tensors.outer:
         if tensors.layers[0].residual:
             raise info.missing(tensors.layers[0].prefix, "residual streams that end in another form of sum")
         return ResidualSum()
     num_streams, config = info.sides(tensors.outer["residual_exit.weight"])[0], info.config
     config.expect(STREAMS[0], num_streams, "the weights of the streams have this number of rows")
-    # rows of the read weights and of the write weights; the streams are not mixed
-    for layer in tensors.layers:
-        for name in (name for param, name in layer.residual.items() if param.endswith("weights.weight")):
-            if info.sides(name)[0] != 2 * num_streams:
-                raise info.missing(name, "residual streams that are mixed")
-    eps = config.positive(STREAMS[2])
+    weights = [name for layer in tensors.layers for param, name in layer.residual.items() if param.endswith("s.weight")]
+    rows, eps = {info.sides(name)[0] for name in weights}, config.positive(STREAMS[2])
+    # of the read and write weights, and of the matrix (DeepSeek-V4)
+    if rows == {(2 + num_streams) * num_streams} and config.get(STREAMS[3]) is not None:
+        return Streams(
+            num_streams=num_streams,
+            sinkhorn_steps=config.size(STREAMS[3]),
+            eps=eps,
+            norm_eps=info.norm(bias=False).eps,
+        )
+    if other := [name for name in weights if info.sides(name)[0] != 2 * num_streams]:
+        raise info.missing(other[0], "residual streams that are mixed")
     return Streams(
         num_streams=num_streams,
         sinkhorn_steps=0,
@@ -218,6 +224,17 @@ def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Bloc
     return blocks
 
 
+def _vocabulary(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[int, int]:
+    # ids that the head predicts, and the rows of the table beyond them, such as that of an image (Mllama)
+    rows, outputs = _rows(info, tensors, "embedding.token"), _rows(info, tensors, "lm_head")
+    assert rows is not None
+    if outputs is None:
+        return rows, 0
+    if outputs > rows:
+        raise info.missing(tensors.outer["lm_head.weight"], f"a head with {outputs} outputs for {rows} ids")
+    return outputs, rows - outputs
+
+
 def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> LanguageModelHead | ClassHead:
     scale, softcap = _head_scale(info, d_model), info.config.optional_positive("final_logit_softcapping")
     if (head := info.class_head) is not None:
@@ -225,10 +242,6 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
             raise info.missing(f"{info.config.place}: architectures", "a head for classes of another name")
         num_classes, _ = info.sides(tensors.outer["classifier.weight"])
         return head.replace(num_classes=num_classes, bias="classifier.bias" in tensors.outer)
-    outputs, num_ids = _rows(info, tensors, "lm_head"), _rows(info, tensors, "embedding.token")
-    if outputs not in (None, num_ids):  # Mllama: ids of pictures, which are never predicted
-        part = f"a head with {outputs} outputs for {num_ids} ids"
-        raise info.missing(tensors.outer["lm_head.weight"], part)
     return LanguageModelHead(
         tied=_tied(info, tensors),
         bias="lm_head.bias" in tensors.outer,
@@ -276,7 +289,7 @@ def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | No
     return None if name is None else info.sides(name)[0]
 
 
-def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Embedding:
+def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims, extra_rows: int) -> Embedding:
     scale, narrow = info.positive(EMBEDDING_SCALE, 1.0), "embedding.project.weight" in tensors.outer
     named = any(info.config.get(key) is not None for key in (*EMBEDDING_SCALE, *SCALED_EMBEDDING))
     why = "no file says whether token vectors are multiplied by sqrt(d_model)"
@@ -294,6 +307,7 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
         scale=scale,
         round_scale=info.quirks.round_scale,
         num_token_types=_rows(info, tensors, "embedding.token_type") or 0,
+        extra_rows=extra_rows,
         norm=norm,
         norm_first=norm_first,
         width=info.sides(tensors.outer["embedding.token.weight"])[1] if narrow else None,

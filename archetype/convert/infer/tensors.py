@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.names import (
+    BESIDE_EXPERTS,
     EXPERTS,
     FURTHER,
     HEADS,
@@ -18,6 +19,7 @@ from archetype.convert.infer.names import (
     STREAMS,
     STREAMS_EXIT,
     TEXT_PARTS,
+    image_tensors,
     is_of_shared_keys,
     prediction_tensors,
     read_name,
@@ -39,7 +41,8 @@ class Layer:
     """Tensors of one layer.
 
     Attributes:
-        number: index of the layer.
+        number: number of the layer in the file.
+        index: its index among the layers that are read.
         prefix: prefix of the layer's tensor names in the file.
         reader: reader of the layer's kind of mixer.
         sparse: whether the layer has experts.
@@ -47,6 +50,8 @@ class Layer:
         network: Archetype's names below `feedforward` -> names in the file.
         norms: names below the layer -> full names, both in the file.
         experts: tensors of single experts as (Archetype's name, index of the expert, name in the file).
+        dense: Archetype's names of a network beside the experts -> names in the file; empty without one.
+        inner_norms: Archetype's names below `feedforward` of the norms of both -> names in the file.
         beside: Archetype's names of attention beside the mixer -> names in the file; empty without one.
         residual: Archetype's names below the block of the weights of residual streams -> names in the file.
         further: Archetype's names below the block that follows the layer's own -> names in the file; empty without one.
@@ -54,6 +59,7 @@ class Layer:
     """
 
     number: int
+    index: int
     prefix: str
     reader: MixerReader
     sparse: bool = False
@@ -61,6 +67,8 @@ class Layer:
     network: Names = field(default_factory=dict)
     norms: Names = field(default_factory=dict)
     experts: list[tuple[str, int, str]] = field(default_factory=list)
+    dense: Names = field(default_factory=dict)
+    inner_norms: Names = field(default_factory=dict)
     beside: Names = field(default_factory=dict)
     residual: Names = field(default_factory=dict)
     further: Names = field(default_factory=dict)
@@ -75,7 +83,7 @@ class Layer:
     @property
     def block(self) -> int:
         """Index of its first block, which has the mixer."""
-        return self.number * self.num_blocks
+        return self.index * self.num_blocks
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
         """Return whether stacked experts are stored as (inputs, outputs), judged by the axis of size D."""
@@ -126,15 +134,18 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     Raises:
         CheckpointError: a tensor is unknown. The error names the unsupported part if the tensor names reveal it.
     """
-    predicting, others = set(prediction_tensors(info.shapes)), _outside_text(info)
-    left_out = [name for name in info.shapes if name in predicting or name in others or _has_no_use(info, name)]
+    of_images = image_tensors(info.shapes)
+    unused = {*prediction_tensors(info.shapes), *of_images, *_outside_text(info)}
+    left_out = [name for name in info.shapes if name in unused or _has_no_use(info, name)]
     # by the names below which the parts of a layer are together (XLM numbers each kind of part)
     used = {name: _rename(info, name) for name in info.shapes if name not in set(left_out)}
-    prefix, indices = _numbered_layers(info, list(used.values()))
+    prefix, numbers = _numbered_layers(info, list(used.values()), of_images)
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
     readers = [reader for kind, reader in providers("infer") if issubclass(kind, Mixer)]
     default_reader = next(reader for reader in readers if reader.sign is None)
-    layers = {index: Layer(index, f"{prefix}.{index}", default_reader) for index in indices}
+    layers = {
+        number: Layer(number, index, f"{prefix}.{number}", default_reader) for index, number in enumerate(numbers)
+    }
     outside = []
     for name, renamed in used.items():
         if (match := in_layer.fullmatch(renamed)) is None:
@@ -150,11 +161,14 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     for name, renamed in used.items():
         if match := in_layer.fullmatch(renamed):
             _add_to_layer(info, layers[int(match[1])], default_reader, match[2], name)
-    ordered, outer = [layers[index] for index in indices], _outer(info, outside)
+    ordered, outer = list(layers.values()), _outer(info, outside)
     narrow = outer.get("embedding.project.weight")  # of OPT 350M
     d_model = info.sides(outer["embedding.token.weight"])[1] if narrow is None else info.sides(narrow)[0]
     for layer in ordered:
         layer.d_model = d_model
+        if layer.dense:
+            inner = {ours: name for name, ours in BESIDE_EXPERTS.items() if name in layer.norms}
+            layer.inner_norms = {ours: layer.norms.pop(name) for ours, name in inner.items()}
         if layer.num_blocks != ordered[0].num_blocks:
             raise info.missing(layer.prefix, "per-layer inputs in only some layers")
     return GroupedTensors(outer, ordered, left_out, _transposed(info, ordered[0]), d_model)
@@ -183,8 +197,8 @@ def _outside_text(info: CheckpointInfo) -> set[str]:
     return set()
 
 
-def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[int]]:
-    # prefix of the largest group of numbered tensors, and the numbers of the layers
+def _numbered_layers(info: CheckpointInfo, names: list[str], of_images: list[str]) -> tuple[str, list[int]]:
+    # prefix of the largest group of numbered tensors, and the numbers of the layers, but for those of images
     groups: dict[str, list[int]] = {}
     for name in names:
         if match := re.fullmatch(r"(.*?)\.(\d+)\..+", name):
@@ -193,11 +207,12 @@ def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[
         raise CheckpointError(info.config.place, "no tensor belongs to a numbered layer", "is this a decoder?")
     # experts are numbered too, but below the layers, so the lazy pattern finds the layers first
     prefix = max(groups, key=lambda group: len(groups[group]))
-    indices = sorted(set(groups[prefix]))
-    if indices != list(range(len(indices))):
-        absent = min(set(range(len(indices))) - set(indices))
-        raise CheckpointError(f"{prefix}.{absent}", "no tensor belongs to this layer", "is the checkpoint complete?")
-    return prefix, indices
+    numbers = set(groups[prefix])
+    passed = {int(name.removeprefix(f"{prefix}.").partition(".")[0]) for name in of_images if name.startswith(prefix)}
+    if absent := set(range(max(numbers))) - numbers - passed:
+        cause = "no tensor belongs to this layer"
+        raise CheckpointError(f"{prefix}.{min(absent)}", cause, "is the checkpoint complete?")
+    return prefix, sorted(numbers)
 
 
 def _outer(info: CheckpointInfo, names: list[str]) -> Names:
@@ -259,7 +274,7 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, attention: MixerReader, in
     elif info.quirks.side_by_side and (match := read_name(attention.names, path)):
         _add_once(info, layer.beside, f"{match[0]}.{kind}", name)
     elif match := read_name(NETWORKS, path):
-        _add_once(info, layer.network, f"{match[0]}.{kind}", name)
+        _add_once(info, layer.dense if layer.sparse else layer.network, f"{match[0]}.{kind}", name)
     # any other vector is taken for a norm, whose place `read_wiring` looks up
     elif len(info.shapes[name]) == 1:
         layer.norms[f"{path}.{kind}"] = name

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from archetype.convert.program.state import LENGTHS, META, StateLayout, by_name, structure_of
+from archetype.convert.program.state import LENGTHS, META, Rate, StateLayout, by_name, structure_of
 from archetype.convert.program.trace import LENGTH, ROWS, Inputs, export_module, result_of
 from archetype.errors import CheckpointError
 from archetype.models.causal import CausalModel
@@ -28,14 +28,15 @@ def check(spec: ModelSpec) -> None:
 class Step(nn.Module):
     """Forward pass over new tokens, whose state is a dictionary of tensors."""
 
-    def __init__(self, model: CausalModel) -> None:
+    def __init__(self, model: CausalModel, layout: StateLayout) -> None:
         super().__init__()
-        self.network, self.context_length = model, model.spec.context_length
+        self.network, self.context_length, self.layout = model, model.spec.context_length, layout
         # each call replaces the tensors
         self.layers = structure_of(model).new_layers(1, self.context_length, model.dtype, META)
 
     def forward(self, tokens: Tensor, num_tokens: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits (B, T, V) and the next state. `num_tokens` (B,) is the number of tokens before the padding."""
+        self._tie_sizes(tokens.shape[0], state)
         places = by_name(self.layers)
         for name, (holder, field, tensor) in places.items():
             # a copy, as layers write into their state; tensors without numbers are not part of the dictionary
@@ -47,6 +48,15 @@ class Step(nn.Module):
         after = {LENGTHS: output.state.lengths}
         after |= {name: getattr(holder, field) for name, (holder, field, _) in places.items() if name in state}
         return result_of(output), after
+
+    def _tie_sizes(self, batch: int, state: dict[str, Tensor]) -> None:
+        # tells torch that sizes of the same name are one symbol
+        slots: dict[Rate, int] = {}
+        for tensor in self.layout.tensors:
+            shape = state[tensor.name].shape
+            torch._check(shape[0] == batch)
+            if tensor.axis is not None and tensor.rate is not None:
+                torch._check(shape[tensor.axis] == slots.setdefault(tensor.rate, shape[tensor.axis]))
 
 
 def trace_step(model: CausalModel) -> tuple[ExportedProgram, StateLayout]:
@@ -79,7 +89,7 @@ def _trace(model: CausalModel, layout: StateLayout) -> ExportedProgram:
     shapes = {"tokens": {0: batch, 1: length}, "num_tokens": {0: batch}, "state": state}
     longest = max((rate.tokens_per_slot for rate in layout.rates), default=1) * SLOTS
     inputs = step_inputs(model, min(LENGTH, context), layout.first(ROWS, min(longest, context)), seed=0)
-    return export_module(Step(model).eval(), inputs, shapes, model.spec.name)
+    return export_module(Step(model, layout).eval(), inputs, shapes, model.spec.name)
 
 
 def step_inputs(model: CausalModel, length: int, state: dict[str, Tensor], seed: int) -> Inputs:

@@ -101,4 +101,6 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
             invalid("embedding.width", "patches are projected directly to d_model", "remove it")
         if self.embedding.num_token_types:
             invalid("embedding.num_token_types", "image patches have no types", "remove it")
+        if self.embedding.extra_rows:
+            invalid("embedding.extra_rows", "image patches have no token table", "remove it")
         return self

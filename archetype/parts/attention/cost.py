@@ -78,6 +78,7 @@ class AttentionCost(MixerCost):
         if self.part.score == "additive":
             counts["score"] = self.q_features
         counts |= {"sinks": self.heads} if self.part.sinks else {}
+        counts |= {"gate_bias": self.heads} if self.part.gate is not None and self.part.gate.bias else {}
         if self.part.value_embedding is not None and self.part.value_embedding.gate is None:
             counts["value_scale"] = constant(1)
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})

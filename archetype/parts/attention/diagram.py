@@ -32,7 +32,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         cells.append(Cell(values, 2, 1 + part.keys_as_values, ("v",), kind="norm", slim=True, label="v norm"))
     further: list[str] = []
     if part.gate is not None:
-        cells.append(Cell("gate", width, 0, (X,)))
+        cells.append(Cell("gate", width, 0, (X,), rows=("gate", "gate_bias")))
         width += 1
     if part.value_embedding is not None:
         value_modules = tuple(name for name in ("value_embedding", "value_gate", "value_scale") if name in modules)

@@ -15,7 +15,8 @@ def equal_fields(at: Transfer[Attention]) -> dict[str, Any]:
     old, new, length = at.old, at.new, at.new_sizes["T"]
     sizes = [part.sizes(model["D"]).head_dim for part, model in ((old, at.old_sizes), (new, at.new_sizes))]
     is_free = new.heads_norm.is_absent and new.differential is None  # the output follows the heads in proportion
-    causal = bool(cast(Any, at.module).pairs.causal)
+    pairs = getattr(at.module, "pairs", None)  # cross-attention sees the whole source
+    causal = pairs is not None and bool(cast(Any, pairs).causal)
     is_equal = {
         "pattern": all(sees_all(part.pattern, length, causal) for part in (old, new)),
         "index": all(part.index is None or part.index.sees_all(length) for part in (old, new)),

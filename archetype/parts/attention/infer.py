@@ -250,7 +250,10 @@ def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple
 
 
 def query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
-    """Return the scaling of queries: Llama 4's in layers without rotation, or that of the rotary settings."""
+    """Return the scaling of queries: Llama 4's or Beam's in layers without rotation, or that of the rotary settings."""
+    if tensors.quirks.query_power is not None and not rotates:
+        beta, length = tensors.quirks.query_power
+        return QueryScale(beta=beta, length=length, offset=1, form="power")
     if tensors.config.get("attn_temperature_tuning") and not rotates:
         beta, length = tensors.config.positive("attn_scale"), tensors.config.size("floor_scale", None, MAX_LENGTH)
         return QueryScale(beta=beta, length=length, offset=1)
@@ -273,7 +276,10 @@ def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
         _doubled_query(tensors)
     per_head = not is_in_queries and tensors.shapes["gate.weight"][0] == heads
     activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), GATE_ACTIVATION)
-    return OutputGate(per="head" if per_head else "feature", activation=activation)
+    has_bias = "gate_bias" in tensors.shapes
+    if has_bias and tensors.shape("gate_bias") != (heads,):
+        raise tensors.missing(f"a gate with {tensors.shape('gate_bias')} biases for {heads} heads")
+    return OutputGate(per="head" if per_head else "feature", activation=activation, bias=has_bias)
 
 
 def _gate_in_queries(tensors: CheckpointMixer) -> bool:
@@ -329,6 +335,7 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
 
 
 SINKS = (rf"{PREFIX}(?:sinks|softmax_offset|attention_sink_bias)", "sinks")
+GATE_BIAS = (rf"{PREFIX}gate_bias", "gate_bias")
 provides("infer", Attention)(
-    MixerReader(NAMES, read, parameters=(SINKS, *DIFFERENTIAL), stands_alone=False, joint=_joint)
+    MixerReader(NAMES, read, parameters=(SINKS, GATE_BIAS, *DIFFERENTIAL), stands_alone=False, joint=_joint)
 )

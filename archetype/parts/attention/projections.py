@@ -50,6 +50,8 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         self.gate: nn.Linear | None = None
         if attention.gate is not None:
             self.gate = Linear(d_model, outputs if attention.gate.per == "feature" else heads[0], bias=False)
+        has_gate_bias = attention.gate is not None and attention.gate.bias
+        self.gate_bias = nn.Parameter(torch.empty(heads[0])) if has_gate_bias else None
         has_heads_norm = not attention.heads_norm.is_absent
         self.heads_norm = build_norm(attention.heads_norm, outputs) if has_heads_norm else None
         self.value_embedding: nn.Module | None = None
@@ -63,9 +65,9 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
                 self.value_gate = Linear(value_embedding.gate.features or d_model, self.sizes.num_kv_heads, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if name == "sinks":
+        if is_zero := name in ("sinks", "gate_bias"):
             tensor.zero_()
-        return name == "sinks"
+        return is_zero
 
     def _norm(self, features: int) -> nn.Module | None:
         # over each head, or over all `features` together
@@ -131,7 +133,7 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         return scaled_by_position(q, positions, self.spec.query_scale)
 
     def apply_gate(self, y: ValueHeads, x: Vectors) -> ValueHeads:
-        return y if self.gate is None else gated(y, self.gate(x), self.spec.gate)
+        return y if self.gate is None else gated(y, self.gate(x), self.spec.gate, self.gate_bias)
 
     def normalize_heads(self, y: ValueHeads) -> ValueHeads:
         """Normalize the results of all heads together, if there is a norm before `o`."""
@@ -147,16 +149,24 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
 
 
 def scaled_by_position(q: Heads, positions: Tensor, scale: spec.QueryScale | None) -> Heads:
-    """Multiply queries by 1 + beta ln(1 + floor((i + offset) / length)) (Llama 4)."""
+    """Multiply queries by the factor of their positions, in float32."""
     if scale is None:
         return q
-    factors = 1 + scale.beta * torch.log1p(((positions + scale.offset) // scale.length).to(torch.float32))  # (B, T)
+    places = positions + scale.offset
+    if scale.form == "power":
+        factors = torch.exp(scale.beta * torch.log1p(places.to(torch.float32) / scale.length))  # (B, T)
+    else:
+        factors = 1 + scale.beta * torch.log1p((places // scale.length).to(torch.float32))
     return q * factors[:, None, :, None].to(q.dtype)
 
 
-def gated(y: ValueHeads, logits: Float[Tensor, "B T G"], gate: spec.OutputGate | None) -> ValueHeads:
-    """Multiply the heads by activation(logits), where each feature has a logit, or each head."""
+def gated(
+    y: ValueHeads, logits: Float[Tensor, "B T G"], gate: spec.OutputGate | None, bias: Float[Tensor, " H"] | None = None
+) -> ValueHeads:
+    """Multiply the heads by activation(logits + bias), where each feature has a logit, or each head."""
     activation = nn.functional.softplus if gate is not None and gate.activation == "softplus" else torch.sigmoid
-    # (B, H, T, Q), or (B, H, T, 1) with one gate per head
-    factors: Tensor = activation(logits).unflatten(-1, (y.shape[1], -1)).transpose(1, 2)
+    # (B, T, H, Q), or (B, T, H, 1) with one gate per head
+    of_heads = logits.unflatten(-1, (y.shape[1], -1))
+    of_heads = of_heads if bias is None else of_heads + bias[:, None].to(logits.dtype)
+    factors: Tensor = activation(of_heads).transpose(1, 2)
     return y * factors

@@ -79,15 +79,18 @@ OF_KEYS = (
 class OutputGate(Spec):
     """Gate on the attention output before the output projection: activation(x Wg) (Qiu 2025).
 
-    Each feature has its own gate, or all features of a head share one.
+    Each feature has its own gate, or all features of a head share one. With `bias`, the gate is activation(x Wg + b),
+    with one number b for each head (Beam).
 
     Attributes:
         per: `feature`: one gate for each feature; `head`: one gate shared by all features of a head.
         activation: activation function of the gate.
+        bias: whether each head has a learned number that is added before the activation.
     """
 
     per: Literal["feature", "head"] = "feature"
     activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    bias: Flag = False
 
 
 class Differential(Spec):
@@ -128,15 +131,19 @@ class ValueEmbedding(Spec):
 class QueryScale(Spec):
     """Query scaling by 1 + beta ln(1 + floor(i / length)) at position i; sharpens attention in long texts (Llama 4).
 
+    With `form: power` the factor is (1 + i / length)^beta (Beam).
+
     Attributes:
         beta: strength of the scaling.
         length: number of tokens after which the factor increases.
         offset: index of the first position (1 in Llama 4).
+        form: whether the factor grows as a logarithm, in steps, or as a power.
     """
 
     beta: Positive
     length: Length
     offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
+    form: Literal["log", "power"] = "log"
 
 
 @part

@@ -62,7 +62,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         }  # fmt: skip
 
     def inside(self, part: Attention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
-        return {} if part.index is None else {"index": (part.index, {"D": "D", "R": "D"})}
+        return {} if part.index is None else {"index": (part.index, {"D": "D", "R": "D", "X": "1"})}
 
     def importance(self, part: Attention, trace: PartTrace) -> Mapping[str, Tensor]:
         squares = trace.activations["heads"].square().sum((0, 2))  # (B, H, T, Q) to (H, Q)

@@ -48,6 +48,7 @@ class EmbeddingCost(TokenEmbeddingCost):
     ) -> None:
         super().__init__(part, d, vocabulary, context_length, readers)
         self.width = symbol("D_e", part.width) if part.width else d
+        self.rows = vocabulary + part.extra_rows if vocabulary else vocabulary  # of the token table
         self.added = d if part.project_first else self.width  # width of positions, types and norm
         self.position, self.norm = PositionCost.of(part.position, self.added), NormCost.of(part.norm, self.added)
         self.max_length = context_length if self.position.limits_length else None
@@ -57,7 +58,7 @@ class EmbeddingCost(TokenEmbeddingCost):
     def parameters(self) -> Counts:
         token_types = self.part.num_token_types
         return {
-            "token": self.vocabulary * self.width,
+            "token": self.rows * self.width,
             "position": self.position.parameters(self.context_length),
             "token_type": symbol("V_t", token_types) * self.added if token_types else ZERO,
             "norm": self.norm.parameters(),

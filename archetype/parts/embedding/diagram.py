@@ -37,7 +37,7 @@ def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], prefix: str) 
         return Step(f"{prefix}.{name}", label, shape, kind, field, slim, joins and f"{prefix}.{joins}")
 
     scale = "" if part.scale == 1 else f", times {part.scale:.4g}"
-    steps = [step("token", "embedding", f"{text(cost.vocabulary)} × {text(cost.width)}{scale}")]
+    steps = [step("token", "embedding", f"{text(cost.rows)} × {text(cost.width)}{scale}")]
     projection = step("project", "projection", f"{text(cost.width)} → {text(cost.d)}") if part.width else None
     if not part.position.is_absent:
         has_table = bool(cost.position.parameters(cost.context_length))

@@ -34,7 +34,7 @@ class Embedding(nn.Module):
     ) -> None:
         super().__init__()
         width = embedding.added_width or d_model
-        self.token = table(vocab_size, embedding.width or d_model) if vocab_size else None
+        self.token = table(vocab_size + embedding.extra_rows, embedding.width or d_model) if vocab_size else None
         self.num_positions = context_length if embedding.position.limits_length else None
         self.position = build_position(embedding.position, context_length, width)
         self.token_type = table(embedding.num_token_types, width) if embedding.num_token_types else None

@@ -1,15 +1,15 @@
 """Embeddings of tokens and patches."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.position.spec import NoPosition
 from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.norm import AnyNorm, VectorNorm
 from archetype.roles.position import AnyEmbeddingPosition
-from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec
+from archetype.spec.base import Flag, Index, Positive, Probability, Spec
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
@@ -39,13 +39,15 @@ class Embedding(TokenEmbedding):
     With `norm_first` the norm comes before positions and types are added (BlenderbotSmall). Types give the
     segment that a token belongs to (Devlin 2018); by default all tokens have type 0. Tables of a smaller `width` are
     projected to the model's width (Lan 2019); with `project_first` only the token vectors are narrow, and are projected
-    before anything is added (OPT 350M).
+    before anything is added (OPT 350M). The table has `extra_rows` for ids that are read and never predicted, such as
+    the place of an image in a text (Llama 3.2 Vision).
 
     Attributes:
         position: position vectors that are added.
         scale: factor on the token vectors.
         round_scale: whether the factor is first rounded to the vectors' type (Gemma).
         num_token_types: number of type vectors, one of which is added (0: none).
+        extra_rows: rows of the token table beyond the vocabulary.
         norm: norm of the sum.
         norm_first: whether the norm comes before positions and types are added.
         per_layer: per-layer embeddings (absent: none).
@@ -60,7 +62,8 @@ class Embedding(TokenEmbedding):
     position: AnyEmbeddingPosition = NoPosition()
     scale: Positive = 1.0
     round_scale: Flag = False
-    num_token_types: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
+    num_token_types: Index = 0
+    extra_rows: Index = 0
     norm: AnyNorm = NoNorm()
     norm_first: Flag = False
     per_layer: PerLayerEmbedding | None = None
@@ -89,6 +92,10 @@ class Embedding(TokenEmbedding):
     @property
     def table_width(self) -> int | None:
         return self.width
+
+    @property
+    def unpredicted_rows(self) -> int:
+        return self.extra_rows
 
 
 @part
@@ -126,6 +133,8 @@ class PairEmbedding(Embedding):
             )
         if self.source is not None and self.source.per_layer is not None:
             invalid("source.per_layer", "the source shares the token table and has no per-layer table", "remove it")
+        if self.source is not None and self.source.extra_rows:
+            invalid("source.extra_rows", "the source shares the token table", "remove it")
         if self.source is not None and self.source.width != self.width:
             invalid("source.width", "the shared table has another width", "use the same for both")
         if self.source is not None and self.source.project_first != self.project_first:

@@ -16,14 +16,15 @@ class EmbeddingTransplant(Transplant[Embedding]):
 
     def layouts_of(self, part: Embedding) -> Mapping[str, str]:
         width, added = "W" if part.width else "D", "W" if part.added_width else "D"
+        rows = "V|X" if part.extra_rows else "V"
         return {
-            "token.weight": f"V {width}", "token_type.weight": f"Y {added}", "position.weight": f"T {added}",
+            "token.weight": f"{rows} {width}", "token_type.weight": f"Y {added}", "position.weight": f"T {added}",
             "project.weight": "D W", "project.bias": "D",
         }  # fmt: skip
 
     def sizes(self, part: Embedding, sizes: Mapping[str, int]) -> Mapping[str, int]:
         positions = sizes["T"] + getattr(part.position, "offset", 0)
-        return {**sizes, "W": part.width or sizes["D"], "Y": part.num_token_types, "T": positions}
+        return {**sizes, "W": part.width or sizes["D"], "Y": part.num_token_types, "X": part.extra_rows, "T": positions}
 
     def transfer(self, at: Transfer[Embedding]) -> None:
         letters = [self.layouts_of(part)["position.weight"][-1] for part in (at.old, at.new)]

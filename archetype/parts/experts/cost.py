@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from archetype.cost.formula import Counts, Formula, prefixed, symbol
-from archetype.cost.registry import FeedForwardCost, Linear, RouterCost, cost_of
+from archetype.cost.registry import FeedForwardCost, Linear, NormCost, RouterCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.experts import spec
 from archetype.parts.feedforward.cost import MLPCost
@@ -27,6 +27,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
         self.num_experts = symbol("E", part.num_experts)
         total = symbol("E_t", part.num_experts + part.idle, part) if part.idle else self.num_experts
         self.router = RouterCost.of(part.router, d, total)
+        self.norm = NormCost.of(part.norm, d)
         self.experts_per_token = symbol("k", part.experts_per_token)
         if part.idle:  # those that compute, if all are selected equally often
             busy = -(-part.experts_per_token * part.num_experts // (part.num_experts + part.idle))
@@ -42,6 +43,8 @@ class MixtureOfExpertsCost(FeedForwardCost):
         counts = {"router": self.router.parameters()}
         counts |= {name: projection.parameters for name, projection in self.latent.items()}
         counts |= {f"experts.{name}": experts * count for name, count in self.expert.tensors().items()}
+        counts |= {"norm": self.norm.parameters()}
+        counts |= {"expert_scales": self.router.num_experts} if self.part.router.expert_scales else {}
         if self.shared is not None:
             counts |= prefixed("shared.", self.shared.parameters())
         return counts | ({"shared_gate": self.d} if self.part.shared_gate else {})
@@ -65,9 +68,11 @@ class MixtureOfExpertsCost(FeedForwardCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # the router, each expert's gathered inputs, and outputs multiplied by learned weights; if weights multiply
         # inputs, the inputs and the weights are saved instead of outputs
-        d, routed = self.d.value, self._routed(work)
+        part, d, routed = self.part, self.d.value, self._routed(work)
         width = self.width.value
-        saved = self.router.saved_activations(work)
+        saved = self.router.saved_activations(work) + self.norm.saved_activations(work.tokens)
+        if part.router.expert_scales:  # weights, and the factors of the chosen experts with their indices
+            saved += 2 * routed * FLOAT32
         saved += self.expert.saved_activations(work, routed)
         if self.part.idle:  # the vectors and the sums of idle weights; weights are gathered again
             saved += work.tokens * (d + 1 + self.part.experts_per_token) * FLOAT32

@@ -2,7 +2,7 @@
 
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.diagram import network_cells, network_width
-from archetype.roles.drawing import Cell, Group, Inside, X, inside_of
+from archetype.roles.drawing import Cell, Group, Inside, X, inside_of, title
 
 
 @inside_of(MixtureOfExperts)
@@ -14,7 +14,17 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     chosen = f"top {part.experts_per_token} of {part.num_experts + part.idle}"
     cells.append(Cell("router", column, 1, (X,), gives="router_logits"))
     cells.append(
-        Cell("top", column, 2, ("router",), label=chosen, rows=("top",), slim=True, kind="operation", gives="weights")
+        Cell(
+            "top",
+            column,
+            2,
+            ("router",),
+            label=chosen,
+            rows=("top", "expert_scales"),
+            slim=True,
+            kind="operation",
+            gives="weights",
+        )
     )
     inputs = ["experts.down", "top"]
     column += 1
@@ -35,7 +45,7 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     label += f", {part.idle} are idle" if part.idle else ""
     if part.latent_width is None:
         cells.append(Cell("weighted", 0, 5, tuple(inputs), column, label, slim=True, kind="operation"))
-        return Inside(tuple(cells), "weighted", tuple(groups))
+        return _normed(part, Inside(tuple(cells), "weighted", tuple(groups)))
     routed = [
         cell._replace(inputs=("latent_down",)) if cell.inputs == (X,) and cell.name.startswith("experts.") else cell
         for cell in cells
@@ -45,7 +55,20 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     cells.append(Cell("weighted", 0, 5, own, routed_columns, label, slim=True, kind="operation"))
     cells.append(Cell("latent_up", 0, 6, ("weighted",), label="latent up"))
     if part.shared is None:
-        return Inside(tuple(cells), "latent_up", tuple(groups))
+        return _normed(part, Inside(tuple(cells), "latent_up", tuple(groups)))
     inputs[:2] = ["latent_up"]
     cells.append(Cell("sum", 0, 7, tuple(inputs), column, "routed + shared", slim=True, kind="operation"))
-    return Inside(tuple(cells), "sum", tuple(groups))
+    return _normed(part, Inside(tuple(cells), "sum", tuple(groups)))
+
+
+def _normed(part: MixtureOfExperts, drawn: Inside) -> Inside:
+    # a norm below all but the router
+    if part.norm.is_absent:
+        return drawn
+    cells = [cell._replace(row=cell.row + 1) for cell in drawn.cells]
+    below = [
+        cell if cell.name == "router" else cell._replace(inputs=tuple("norm" if x == X else x for x in cell.inputs))
+        for cell in cells
+    ]
+    norm = Cell("norm", 0, 0, (X,), label=title(part.norm), kind="norm", slim=True)
+    return drawn._replace(cells=(norm, *below))

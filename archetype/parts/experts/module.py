@@ -15,7 +15,7 @@ from archetype.nn.autocast import cast_for_products
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.nn.registry import build_feedforward, module_class, module_for
+from archetype.nn.registry import build_feedforward, build_norm, module_class, module_for
 from archetype.nn.symbolic import is_symbolic
 from archetype.parts.activation.module import activation
 from archetype.parts.experts import spec
@@ -38,6 +38,7 @@ class MixtureOfExperts(nn.Module):
     probes: ClassVar = {"router_logits": "N E", "weights": "N k", "chosen": "N k"}
     constant_buffers: ClassVar = ("correction",)  # of the checkpoint; training does not update it
     correction: Tensor | None
+    expert_scales: Tensor | None
 
     def __init__(self, feedforward: spec.MixtureOfExperts, place: Place) -> None:
         super().__init__()
@@ -46,6 +47,9 @@ class MixtureOfExperts(nn.Module):
         router_place = replace(place, experts_per_token=feedforward.experts_per_token)
         total = feedforward.num_experts + feedforward.idle
         self.router: Any = module_class(feedforward.router)(feedforward.router, total, router_place)
+        scales = nn.Parameter(torch.empty(total)) if feedforward.router.expert_scales else None
+        self.register_parameter("expert_scales", scales)
+        self.norm = None if feedforward.norm.is_absent else build_norm(feedforward.norm, d_model)
         width = feedforward.latent_width
         self.latent_down = None if width is None else Linear(d_model, width, bias=False)
         self.latent_up = None if width is None else Linear(width, d_model, bias=False)
@@ -56,8 +60,8 @@ class MixtureOfExperts(nn.Module):
         self.register_buffer("correction", correction)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize the correction to zero, so that no expert is preferred."""
-        tensor.zero_()
+        """Initialize corrections to zero and scales to one, so that no expert is preferred."""
+        tensor.fill_(1.0 if name == "expert_scales" else 0.0)
         return True
 
     def forward(
@@ -73,7 +77,8 @@ class MixtureOfExperts(nn.Module):
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
             context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(affinities, chosen, valid))
-        y = self._routed(tokens, chosen, weights, context.kernels).view_as(x)
+        x = x if self.norm is None else self.norm(x, context)
+        y = self._routed(x.flatten(0, -2), chosen, weights, context.kernels).view_as(x)
         return y if self.shared is None else y + self._shared(x, context)
 
     def _computed(
@@ -127,14 +132,18 @@ class MixtureOfExperts(nn.Module):
     ) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
         if self.spec.router.weighs_choices:
             weights, chosen = self.router.choose(logits, self.spec.experts_per_token)
-            return weights * self.spec.router.scale, chosen
+            return self._scaled(weights, chosen), chosen
         # a router by token id has already chosen
         chosen = self._best(affinities, logits) if chosen is None else chosen
         # from the affinities without the correction, which only changes the selection (DeepSeek-AI 2024b, equation 16)
         weights = affinities.gather(-1, chosen)
         if self.spec.router.renormalize:
             weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-20)  # sigmoids may all be zero
-        return weights * self.spec.router.scale, chosen
+        return self._scaled(weights, chosen), chosen
+
+    def _scaled(self, weights: Float[Tensor, "N k"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k"]:
+        weights = weights * self.spec.router.scale
+        return weights if self.expert_scales is None else weights * self.expert_scales[chosen]
 
     def _best(self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]) -> Int[Tensor, "N k"]:
         scores = affinities if self.spec.router.expert_bias_on == "affinities" else logits

@@ -6,8 +6,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from archetype.parts.feedforward.spec import Expert
+from archetype.parts.norm.spec import NoNorm
 from archetype.parts.router.spec import SoftmaxRouter
 from archetype.roles.feedforward import FeedForward
+from archetype.roles.norm import VectorNorm
 from archetype.roles.router import AnyRouter
 from archetype.spec.base import Flag, Index, NotNegative, Size, Spec
 from archetype.spec.errors import invalid
@@ -45,13 +47,15 @@ class MixtureOfExperts(FeedForward):
     between a projection into it and a projection out of it (Nemotron 3). The default `router` is a softmax with
     renormalized weights. For a single expert per token it keeps the affinity, since a renormalized weight would always
     be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash);
-    costs assume that all experts are selected equally often.
+    costs assume that all experts are selected equally often. With `norm` the experts read norm(x) where the router
+    reads x (Gemma 4).
 
     Attributes:
         num_experts: number of experts, E.
         experts_per_token: number of experts that a token selects, k.
         expert: form of each expert.
         idle: further experts that return their input.
+        norm: norm of the vectors that the experts read, and not the router.
         latent_width: width of the routed experts' inputs and outputs (absent: d_model).
         weighs: whether an expert's weight multiplies its output or its input.
         shared: expert that every token uses (absent: none).
@@ -71,6 +75,7 @@ class MixtureOfExperts(FeedForward):
     experts_per_token: Size
     expert: Expert
     idle: Index = 0
+    norm: VectorNorm = NoNorm()
     latent_width: Width | None = None
     weighs: Literal["outputs", "inputs"] = "outputs"
     shared: Expert | None = None
@@ -108,6 +113,8 @@ class MixtureOfExperts(FeedForward):
         experts, chosen = self.num_experts, self.experts_per_token
         if chosen > experts + self.idle:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
+        if self.idle and not self.norm.is_absent:
+            invalid("norm", "idle experts return the vectors that the router reads", "remove it, or use idle: 0")
         if self.idle:
             for name, is_set, cause in (
                 ("latent_width", self.latent_width is not None, "idle experts return vectors of d_model"),

@@ -29,7 +29,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
 
     layouts: ClassVar[Mapping[str, str]] = {
         "router.table": "V C", "shared_gate.weight": "1 D", "latent_down.weight": "L D", "latent_up.weight": "D L",
-        "experts.gate_bias": "E F", "experts.up_bias": "E F",
+        "expert_scales": "E", "router.norm.weight": "D", "experts.gate_bias": "E F", "experts.up_bias": "E F",
         "shared.gate.weight": "S D", "shared.up.weight": "S D", "shared.down.weight": "D S",
         "shared.gate.bias": "S", "shared.up.bias": "S", "shared.down.bias": "D",
     }  # fmt: skip
@@ -70,6 +70,9 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
             self._upcycle(at)
             return
         old, new = at.old.num_experts, at.new.num_experts
+        if "router.table" in at.left and (new < old or at.old.experts_per_token != at.new.experts_per_token):
+            at.keep_initial("router.table", "drawn anew, since it names the donor's experts")
+            at.promise(Start.CHANGED, "other experts for each token id")
         if at.old.idle or at.new.idle or "E" in at.selected or old == new:
             super().transfer(at)
         elif new > old:
@@ -97,7 +100,8 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         first = 0 if shared is None else split["S"]  # hidden features of the shared expert
         forms = [at.old.replace(d_ff=1), *(part.replace(d_ff=1) for part in (new.expert, shared) if part is not None)]
         is_resized = at.old_sizes["D"] != at.new_sizes["D"]
-        if any(form != forms[0] for form in forms) or new.latent_width is not None or is_resized:
+        is_other = any(form != forms[0] for form in forms) or not new.norm.is_absent
+        if is_other or new.latent_width is not None or is_resized:
             at.promise(Start.CHANGED, "the experts have another form than the network")
             return
         if first + split["F"] != width:

@@ -6,12 +6,15 @@ from typing import ClassVar
 from torch import Tensor
 
 from archetype.nn.heads import Heads, HeadsTransplant, Rows, plain_heads
+from archetype.nn.transplant import Transfer
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.spec.registry import provides
 
 
 @provides("transplant", GatedDeltaNet)
 class GatedDeltaNetTransplant(HeadsTransplant[GatedDeltaNet]):
+    """A decay of each head becomes one of each of its channels, which begin alike."""
+
     layouts: ClassVar[Mapping[str, str]] = {
         "q.weight": "KP D", "k.weight": "KP D", "v.weight": "HQ D", "conv.weight": "KP|KP|HQ 1 W", "b.weight": "H D",
         "a.weight": "Hp D", "a_down.weight": "s D", "a_up.weight": "Hp s", "dt_bias": "Hp", "A_log": "H",
@@ -37,6 +40,17 @@ class GatedDeltaNetTransplant(HeadsTransplant[GatedDeltaNet]):
             "P": "queries and keys of other features have unit length", "Q": "the norm sees other features of a head",
             "G": "heads read other keys",
         }  # fmt: skip
+
+    def transfer(self, at: Transfer[GatedDeltaNet]) -> None:
+        if self._divides_decays(at):
+            at.selected = {**at.selected, "p": [0] * at.new.head_dim}
+        super().transfer(at)
+
+    def differing(self, at: Transfer[GatedDeltaNet]) -> list[str]:
+        return [name for name in super().differing(at) if name != "decay" or not self._divides_decays(at)]
+
+    def _divides_decays(self, at: Transfer[GatedDeltaNet]) -> bool:
+        return getattr(at.old, "decay", None) == "head" and at.new.decay == "channel"
 
     def heads(self, part: GatedDeltaNet, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Heads:
         return plain_heads(tensors, part.key_heads, part.num_heads)

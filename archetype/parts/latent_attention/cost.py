@@ -51,6 +51,7 @@ class LatentAttentionCost(MixerCost):
                 rank = self.latent if name == "kv_down" else projection.outputs
                 counts[name.replace("down", "norm")] = NormCost.of(self.part.norm, rank).parameters()
         counts |= {"sinks": self.heads} if self.part.sinks else {}
+        counts |= {"gate_bias": self.heads} if self.part.gate is not None and self.part.gate.bias else {}
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:

@@ -49,7 +49,7 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     last = "scores"
     if part.gate is not None:
         column = max((cell.column + cell.span for cell in index.cells), default=3)  # beside the index
-        cells.append(Cell("gate", column, 0, (X,)))
+        cells.append(Cell("gate", column, 0, (X,), rows=("gate", "gate_bias")))
         label = f"× {part.gate.activation}(gate)"
         cells.append(
             Cell("gated", 0, row + 1, (last, "gate"), column + 1, label, slim=True, kind="operation", gives="o.in")

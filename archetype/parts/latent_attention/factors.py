@@ -26,8 +26,8 @@ class Factors:
         lost: what differs from the attention that was factorized.
     """
 
-    q: Float[Tensor, "H PR D1"]
-    kv_down: Float[Tensor, "CR D1"]
+    q: Float[Tensor, "H PR columns"]
+    kv_down: Float[Tensor, "CR columns"]
     kv_up: Float[Tensor, "H PQ C"]
     lost: list[str] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ class Factorization:
         _, vectors = torch.linalg.eigh(keys @ keys.mH)
         return list(vectors.flip(1).unbind(1))  # the largest first
 
-    def _project(self, total: float) -> Float[Tensor, "K N D1"]:
+    def _project(self, total: float) -> Float[Tensor, "K N columns"]:
         # the keys that do not rotate, in as many features as the part has
         features = [
             feature for feature in range(self.k.shape[1]) if self._squares(self.k[:, feature]) > ROUNDING * total
@@ -121,7 +121,7 @@ class Factorization:
         self.result.q[:, : keys.shape[1]] = queries
         return keys
 
-    def _compress(self, keys: Float[Tensor, "K N D1"], balanced: bool) -> None:
+    def _compress(self, keys: Float[Tensor, "K N columns"], balanced: bool) -> None:
         squares = self._squares(keys), self._squares(self.v)
         scale = math.sqrt(squares[1] / squares[0]) if balanced and all(squares) else 1.0
         sizes = [len(part.flatten(0, 1)) for part in (keys, self.v)]
@@ -141,7 +141,7 @@ class Factorization:
         self.result.kv_up[:, : keys.shape[1], :count] = of_keys
         self.result.kv_up[:, self.plain : self.plain + width, :count] = of_values[:, :width]
 
-    def _squares(self, rows: Float[Tensor, "*dims D1"]) -> float:
+    def _squares(self, rows: Float[Tensor, "*dims columns"]) -> float:
         return float(measured(rows, self.root).square().sum())
 
     def _lose(self, cause: str) -> None:
@@ -149,14 +149,14 @@ class Factorization:
             self.result.lost.append(cause)
 
 
-def measured(rows: Float[Tensor, "*dims D1"], root: Tensor | None) -> Float[Tensor, "*dims D1"]:
+def measured(rows: Float[Tensor, "*dims columns"], root: Tensor | None) -> Float[Tensor, "*dims columns"]:
     """Return rows whose squares are those of their products with the inputs."""
     return rows if root is None else rows @ root
 
 
 def principal(
-    rows: Float[Tensor, "F D1"], rank: int, root: Tensor | None
-) -> tuple[Float[Tensor, "F r"], Float[Tensor, "r D1"], float]:
+    rows: Float[Tensor, "F columns"], rank: int, root: Tensor | None
+) -> tuple[Float[Tensor, "F r"], Float[Tensor, "r columns"], float]:
     """Return two factors of the rows that lose the least of their products with the inputs, and the lost share."""
     left, sizes, _ = torch.linalg.svd(measured(rows, root), full_matrices=False)
     squares = sizes.square()

@@ -75,12 +75,14 @@ class LatentAttention(KeepsKeys, nn.Module):
         self.gate: nn.Linear | None = None
         if mixer.gate is not None:
             self.gate = Linear(d_model, heads * (mixer.v_head_dim if mixer.gate.per == "feature" else 1), bias=False)
+        has_gate_bias = mixer.gate is not None and mixer.gate.bias
+        self.gate_bias = nn.Parameter(torch.empty(heads)) if has_gate_bias else None
         self.index = build_selection(mixer.index, place, mixer.query_features(d_model))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if name == "sinks":
+        if is_zero := name in ("sinks", "gate_bias"):
             tensor.zero_()
-        return name == "sinks"
+        return is_zero
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         """Return empty latents and rotated keys for `capacity` positions: C + R values each."""
@@ -103,7 +105,7 @@ class LatentAttention(KeepsKeys, nn.Module):
         return z
 
     def apply_gate(self, y: Float[Tensor, "B H T Q"], x: Vectors) -> Float[Tensor, "B H T Q"]:
-        return y if self.gate is None else gated(y, self.gate(x), self.spec.gate)
+        return y if self.gate is None else gated(y, self.gate(x), self.spec.gate, self.gate_bias)
 
     def attend(
         self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels, cached: bool = False

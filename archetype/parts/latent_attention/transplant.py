@@ -61,7 +61,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         if has_rank:
             parts["q_norm"] = (part.norm, {"N": "r"})
         if part.index is not None:
-            parts["index"] = (part.index, {"D": "D", "R": "r" if has_rank else "D"})
+            parts["index"] = (part.index, {"D": "D", "R": "r" if has_rank else "D", "X": "01"[not has_rank]})
         return parts
 
     def fixed(self, part: LatentAttention) -> Mapping[str, str]:

@@ -4,13 +4,13 @@ import math
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from archetype.nn.cache import KeepsKeys, LayerState, write_slots
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
-from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys
+from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence
 from archetype.parts.lightning_index import spec
 from archetype.parts.pattern.scores import MASKED, at_least_float32
 from archetype.parts.position.module import Rotary
@@ -75,10 +75,7 @@ class LightningIndex(KeepsKeys, KeySelector):
     def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
         """Return KL(attended || softmax of scores), averaged over queries that are not padding, times its weight."""
         assert choice.scores is not None
-        divergence = nn.functional.kl_div(choice.scores.log_softmax(-1), attended, reduction="none").sum(-1)  # (B, T)
-        valid = torch.ones_like(divergence) if context.valid is None else context.valid.to(divergence.dtype)
-        mean: Tensor = (divergence * valid).sum() / valid.sum().clamp(min=1)
-        return self.spec.loss_weight * mean
+        return self.spec.loss_weight * mean_divergence(choice.scores.log_softmax(-1), attended, context)
 
     def _keys(self, x: Vectors, context: ForwardContext) -> Float[Tensor, "B 1 T P"]:
         keys = self.k(x) if self.k_norm is None else self.k_norm(self.k(x))  # (B, T, P)

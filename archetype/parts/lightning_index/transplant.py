@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from archetype.nn.heads import IndexTransplant, Rows
+from archetype.nn.transplant import Transfer
 from archetype.parts.lightning_index.spec import LightningIndex
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -18,6 +19,13 @@ class LightningIndexTransplant(IndexTransplant[LightningIndex]):
 
     def sizes(self, part: LightningIndex, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {**sizes, "H": part.num_heads, "P": part.head_dim}
+
+    def fold(self, at: Transfer[LightningIndex]) -> None:
+        super().fold(at)
+        if at.old_sizes["X"] and "q.weight" in at.donated:  # queries from the input, and not of low rank
+            assert at.gains is not None
+            at.donated["q.weight"] = at.donated["q.weight"] * at.gains
+            at.folded.append("q.weight")
 
     def inside(self, part: LightningIndex) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
         return {"k_norm": (part.norm, {"N": "P"})}

@@ -124,8 +124,7 @@ class Mamba3(nn.Module):
         z, u = (part.to(exact).unflatten(-1, (mixer.num_heads, -1)) for part in (z, u))  # (B, T, H, P)
         delta = nn.functional.softplus(steps.to(exact) + self.dt_bias.to(exact))  # (B, T, H)
         share = torch.sigmoid(shares.to(exact))
-        if context.valid is not None:  # padding: a step of zero neither decays, writes nor turns
-            delta = delta.masked_fill(~context.valid[..., None], 0.0)
+        delta = context.fill_padding(delta)  # a step of zero neither decays, writes nor turns
         a = -nn.functional.softplus(rates.to(exact)).clamp(min=mixer.least_rate) * delta
         # the rows of each rank, and in them of each group, as (B, T, K, r, Z)
         rows = (mixer.rank, mixer.num_groups, mixer.state_size)

@@ -92,9 +92,7 @@ class MLSTM(nn.Module):
         q, k, v = (project(x).to(exact).unflatten(-1, (heads, -1)) for project in (self.q, self.k, self.v))
         i, f = (self._logits(gate, x, exact) for gate in (self.input_gate, self.forget_gate))  # (B, T, H)
         f = nn.functional.logsigmoid(f)
-        if context.valid is not None:  # padding: nothing is forgotten or written
-            padding = ~context.valid[..., None]
-            i, f = i.masked_fill(padding, LOG_ZERO), f.masked_fill(padding, 0.0)
+        i, f = context.fill_padding(i, LOG_ZERO), context.fill_padding(f)  # nothing is forgotten or written
         q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
         f, i = context.probe(self, "log_forget", f), context.probe(self, "log_input", i)
         states = before.memory.to(exact), before.top.to(exact)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from archetype.nn.transplant import Transplant
+from archetype.nn.transplant import Start, Transfer, Transplant
 from archetype.parts.ngram_memory.spec import NgramMemory
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -18,6 +18,9 @@ class NgramMemoryTransplant(Transplant[NgramMemory]):
     silent: ClassVar[Mapping[str, str]] = {"key.weight": "DP", "conv.weight": "W"}
     newest_last: ClassVar = "W"
     sized: ClassVar = ("row_width", "conv_kernel", "multiple")
+
+    def fold(self, at: Transfer[NgramMemory]) -> None:
+        at.promise(Start.CHANGED, "the gains of the norm before it cannot be folded into a norm")
 
     def sizes(self, part: NgramMemory, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {

@@ -1,7 +1,9 @@
 """Transplants of recurrent mixers: features added, which stay zero, or removed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+
+from torch import nn
 
 from archetype.nn.transplant import Transplant
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
@@ -20,7 +22,12 @@ class RecurrentTransplant(Transplant[Any]):
         for end in ENDS
         for name, layout in {"weight_ih": "gh D", "weight_hh": "gh h", "bias_ih": "gh", "bias_hh": "gh"}.items()
     }
-    writes: ClassVar = tuple(layouts)
+    silent: ClassVar[Mapping[str, str]] = dict.fromkeys(layouts, "h")
+
+    def silence(self, part: Any, module: nn.Module) -> Sequence[str]:
+        for parameter in module.parameters():
+            parameter.zero_()
+        return [name for name, _ in module.named_parameters()]
 
     def sizes(self, part: Any, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {**sizes, "g": GATES[type(part)], "h": sizes["D"] // (2 if part.bidirectional else 1)}

@@ -1,7 +1,7 @@
 """Cost of routers."""
 
 from archetype.cost.formula import ZERO, Formula
-from archetype.cost.registry import Linear, RouterCost, cost_of
+from archetype.cost.registry import Linear, NormCost, RouterCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.router import spec
 
@@ -18,7 +18,11 @@ class LinearRouterCost(RouterCost):
         return Linear(self.d, self.num_experts, self.part.bias)
 
     def parameters(self) -> Formula:
-        return self.projection.parameters
+        return self.projection.parameters + self.norm.parameters()
+
+    @property
+    def norm(self) -> NormCost:
+        return NormCost.of(self.part.norm, self.d)
 
     def flops(self, tokens: Formula) -> Formula:
         return self.projection.flops(tokens)
@@ -26,7 +30,8 @@ class LinearRouterCost(RouterCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # the vectors, and the affinities: all of them, again for selecting, and what their function saves besides
         numbers = self.saved_affinities * work.tokens * self.num_experts.value
-        return work.input_bytes(self.d.value) + numbers * FLOAT32
+        saved = work.input_bytes(self.d.value) + self.norm.saved_activations(work.tokens)
+        return saved + numbers * FLOAT32
 
 
 @cost_of(spec.SqrtSoftplusRouter)

@@ -12,7 +12,7 @@ from archetype.errors import CheckpointError
 from archetype.nn.autocast import without_autocast
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.nn.registry import module_for
+from archetype.nn.registry import build_norm, module_for
 from archetype.parts.router import spec
 from archetype.weights.linear import WithMatrix
 
@@ -37,6 +37,14 @@ class LinearRouter(Projection):
 
     def __init__(self, router: spec.LinearRouter, num_experts: int, place: Place) -> None:
         super().__init__(place.d_model, num_experts, bias=router.bias)
+        self.norm = None if router.norm.is_absent else build_norm(router.norm, place.d_model)
+        self.scaled = router.scaled
+
+    def forward(self, x: Float[Tensor, "N D"], context: ForwardContext | None = None) -> Float[Tensor, "N E"]:
+        if self.norm is not None:
+            with torch.autocast(x.device.type, enabled=False):
+                x = self.norm(x, context)
+        return super().forward(x * x.shape[-1] ** -0.5 if self.scaled else x)
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
         """Return the affinity of each token to each expert."""

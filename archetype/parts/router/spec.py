@@ -4,6 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
+from archetype.parts.norm.spec import NoNorm
+from archetype.roles.norm import VectorNorm
 from archetype.roles.router import Router
 from archetype.spec.base import Flag, Positive
 from archetype.spec.errors import invalid
@@ -15,13 +17,18 @@ __all__ = ["HashRouter", "LinearRouter", "SigmoidRouter", "SoftmaxRouter", "Spar
 class LinearRouter(Router):
     """Base of routers whose logits are a projection of the token's vector.
 
-    `bias` is an ordinary bias of the logits (gpt-oss).
+    `bias` is an ordinary bias of the logits (gpt-oss). With `norm` and `scaled`, which Gemma 4 has, the logits are
+    W norm(x) / sqrt(d_model).
 
     Attributes:
         bias: whether the logits have a bias.
+        norm: norm of the vectors that are projected.
+        scaled: whether the vectors that are projected are divided by sqrt(d_model).
     """
 
     bias: Flag = False
+    norm: VectorNorm = NoNorm()
+    scaled: Flag = False
 
 
 @part

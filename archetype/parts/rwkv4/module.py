@@ -99,9 +99,7 @@ class RWKV4(nn.Module):
         )  # (B, T, I) each
         k, v = k.to(exact), v.to(exact)
         a = -self.decay.to(exact).exp().expand_as(k)
-        if context.valid is not None:  # padding neither forgets nor writes
-            padding = ~context.valid[..., None]
-            k, a = k.masked_fill(padding, LOG_ZERO), a.masked_fill(padding, 0.0)
+        k, a = context.fill_padding(k, LOG_ZERO), context.fill_padding(a)  # nothing is forgotten or written
         r, k, v = context.probe(self, "r", r), context.probe(self, "k", k), context.probe(self, "v", v)
         chunk, states = partial(wkv_chunk, self.bonus.to(exact)), (before.sums.to(exact), before.top.to(exact))
         y, sums, top = read_chunks(chunk, self.spec.chunk_size, states, k, v, a)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from archetype.cost.chunks import Chunks, halved_chunk_activations, without_zero
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of
+from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of, projection_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.rwkv7 import spec
 
@@ -21,9 +21,8 @@ class RWKV7Cost(MixerCost):
         super().__init__(part, d)
         self.head_dim = symbol("P", d.value // part.num_heads, part)
         self.projections = {name: Linear(d, d) for name in "rkvo"}
-        for name, size in part.ranks.items():
-            rank = symbol("r", size, part)
-            self.projections |= {f"{name}_down": Linear(d, rank), f"{name}_up": Linear(rank, d)}
+        for name, rank in part.ranks.items():
+            self.projections |= projection_of(name, d, d, rank)
 
     def parameters(self) -> Counts:
         counts = {name: projection.parameters for name, projection in self.projections.items()}

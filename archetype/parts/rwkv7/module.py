@@ -84,9 +84,7 @@ class RWKV7(nn.Module):
         )
         r, k, v, w, a, z = (y.to(exact).unflatten(-1, (heads, -1)) for y in vectors)  # (B, T, H, P) each
         z = nn.functional.normalize(z, dim=-1)
-        if context.valid is not None:  # padding: nothing decays, is removed or written
-            padding = ~context.valid[..., None, None]
-            w, k, z = (y.masked_fill(padding, 0.0) for y in (w, k, z))
+        w, k, z = (context.fill_padding(y) for y in (w, k, z))  # nothing decays, is removed or written
         names = ("r", "k", "v", "log_decay", "rate", "removed")
         r, k, v, w, a, z = (context.probe(self, *pair) for pair in zip(names, (r, k, v, w, a, z), strict=True))
         # what is removed is read before the decay of this step, which is too weak for the division to matter
@@ -105,7 +103,7 @@ class RWKV7(nn.Module):
             return v
         share = torch.sigmoid(self.value_share + self._low_rank("value_share", x))
         others: Vectors = context.left_by(source)
-        return torch.lerp(v, others, share)
+        return torch.lerp(v, others, share.to(v.dtype))
 
     def _low_rank(self, name: str, x: Vectors) -> Vectors:
         inner = self.get_submodule(f"{name}_down")(x)

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from archetype.cost.formula import Counts, Formula, Symbol, constant, prefixed
-from archetype.cost.registry import Complexity, ContentCost, FeedForwardCost, MixerCost, cost_of
+from archetype.cost.registry import Complexity, ContentCost, FeedForwardCost, MixerCost, NormCost, cost_of
 from archetype.cost.work import TrainingWork, Work
 from archetype.parts.together import spec
 
@@ -19,22 +19,31 @@ class TogetherCost(ContentCost):
         return bool(self.part.scales == "learned")
 
     @property
+    def norms(self) -> dict[str, NormCost]:
+        return {
+            f"{name}.{index}": NormCost.of(norm, self.d)
+            for name in ("norms", "post_norms")
+            for index, norm in enumerate(getattr(self.part, name) or ())
+        }
+
+    @property
     def symbols(self) -> set[Symbol]:
         return {symbol for part in self.parts for symbol in part.symbols}
 
     def parameters(self) -> Counts:
-        return self._joined([part.parameters() for part in self.parts]) | self._scales()
+        return self._joined([part.parameters() for part in self.parts]) | self._own()
 
     def active_parameters(self) -> Counts:
-        return self._joined([part.active_parameters() for part in self.parts]) | self._scales()
+        return self._joined([part.active_parameters() for part in self.parts]) | self._own()
 
     def tables(self) -> Counts:
         return self._joined([part.tables() for part in self.parts])
 
     def saved_activations(self, work: TrainingWork) -> int:
         outputs = len(self.parts) * work.input_bytes(self.d.value) if self.learns else 0  # which the scales multiply
-        saved: int = sum(part.saved_activations(work) for part in self.parts)
-        return outputs + saved
+        norms: int = sum(norm.saved_activations(work.tokens) for norm in self.norms.values())
+        parts: int = sum(part.saved_activations(work) for part in self.parts)
+        return outputs + norms + parts
 
     def state(self, length: int) -> int:
         return sum(part.state(length) for part in self.parts)
@@ -62,8 +71,9 @@ class TogetherCost(ContentCost):
             sizes |= {f"parts.{index}.{name}": size for name, size in part.projection_sizes().items()}
         return sizes
 
-    def _scales(self) -> Counts:
-        return {"scales": constant(len(self.parts))} if self.learns else {}
+    def _own(self) -> Counts:
+        scales = {"scales": constant(len(self.parts))} if self.learns else {}
+        return scales | {name: norm.parameters() for name, norm in self.norms.items()}
 
     def _joined(self, counts: list[Counts]) -> Counts:
         joined: Counts = {}

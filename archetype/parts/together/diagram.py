@@ -16,13 +16,19 @@ def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str
     for index, inner in enumerate(part.parts):
         start = f"parts.{index}."
         drawn = inside(inner, sorted(name.removeprefix(start) for name in modules if name.startswith(start)))
-        moved = [_moved(cell, start, width - min(cell.column for cell in drawn.cells)) for cell in drawn.cells]
+        left = width - min(cell.column for cell in drawn.cells)
+        norm, post_norm = (f"{name}.{index}" if norms else "" for name, norms in _norms(part, index))
+        moved = [_moved(cell, start, left, norm) for cell in drawn.cells]
         inner_groups = [
             Group(group.label, tuple(start + name for name in group.cells), group.repeat) for group in drawn.groups
         ]
         groups += inner_groups or [Group(title(inner), tuple(cell.name for cell in moved))]
         loops += [(start + source, start + reader) for source, reader in drawn.loops]
-        outputs += [start + drawn.output] if drawn.output else []
+        output = start + drawn.output if drawn.output else ""
+        for name, row, below in ((norm, 0, X), (post_norm, max(cell.row for cell in moved) + 1, output)):
+            if name:
+                moved.append(Cell(name, width, row, (below,), kind="norm", slim=True, label="norm"))
+        outputs += [name] if (name := post_norm or output) else []
         width = max(cell.column + cell.span for cell in moved) + GAP
         cells += moved
     learns = part.scales == "learned"
@@ -49,15 +55,24 @@ def _factor(scale: float) -> str:
     return "" if scale == 1.0 else f"{scale:g} · "
 
 
-def _moved(cell: Cell, start: str, columns: float) -> Cell:
-    # named by the part's module, and moved to the right
+def _norms(part: MixersTogether | FeedForwardsTogether, index: int) -> list[tuple[str, bool]]:
+    # fields of norms, and whether one of this part is there
+    fields = ("norms", "post_norms")
+    return [(name, bool(norms := getattr(part, name)) and not norms[index].is_absent) for name in fields]
+
+
+def _moved(cell: Cell, start: str, columns: float, norm: str = "") -> Cell:
+    # named by the part's module, moved to the right, and above the norm of its input
     inputs = []
     for reading in cell.inputs:
         name, at, column = reading.partition("@")
-        inputs.append(reading if name == X else f"{start}{name}{at}{float(column) + columns if column else ''}")
+        inputs.append(
+            (norm or reading) if name == X else f"{start}{name}{at}{float(column) + columns if column else ''}"
+        )
     return cell._replace(
         name=start + cell.name,
         column=cell.column + columns,
+        row=cell.row + bool(norm),
         inputs=tuple(inputs),
         label=cell.label or cell.name,
         rows=tuple(start + row for row in cell.rows or (cell.name,)),

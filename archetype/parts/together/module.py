@@ -1,4 +1,4 @@
-"""Parts side by side: each reads the same vectors, and their outputs are added."""
+"""Parts side by side: each reads the same vectors, and their outputs are added, each behind a norm of its own."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from torch import nn
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
-from archetype.nn.registry import module_class, module_for
+from archetype.nn.registry import build_norm, module_class, module_for
 from archetype.parts.together import spec
+from archetype.roles.norm import Norm
 
 
 @dataclass
@@ -51,7 +52,7 @@ class StatesTogether(LayerState):
 
 @module_for(spec.MixersTogether, spec.FeedForwardsTogether)
 class Together(nn.Module):
-    """sum_i s_i F_i(r_i x)."""
+    """sum_i s_i n'_i(F_i(r_i n_i(x)))."""
 
     parameter_roles: ClassVar = {"scales": "vector"}
     probes: ClassVar[dict[str, str]] = {}  # the parts have their own
@@ -63,6 +64,7 @@ class Together(nn.Module):
         learns = together.scales == "learned"
         self.scales = nn.Parameter(torch.empty(len(self.parts))) if learns else together.factors
         self.input_scales = spec.factors(together.input_scales, len(self.parts))
+        self.norms, self.post_norms = (_built(norms, place) for norms in (together.norms, together.post_norms))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> StatesTogether | None:
         makers = [getattr(part, "new_state", None) for part in self.parts]
@@ -75,17 +77,22 @@ class Together(nn.Module):
         states: Sequence[LayerState | None] = (
             state.parts if isinstance(state, StatesTogether) else [None] * len(self.parts)
         )
-        # each (B, T, D): r_i x before the part, and s_i times its output
         scales: Sequence[Any] = self.scales.unbind() if isinstance(self.scales, nn.Parameter) else self.scales
-        outputs = [
-            _scaled(part(_scaled(x, before), context, part_state), after)
-            for part, part_state, before, after in zip(self.parts, states, self.input_scales, scales, strict=True)
-        ]
+        outputs = []  # each (B, T, D)
+        for index, (part, part_state) in enumerate(zip(self.parts, states, strict=True)):
+            h = x if self.norms is None else self.norms[index](x, context)
+            y = part(_scaled(h, self.input_scales[index]), context, part_state)
+            y = y if self.post_norms is None else self.post_norms[index](y, context)
+            outputs.append(_scaled(y, scales[index]))
         # not `sum`, which would begin with the integer 0
         y, *others = outputs
         for other in others:
             y = y + other
         return y
+
+
+def _built(norms: Sequence[Norm] | None, place: Place) -> nn.ModuleList | None:
+    return None if norms is None else nn.ModuleList(build_norm(norm, place.d_model) for norm in norms)
 
 
 def _scaled(x: Vectors, scale: float | torch.Tensor) -> Vectors:

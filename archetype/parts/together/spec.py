@@ -8,25 +8,29 @@ from pydantic import Field, model_validator
 from archetype.roles.content import Content
 from archetype.roles.feedforward import AnyFeedForward, FeedForward
 from archetype.roles.mixer import AnyMixer, Mixer
+from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.spec.base import Finite
 from archetype.spec.errors import inside, invalid
-from archetype.spec.kinds import Part, part
+from archetype.spec.kinds import part
 
 __all__ = ["FeedForwardsTogether", "MixersTogether"]
 
 Scales = tuple[Finite, ...]
 OutputScales = Scales | Literal["learned"] | None
+Norms = tuple[VectorNorm, ...]
 
 
 @part
 class MixersTogether(Mixer):
-    """sum_i s_i F_i(r_i x): mixers side by side, such as attention and a state space in Falcon-H1.
+    """sum_i s_i n'_i(F_i(r_i n_i(x))): mixers side by side, such as attention and a state space in Falcon-H1.
 
     Attributes:
         parts: the mixers, F_i.
         scales: factor on each mixer's output, s_i; `learned`: parameters that begin at 1 (absent: 1).
         input_scales: factor on each mixer's input, r_i (absent: 1).
+        norms: norm of each mixer's input, n_i (absent: none).
+        post_norms: norm of each mixer's output, n'_i (absent: none).
     """
 
     title: ClassVar[str] = "Side by side"
@@ -34,10 +38,12 @@ class MixersTogether(Mixer):
     parts: Annotated[tuple[AnyMixer, ...], Field(min_length=1)]
     scales: OutputScales = None
     input_scales: Scales | None = None
+    norms: Norms | None = None
+    post_norms: Norms | None = None
 
     @model_validator(mode="after")
     def _one_scale_a_part(self) -> "MixersTogether":
-        _check(self.parts, self.scales, self.input_scales)
+        _check(self)
         for index, mixer in enumerate(self.parts):
             if mixer.own != mixer:
                 cause = "reads another layer, which mixers side by side cannot do"
@@ -84,12 +90,14 @@ class MixersTogether(Mixer):
 
 @part
 class FeedForwardsTogether(FeedForward):
-    """sum_i s_i F_i(r_i x): feed-forward parts side by side, such as an MLP and a mixture of experts (Arctic).
+    """sum_i s_i n'_i(F_i(r_i n_i(x))): feed-forward parts side by side, such as an MLP and experts (Arctic; Gemma 4).
 
     Attributes:
         parts: the feed-forward parts, F_i.
         scales: factor on each part's output, s_i; `learned`: parameters that begin at 1 (absent: 1).
         input_scales: factor on each part's input, r_i (absent: 1).
+        norms: norm of each part's input, n_i (absent: none).
+        post_norms: norm of each part's output, n'_i (absent: none).
     """
 
     title: ClassVar[str] = "Side by side"
@@ -97,10 +105,12 @@ class FeedForwardsTogether(FeedForward):
     parts: Annotated[tuple[AnyFeedForward, ...], Field(min_length=1)]
     scales: OutputScales = None
     input_scales: Scales | None = None
+    norms: Norms | None = None
+    post_norms: Norms | None = None
 
     @model_validator(mode="after")
     def _one_scale_a_part(self) -> "FeedForwardsTogether":
-        _check(self.parts, self.scales, self.input_scales)
+        _check(self)
         return self
 
     @property
@@ -131,10 +141,12 @@ def factors(scales: OutputScales, count: int) -> Scales:
     return (1.0,) * count if scales is None or scales == "learned" else scales
 
 
-def _check(parts: Sequence[Part], scales: OutputScales, input_scales: Scales | None) -> None:
-    for name, values in (("scales", scales), ("input_scales", input_scales)):
-        if isinstance(values, tuple) and len(values) != len(parts):
-            invalid(name, f"{len(values)} factors for {len(parts)} parts", "use one factor for each part")
-    for index, inner in enumerate(parts):
+def _check(together: MixersTogether | FeedForwardsTogether) -> None:
+    for name in ("scales", "input_scales", "norms", "post_norms"):
+        values, what = getattr(together, name), "norm" if name.endswith("norms") else "factor"
+        if isinstance(values, tuple) and len(values) != len(together.parts):
+            cause = f"{len(values)} {what}s for {len(together.parts)} parts"
+            invalid(name, cause, f"use one {what} for each part")
+    for index, inner in enumerate(together.parts):
         if inner.is_absent:
             invalid(f"parts[{index}]", "is absent", "remove it")

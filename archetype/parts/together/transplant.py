@@ -10,6 +10,8 @@ from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether, 
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
 
+NORMS = ("norms", "post_norms")
+
 
 class Donor(NamedTuple):
     """A part of the donor: its module's name, and the factors of its output and its input."""
@@ -73,6 +75,10 @@ class TogetherTransplant(Transplant[Any]):
             at.put(
                 "scales", at.tensors["scales"].new_tensor(initial), "new", (), "those of the donor, and 0 for others"
             )
+        if any(getattr(new, name) for name in NORMS):
+            self.take_named(at)
+        if any(getattr(at.old, name, None) != getattr(new, name) for name in NORMS):
+            at.promise(Start.CHANGED, "other norms")
         if dropped := [donor.path for index, donor in donors.items() if index >= len(new.parts)]:
             at.promise(Start.CHANGED, f"{', '.join(dropped)} of the donor is not used")
 

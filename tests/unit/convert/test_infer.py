@@ -208,15 +208,14 @@ def test_a_tensor_that_parts_here_explain_does_not_hide_the_missing_part(folder:
     assert refusal(folder).startswith(f"{keys}: needs compressed keys")
 
 
-def test_a_head_that_leaves_out_ids_is_refused(folder: Path) -> None:
-    """Mllama's table has further rows, for images."""
+def test_a_head_with_more_outputs_than_the_table_has_rows_is_refused(folder: Path) -> None:
+    """With fewer, as Mllama has them, the further rows are of ids that are never predicted."""
 
-    def shorter(tensors: dict[str, torch.Tensor]) -> None:
-        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"][:-8].clone()
+    def longer(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["lm_head.weight"] = torch.cat(2 * [tensors["model.embed_tokens.weight"]])
 
-    retensored(folder, shorter)
-    expected = "lm_head.weight: needs a head with fewer outputs than the vocabulary has ids, which is not supported"
-    assert refusal(folder).startswith(expected)
+    retensored(folder, longer)
+    assert refusal(folder).startswith("lm_head.weight: needs a head with ")
 
 
 @pytest.mark.parametrize("name", ["RobertaForMaskedLM", "RobertaModel", "RobertaForSequenceClassification"])

@@ -18,8 +18,11 @@ TINY = (
     "longformer-tiny", "bigbird-tiny", "bloom-tiny", "mpt-tiny", "mamba-tiny", "mambabyte-tiny", "megabyte-tiny",
     "vit-tiny", "qwen3-tiny", "qwen3-moe-tiny", "gemma3-tiny", "olmo2-tiny", "phi3-tiny", "smollm3-tiny",
     "gpt-oss-tiny", "deepseek-v3-tiny", "mamba2-tiny", "roberta-tiny", "albert-tiny",
-    "gemma4-tiny", "modernbert-tiny", "eurobert-tiny", "llada-tiny", "deberta-v3-tiny",
-    "kimi-linear-tiny", "retnet-tiny", "gla-tiny", "hgrn2-tiny", "deltanet-tiny", "minimax-tiny",
+    "gemma4-tiny", "gemma4-moe-tiny", "deepseek-v4-tiny", "modernbert-tiny", "eurobert-tiny",
+    "llada-tiny", "deberta-v3-tiny",
+    "kimi-linear-tiny", "retnet-tiny", "gla-tiny", "hgrn2-tiny", "deltanet-tiny", "minimax-tiny", "mamba3-tiny",
+    "xlstm-tiny", "rwkv4-tiny", "rwkv7-tiny",
+    "block-index-tiny", "engram-tiny", "block-diffusion-tiny",
 )  # fmt: skip
 
 
@@ -96,7 +99,7 @@ def test_a_tiny_preset_has_every_kind_of_part_of_its_family() -> None:
             )
             # texts of 128 bytes need no stretched positions; of a family with two designs, the tiny one is the first
             absent = {"deepseek_v2": {"yarn", "direct"}, "llama": {"llama3"}, "t5": {"gated"}, "gpt_oss": {"yarn"}}
-            absent |= {"deepseek_v3": {"yarn"}, "gemma3_text": {"linear"}, "phi3": {"full"}}
+            absent |= {"deepseek_v3": {"yarn"}, "deepseek_v4": {"yarn"}, "gemma3_text": {"linear"}, "phi3": {"full"}}
             assert published - tiny == absent.get(name, set())
 
 

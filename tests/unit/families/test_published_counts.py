@@ -81,6 +81,7 @@ COUNTS = [
     ("gemma3-1b", [], 999_885_952, "google/gemma-3-1b-pt"),
     # texts alone, as transformers' class has them, with a factor for each layer
     ("gemma4-e2b", [], 4_628_569_379, "text_config of google/gemma-4-E2B-it"),
+    ("gemma4-26b-a4b", [], 25_233_141_790, "text_config of google/gemma-4-26B-A4B"),
     ("gemma4-31b", [], 30_697_345_340, "text_config of nvidia/Gemma-4-31B-IT-NVFP4"),
     ("olmo2-1b", [], 1_484_916_736, "allenai/OLMo-2-0425-1B"),
     ("olmo2-7b", [], 7_298_617_344, "allenai/OLMo-2-1124-7B"),
@@ -94,6 +95,8 @@ COUNTS = [
     ("gpt-oss-120b", [], 116_829_156_672, "openai/gpt-oss-120b; OpenAI 2025, table 1: 116.8 B"),
     # 671,026,419,200 with the biases of the choice, which no gradient trains, and without the layer that looks further
     ("deepseek-v3", [], 671_026_419_200 - 58 * 256, "deepseek-ai/DeepSeek-V3"),
+    ("deepseek-v4-flash", [], 284_332_230_231, "deepseek-ai/DeepSeek-V4-Flash as transformers' class"),
+    ("deepseek-v4-pro", [], 1_572_997_179_491, "deepseek-ai/DeepSeek-V4-Pro as transformers' class"),
     ("mamba-codestral-7b", [], 7_285_403_648, "mistralai/Mamba-Codestral-7B-v0.1"),
     ("longformer-base", [], 148_711_257, "allenai/longformer-base-4096 as LongformerForMaskedLM"),
     ("longformer-large", [], 434_653_273, "allenai/longformer-large-4096 as LongformerForMaskedLM"),

@@ -53,6 +53,26 @@ def test_one_stream_with_identities_is_the_sum_to_the_bit() -> None:
 
 
 @torch.no_grad()
+def test_a_scaled_sum_is_the_sum_whose_norms_have_a_larger_epsilon() -> None:
+    """Of n + 1 terms divided by sqrt(n + 1), a norm undoes the factor if its epsilon is n + 1 times as large."""
+    eps = 0.1
+
+    def summed(factor: int) -> spec.ModelSpec:
+        layers = []
+        for layer in range(3):
+            first, second = ({"kind": "rms", "eps": eps * (2 * layer + n) ** factor} for n in (1, 2))
+            layers.append(block(wiring={"kind": "pre_norm", "norm": first, "feedforward_norm": second}))
+        return decoder(*layers, final_norm={"kind": "rms", "eps": eps * 7**factor})
+
+    scaled = randomize(build(summed(0).replace(residual=spec.ScaledSum())))
+    plain, other = (build(summed(factor)).eval() for factor in (1, 0))
+    for model in (plain, other):
+        model.load_state_dict(scaled.state_dict())
+    assert distance(scaled(TOKENS).logits, plain(TOKENS).logits) < 1e-6
+    assert distance(scaled(TOKENS).logits, other(TOKENS).logits) > WRONG
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("exit", ["weighted", "mean"])
 @pytest.mark.parametrize("steps", [0, 20])
 def test_equal_streams_are_the_sum(exit: str, steps: int) -> None:

@@ -8,18 +8,24 @@ from typing import Any
 import pytest
 import torch
 
+from archetype.api.causal_lm import CausalLM
 from archetype.api.loading import load
 from archetype.api.transplanting import save, transplant
 from archetype.errors import ArchetypeError, DataError
+from archetype.evaluation.tasks import TaskScores
+from archetype.runs.directory import Run
 from archetype.spec.edit import assign
 from archetype.studies import chosen
 from archetype.studies.evidence import NO_DIFFERENCE
 from archetype.studies.experiment import read_experiment
+from archetype.studies.metric_values import measure
 from archetype.studies.parts import TrainedPart
 from archetype.studies.pictures import pictures_of
 from archetype.studies.recall import NUM_PAIRS, recalled, texts
 from archetype.studies.report import markdown, summary_text
+from archetype.studies.retention import name_of
 from archetype.studies.run_time import RunTime, time_of_run
+from archetype.studies.settings import Metric
 from archetype.studies.start import start_from, weights_hash
 from archetype.studies.store import Store
 from archetype.studies.study import Study
@@ -65,10 +71,15 @@ def part(folder: Path, arms: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {key: value for key, value in of.items() if key != "base"}
 
 
-def done(folder: Path, store: Path, *parts: dict[str, Any], mode: str = "full") -> tuple[Study, dict[str, Any]]:
-    study = Study(experiment(*parts), mode, folder, Store(store))
-    study.run(engine("here", 1))
+def done(folder: Path, store: Path, *parts: dict[str, Any]) -> tuple[Study, dict[str, Any]]:
+    study = ran(folder, store, *parts)
     return study, study.outcome()
+
+
+def ran(folder: Path, store: Path, *parts: dict[str, Any]) -> Study:
+    study = Study(experiment(*parts), "full", folder, Store(store))
+    study.run(engine("here", 1))
+    return study
 
 
 DONOR = {"donor": {"from": "donor", "as_is": True}}
@@ -116,7 +127,7 @@ def test_no_effect_is_reported_where_there_is_none(folder: Path, tmp_path: Path)
     }
     for kind in ("equivalence", "difference"):
         rule = {"kind": kind, "margin": "0.1%"} | ({"side": "worse"} if kind == "difference" else {})
-        study, _ = done(folder, tmp_path / "store", part(folder, arms, seeds=6, decide=rule))
+        study = ran(folder, tmp_path / "store", part(folder, arms, seeds=6, decide=rule))
         trials, (comparison,) = study.trained["width"].comparisons()
         evidence = study.trained["width"].evidence(trials, comparison)
         decision = study.trained["width"].part.decide
@@ -149,7 +160,7 @@ def test_wrong_starts_are_refused_in_one_line(folder: Path, tmp_path: Path) -> N
         ({"arms": {"a": {"spec": SPEC}, "b": {"from": "narrow"}}, "retained": [{"name": "test.recall"}]},
          "retained: needs a control with weights"),
         ({"retained": [{"name": "test.loss"}]}, "retained: test.loss is not an accuracy"),
-        ({"data": {"text": "words", "tokenizer": "byte_bpe"}}, "byte_bpe is not the tokenizer of"),
+        ({"data": {"text": "words", "tokenizer": "byte_bpe"}}, "data.tokenizer: is that of"),
         ({"modes": {"full": {"tokens": 256, "sizes": [SPEC]}}}, "modes: an arm that starts from weights has one"),
     ]:  # fmt: skip
         with case(message), pytest.raises(ArchetypeError) as error:
@@ -192,7 +203,7 @@ def test_arms_share_what_their_teacher_has_read(folder: Path, tmp_path: Path) ->
     recipe = RECIPE | {"sequence_length": 32, "teacher": teacher}
     arms = DONOR | {"copy": {"from": "copy"}, "narrow": {"from": "donor", "layers[*].mixer.num_kv_heads": 1}}
     more: dict[str, Any] = {"seeds": 1, "modes": {"full": {"tokens": 512}}}
-    study, _ = done(folder, tmp_path, part(folder, arms, recipe=recipe, **more))
+    study = ran(folder, tmp_path, part(folder, arms, recipe=recipe, **more))
     (cache,) = (tmp_path / "teachers").iterdir()
     assert len([*cache.glob("*.safetensors")]) == 4  # one for each step, and none for a second arm
     assert len({json.dumps(request.recipe.spec) for request in requests_of(study)}) == 2
@@ -226,3 +237,19 @@ def test_two_folders_and_a_text_are_enough(folder: Path, tmp_path: Path, monkeyp
     points = [request.recipe.optimizer.learning_rate for request in study.needed() if request.start.is_trained]
     assert len(points) == 2 * len(chosen.RATES) and "evaluated as it is" in one.reasons["control"]
     assert len({request.key for request in study.needed() if not request.start.is_trained}) == 1
+
+
+def test_a_task_is_measured_by_its_accuracy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def evaluate_tasks(
+        self: Any, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None
+    ) -> TaskScores:
+        asked.append((self.spec.d_model, tasks, limit))
+        return TaskScores({tasks[0]: {"acc_norm": 0.5, "acc": 0.25}}, {tasks[0]: 40})
+
+    monkeypatch.setattr(CausalLM, "evaluate_tasks", evaluate_tasks)
+    metric = Metric.parse({"name": "test.task", "better": "higher", "task": "piqa", "limit": 40})
+    measured = measure(Run(folder / "donor"), metric, folder / "words.txt", torch.device("cpu"))
+    assert (measured.value, measured.correct, measured.answers) == (0.25, (10.0,), (40.0,))
+    assert asked == [(8, ["piqa"], 40)] and name_of(metric) == "accuracy of piqa"

@@ -90,6 +90,14 @@ def test_a_part_of_a_wider_model_starts_equal_or_says_why(name: str) -> None:
         assert ledger.start == Start.CHANGED and proof is not None and proof.difference > 1e-12
 
 
+@pytest.mark.parametrize("name", every(6, EXAMPLES))
+def test_the_gains_of_a_norm_are_folded_into_every_part(name: str) -> None:
+    donor = donor_of(name)
+    _, ledger, proof = transplanted(donor, assign(donor.spec, ["layers[*].wiring.norm.weight=false"]))
+    if "ngram_memory" not in name and proof is not None:  # which normalizes its input
+        assert ledger.start == Start.ROUNDED
+
+
 @pytest.mark.parametrize(("old", "new"), every(29, PAIRS))
 def test_any_kind_becomes_any_other(old: str, new: str) -> None:
     _, ledger, _ = transplanted(donor_of(old), EXAMPLES[new])

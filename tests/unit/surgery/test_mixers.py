@@ -208,6 +208,12 @@ def test_a_mixer_beside_attention_starts_equal_and_learns(name: str) -> None:
     assert transplanted(GROUPED, together | {"scales": [1.5, 1.0]})[3].start == Start.CHANGED
 
 
+def test_a_decay_of_each_head_becomes_one_of_each_channel() -> None:
+    """Gated DeltaNet to Kimi delta attention."""
+    channels = DELTA | {"decay": "channel"}
+    check_start(DELTA, channels, channels | {"decay_rank": 4})
+
+
 def test_parts_side_by_side_are_added_and_their_scales_learned() -> None:
     parts = [GROUPED, DELTA]
     old = {"kind": "together", "parts": parts, "scales": [0.5, 2.0]}

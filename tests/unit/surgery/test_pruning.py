@@ -158,6 +158,18 @@ def test_experts_are_merged_with_those_that_are_chosen_like_them() -> None:
     assert ledger.start is Start.CHANGED
 
 
+def test_key_heads_are_drawn_anew_as_a_control() -> None:
+    donor = random_model(attending(num_kv_heads=4))
+    new = assign(donor.spec, ["layers[*].mixer.num_kv_heads=2"])
+    model, ledger = fill(donor, new, Cuts(choices={"heads": "random"}))
+    before, after = donor.blocks[1].mixer.k.weight.detach(), model.blocks[1].mixer.k.weight.detach()
+    assert float(after.std()) == pytest.approx(float(before.std()), rel=0.2)
+    assert not any(torch.equal(row, other) for row in after for other in before)
+    assert ledger.tensors["blocks.1.mixer.k.weight"].how == "new"
+    assert ledger.tensors["blocks.1.mixer.o.weight"].how == "kept"
+    assert ledger.start is Start.CHANGED
+
+
 def test_the_front_door_measures_and_says_which_layers_are_left() -> None:
     lm = LanguageModel(spec := decoder(*[block()] * 4), random_model(spec))
     new = assign(spec, ["num_layers=2", "layers[*].feedforward.d_ff=20"])
@@ -169,6 +181,15 @@ def test_the_front_door_measures_and_says_which_layers_are_left() -> None:
     assert "the donor's layers" in lines
     first = transplant(lm, new, layers="influence", choices={"cut": "activation"})
     assert transplant(lm, new, layers="influence").report.record() == first.report.record()
+
+
+def test_fewer_experts_are_named_by_another_table() -> None:
+    donor = random_model(decoder(block(feedforward=experts(router={"kind": "hash"}))))
+    new = assign(donor.spec, ["layers[*].feedforward.num_experts=3"])
+    model, ledger = fill(donor, new, Cuts())
+    assert int(model.blocks[0].feedforward.router.table.max()) == 2
+    assert ledger.tensors["blocks.0.feedforward.router.table"].how == "new"
+    assert compare(donor, model, ROWS, [0]).start is ledger.start is Start.CHANGED
 
 
 FEWER_KEYS = "layers[*].mixer.num_kv_heads=1"

@@ -16,7 +16,7 @@ from archetype.surgery.layers import origins
 from archetype.surgery.operation import Cuts, fill
 from archetype.surgery.proof import compare
 from tests.helpers.examples import every
-from tests.helpers.specs import decoder
+from tests.helpers.specs import ALL, decoder
 from tests.helpers.weights import randomize
 
 ROWS = [torch.randint(29, (1, 18), generator=torch.Generator().manual_seed(1))]
@@ -170,3 +170,14 @@ def check(seed: int) -> Start:
     assert ledger.tensors.keys() == model.state_dict().keys()
     assert all(set(taken.sources) <= donor.state_dict().keys() for taken in ledger.tensors.values())
     return ledger.start
+
+
+@pytest.mark.parametrize("name", every(4, [name for name in ALL if ALL[name].stacks]))
+def test_nothing_is_changed_where_nothing_changes(name: str) -> None:
+    donor = randomize(build(ALL[name]))
+    model, ledger = fill(donor, ALL[name], Cuts(), seed=1)
+    assert ledger.start is Start.SAME
+    assert {taken.how for taken in ledger.tensors.values()} == {"kept"}
+    before, after = donor.state_dict(), model.state_dict()
+    assert before.keys() == after.keys() == ledger.tensors.keys()
+    assert all(torch.equal(before[tensor], after[tensor]) for tensor in before)

@@ -228,7 +228,7 @@ def test_stages_train_exactly_what_they_name_and_resume(tmp_path: Path, taught: 
             assert moved == moments == {name for name in before if name.startswith("blocks.0.mixer.")} | projections
         else:
             assert moved == moments == set(before)
-    for interrupted_at in (1, 2, 5):
+    for interrupted_at in (1, 4):
         folder = tmp_path / f"interrupted at {interrupted_at}"
         first = steps(begin(folder, staged), interrupted_at)
         second = resume(folder, CPU, open_teacher=open_teacher)

@@ -1,0 +1,145 @@
+"""Specification of attention to a window and to pooled earlier positions."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Rotary
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import VectorNorm
+from archetype.roles.position import AttentionSizes
+from archetype.spec.base import Flag, NotNegative, Size, Spec
+from archetype.spec.errors import invalid
+from archetype.spec.kinds import part
+from archetype.spec.sizes import Heads, HeadWidth, Width
+
+__all__ = ["CompressedAttention", "PooledIndex", "Pooling"]
+
+
+class PooledIndex(Spec):
+    """Index of pooled keys: the `top_k` with the largest sum_j w_tj ReLU(q_tj k_s), as `lightning` scores single keys.
+
+    Its keys are pooled like those of the attention, to `head_dim` features, by weights of its own.
+
+    Attributes:
+        top_k: number of pooled keys that a query attends to.
+        num_heads: number of query heads of the index.
+        head_dim: width of each of these heads.
+        loss_weight: weight of the index's loss, which imitates the attention weights (0: the index is not trained).
+    """
+
+    top_k: Size
+    num_heads: Heads
+    head_dim: HeadWidth
+    loss_weight: NotNegative = 1.0
+
+
+class Pooling(Spec):
+    """One key for each `rate` positions: norm(sum_j softmax_j(x_j Wg + b_j) x_j Wc), feature by feature.
+
+    With `overlap`, the positions of the window before are pooled too, with other weights.
+
+    Attributes:
+        rate: positions of a window.
+        overlap: whether each window is pooled together with the one before.
+        index: selection of the pooled keys that each query attends to (absent: all that are complete).
+    """
+
+    rate: Size
+    overlap: Flag = False
+    index: PooledIndex | None = None
+
+
+@part
+class CompressedAttention(Mixer):
+    """Attention with one key head, which is also the value, to a window and to pooled earlier positions (DeepSeek-V4).
+
+    The last `rotary_dim` features of a key norm(x Wk) are rotated; as it is the value, too, the result is rotated back
+    by the query's position. Each head's query is normed. Heads have sinks, and share an output projection in two
+    steps: `groups` of heads to `group_rank` features each, and all of these to d_model.
+
+    Pooled keys stand for complete windows alone, and rotate by the position at which their window begins. The state
+    holds the keys of the attention's window, the pooled keys, and the projections that the open window needs.
+
+    Attributes:
+        num_heads: query heads, H.
+        head_dim: features of each head, P.
+        rotary_dim: rotated features of each head, R (absent: all).
+        query_rank: width of the low-rank query vector, r.
+        window: number of positions that are attended to one by one, W.
+        groups: groups of heads in the output projection, g.
+        group_rank: features of each group's projection.
+        position: rotary embedding of the rotated features.
+        norm: norm of keys, of pooled keys and of the low-rank query vector.
+        query_norm: norm of each head's query.
+        pooling: pooled keys (absent: a window alone).
+    """
+
+    title: ClassVar[str] = "Compressed attention"
+    letters: ClassVar[Mapping[str, str]] = {
+        "H": "heads, or heads of the index",
+        "P": "features of a head, or of a head of the index",
+        "g": "groups of heads",
+        "r": "rank of queries",
+        "r_g": "features of a group of heads",
+        "S": "keys of a window and pooled keys",
+        "s": "positions of a pooled key",
+    }
+    kind: Literal["compressed"] = "compressed"
+    num_heads: Heads
+    head_dim: HeadWidth
+    rotary_dim: HeadWidth | None = None
+    query_rank: Width
+    window: Size
+    groups: Size = 1
+    group_rank: Width
+    position: Rotary = Rotary(interleaved=True)
+    norm: VectorNorm = RMSNorm(eps=1e-6)
+    query_norm: VectorNorm = RMSNorm(eps=1e-6, weight=False)
+    pooling: Pooling | None = None
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> "CompressedAttention":
+        if self.rotated > self.head_dim:
+            invalid("rotary_dim", f"{self.rotated} is more than head_dim {self.head_dim}", "use fewer features")
+        if self.rotated % 2:
+            invalid("rotary_dim", f"{self.rotated} features cannot be paired", "use an even number")
+        if self.num_heads % self.groups:
+            invalid("groups", f"{self.groups} does not divide num_heads {self.num_heads}", "use a divisor")
+        if self.position.dim is not None:
+            invalid("position.dim", "the rotated features are counted by rotary_dim", "remove it")
+        self.position.scaling.check(self.rotated)
+        if self.position.scaling.follows_length:
+            cause = "pooled keys that are stored cannot rotate again when the text grows"
+            invalid("position.scaling", cause, "use another scaling")
+        if self.index is not None and self.index.head_dim < self.rotated:
+            cause = f"{self.index.head_dim} is less than rotary_dim {self.rotated}"
+            invalid("pooling.index.head_dim", cause, "use more features")
+        return self
+
+    def check(self, width: int, causal: bool) -> None:
+        if not causal:
+            invalid("", "pooled keys stand for earlier positions alone", "use a decoder, or another mixer")
+
+    @property
+    def index(self) -> PooledIndex | None:
+        return None if self.pooling is None else self.pooling.index
+
+    @property
+    def rotated(self) -> int:
+        """Rotated features of a head, R."""
+        return self.head_dim if self.rotary_dim is None else self.rotary_dim
+
+    @property
+    def adds_to_loss(self) -> bool:
+        return self.index is not None and self.index.loss_weight > 0
+
+    @property
+    def rotary_sizes(self) -> AttentionSizes:
+        """Sizes of the rotated part of a head."""
+        return AttentionSizes(self.num_heads, 1, self.rotated, self.rotated)
+
+    def attention_sizes(self, width: int) -> AttentionSizes:
+        return AttentionSizes(self.num_heads, 1, self.head_dim, self.rotated, width)
