@@ -13,6 +13,7 @@ import pydoc
 import subprocess
 import sys
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -37,9 +38,12 @@ TEXT = "The model reads a text. The model reads"
 SAMPLING = json.dumps({"max_tokens": 60, "temperature": 0.7, "seed": 3})
 COOL = json.dumps({"max_tokens": 60, "temperature": 0})
 HYBRID = ("layers[1::2].mixer=mamba", "name=hybrid-8b")  # the quickstart of README.md
+FEWER = ("layers[*].mixer.num_kv_heads=1",)
 WRITTEN = "() => document.body.innerText.includes('ended')"
 TOKEN = {"view": "token", "text": TEXT, "token": 8, "layer": 1, "part": "blocks.*.mixer.scores"}
-VIEWS = {  # by file: screen, its state, selector or expression that is true when it is ready, and keys to press first
+View = tuple[str, dict[str, Any], str, tuple[str, ...]]
+# by file: screen, its state, selector or expression that is true when it is ready, and keys to press first
+VIEWS: dict[str, View] = {
     "home": ("home", {"text": PROMPT}, "section[aria-busy=false] [data-written]", ()),
     "spec": ("spec", {"spec": "preset:llama-3-8b"}, "[data-number=parameters]", ()),
     "architecture": ("architecture", {"spec": "preset:llama-3-8b", "part": "blocks.*.mixer.q"}, "rect.box", ()),
@@ -58,6 +62,10 @@ VIEWS = {  # by file: screen, its state, selector or expression that is true whe
     "state": ("state", {}, "[data-saved]", ()),
     "runs": ("runs", {}, "[data-chart=loss] canvas", ()),
     "reports": ("reports", {"report": "calibration-of-the-xeon"}, "[data-effect]", ()),
+    "transplant": (
+        "transplant", {"spec": lambda: packed(str(EXAMPLE), FEWER), "start": "model:model", "text": TEXT},
+        "[data-number=kl]", (),
+    ),
 }  # fmt: skip
 DARK = ("attention",)
 
@@ -129,12 +137,18 @@ def take(names: list[str]) -> None:
             save(strip, f"phone-{number}")
 
 
-def hybrid() -> tuple[str, dict[str, Any], str, tuple[str, ...]]:
+def hybrid() -> View:
     """Return the view of README.md: Llama 3 8B with Mamba in every second layer, compared with Llama 3 8B."""
-    text = to_yaml(assign(load_spec("llama-3-8b"), HYBRID))
+    values = {"spec": packed("llama-3-8b", HYBRID), "start": "preset:llama-3-8b", "length": 32_768}
+    return "spec", values, ".delta", ()
+
+
+def packed(source: str, changes: Sequence[str]) -> str:
+    """Return a changed specification as the address of the web UI holds it."""
+    text = to_yaml(assign(load_spec(source), list(changes)))
     deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    packed = base64.urlsafe_b64encode(deflate.compress(text.encode()) + deflate.flush()).decode().rstrip("=")
-    return "spec", {"spec": f"yaml:{packed}", "start": "preset:llama-3-8b", "length": 32_768}, ".delta", ()
+    data = base64.urlsafe_b64encode(deflate.compress(text.encode()) + deflate.flush()).decode().rstrip("=")
+    return f"yaml:{data}"
 
 
 def photograph(
@@ -142,6 +156,7 @@ def photograph(
 ) -> Image.Image:
     """Return a screenshot of a screen once its content has loaded."""
     screen, values, ready, keys = hybrid() if name == "hybrid" else VIEWS[name]
+    values = {key: value() if callable(value) else value for key, value in values.items()}
     model = {} if name == "hybrid" else {"model": "model"}
     viewport = {"width": size[0], "height": size[1]}
     tab = browser.new_page(viewport=viewport, color_scheme=colours, device_scale_factor=scale)

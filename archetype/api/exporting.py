@@ -13,7 +13,8 @@ from archetype.convert.image_processor import numbers_as_they_are
 from archetype.convert.model_card import ModelCard
 from archetype.convert.own_code import write_own_code
 from archetype.convert.peft.write import write_peft
-from archetype.convert.program.files import ProgramFormat, is_program, write_program
+from archetype.convert.program.files import write_program
+from archetype.convert.program.formats import ProgramFormat, is_program
 from archetype.convert.sentence_transformers.files import write_files
 from archetype.convert.sentence_transformers.weights import head_files
 from archetype.errors import CheckpointError
@@ -48,6 +49,7 @@ def export(
     allow_different_tokens: bool = False,
     with_code: bool = False,
     card: ModelCard | None = None,
+    with_state: bool = False,
 ) -> Family:
     """Write a model as a folder for other programs, then read the folder back and compare every tensor.
 
@@ -67,6 +69,8 @@ def export(
         raise CheckpointError("--type", "applies to GGUF files only", "add --format gguf, or use --dtype")
     if with_code and format != "archetype-hf":
         raise CheckpointError("--with-code", "applies to archetype-hf only", "remove it")
+    if with_state and not is_program(format):
+        raise CheckpointError("--with-state", "applies to torch-export and onnx only", "remove it")
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(designs())}")
     if family is not None and _takes_all(format):
@@ -99,7 +103,7 @@ def export(
             config["extensions"] = [extension.model_dump(mode="json") for extension in extensions]
         if is_program(format):
             atomic.write_json(temporary / "config.json", chosen.format.config_for(lm.spec) | config)
-            write_program(lm.model, format, temporary)
+            write_program(lm.model, format, temporary, with_state)
         else:
             if with_code:
                 config["auto_map"] = write_own_code(temporary, chosen.format.architecture_of(lm.spec))

@@ -310,6 +310,7 @@ def train(
     text: str | Path | Sequence[str | Path] = (),
     spec: Source | None = None,
     start_from: str | Path | None = None,
+    teacher: str | Path | None = None,
     recipe: str | Path | None = None,
     steps: int | None = None,
     minutes: float | None = None,
@@ -330,7 +331,9 @@ def train(
         to: run directory to create; `archetype train --resume` continues an interrupted run.
         text: UTF-8 files, folders or patterns.
         spec: anything that `load_spec` takes (default: a small decoder).
-        start_from: pretrained model to start from, with its tokenizer; anything that `load` takes.
+        start_from: pretrained model to start from, with its tokenizer; anything that `load` takes. With another
+            `spec`, it is changed as by `transplant`.
+        teacher: model whose outputs the run learns from; anything that `load` takes.
         recipe: a recipe file; the other arguments override its fields.
         steps: number of optimizer steps.
         minutes: approximate training time, instead of steps.
@@ -349,7 +352,7 @@ def train(
         ArchetypeError: fields of the recipe are incompatible, or the data are invalid.
         KeyboardInterrupt: Ctrl-C was pressed; the run was saved and can be resumed.
     """
-    from archetype.api.loading import load, open_pretrained
+    from archetype.api.loading import load, open_pretrained, open_teacher
     from archetype.api.samples import sample
     from archetype.machine.device import resolve_device
     from archetype.spec.base import Spec
@@ -362,6 +365,7 @@ def train(
     files = [text] if isinstance(text, str | Path) else text
     fields = {
         "spec": spec.dump() if isinstance(spec, Spec) else str(spec) if isinstance(spec, Path) else spec,
+        "teacher.model": None if teacher is None else str(teacher),
         "data.text": tuple(map(str, files)) or None,
         "data.tokenizer": tokenizer,
         "data.vocab_size": vocab_size,
@@ -375,8 +379,9 @@ def train(
     pretrained = None if start_from is None else open_pretrained(Path(start_from))
     budget = Budget.parse({"minutes": minutes})
     chosen, _ = assemble(None if recipe is None else Path(recipe), fields, overrides, budget, pretrained)
+    pretrained = pretrained and pretrained.for_recipe(chosen)
     device = resolve_device(device)
-    state = setup.start(Path(to), chosen, device, None, force, budget, pretrained)
+    state = setup.start(Path(to), chosen, device, None, force, budget, pretrained, open_teacher=open_teacher)
     interrupted = run(state, on_event, sample)
     # also after Ctrl-C: the run can be resumed, and its report shows how far it came
     write_report(state.run)
@@ -392,8 +397,9 @@ def transplant(
     spec: Source | None = None,
     *,
     text: str | None = None,
-    layers: Sequence[int] | None = None,
+    layers: Sequence[int] | str | None = None,
     choices: Mapping[str, str] | None = None,
+    tokenizer: str | Path | Tokenizer | None = None,
     seed: int = 0,
 ) -> Transplanted:
     """Change the architecture of a trained model and keep its weights. Returns `.model` and `.report`.
@@ -403,20 +409,24 @@ def transplant(
         changes: assignments path=value, as for `archetype set`.
         spec: a whole new specification instead of changes; anything that `load_spec` takes.
         text: text on which both models are compared (default: docstrings of Python's library).
-        layers: the donor's layer of each new layer (default: the same ones, or the donor's spread evenly).
-        choices: how several weights become one, by subject, such as {"heads": "first"}.
+        layers: the donor's layer of each new layer (default: the same ones, or the donor's spread evenly); or which are
+            kept: "influence" on the text, "first" or "random".
+        choices: how several weights become one or are chosen, by subject: "heads" (mean, first, random), "experts"
+            (cut, merged), "cut" (activation, magnitude, first, random).
+        tokenizer: another tokenizer, or its file or folder; its tokens begin from the donor's.
         seed: seed of new weights.
 
     Raises:
         ArchetypeError: the new specification is invalid, or of another kind than the donor's.
     """
     from archetype.api.loading import load
-    from archetype.api.transplanting import transplant
-    from archetype.spec.edit import assign
+    from archetype.api.transplanting import changed_spec, transplant
+    from archetype.tokenizers.registry import open_tokenizer
 
     lm = load(donor) if isinstance(donor, str | Path) else donor
-    new = assign(lm.spec, list(changes)) if spec is None else load_spec(spec)
-    return transplant(lm, new, text, layers, choices, seed)
+    other = open_tokenizer(Path(tokenizer)) if isinstance(tokenizer, str | Path) else tokenizer
+    new = changed_spec(lm, list(changes), spec, other)
+    return transplant(lm, new, text, layers, choices, seed, other)
 
 
 def export(
@@ -428,6 +438,7 @@ def export(
     type: FileType | None = None,
     allow_different_tokens: bool = False,
     with_code: bool = False,
+    with_state: bool = False,
 ) -> None:
     """Write a model as a folder for other programs, then read the folder back and compare every tensor.
 
@@ -443,6 +454,8 @@ def export(
         allow_different_tokens: only warn if llama.cpp or transformers will tokenize some texts differently.
         with_code: for archetype-hf, also write a file with which transformers finds Archetype's classes if it is called
             with trust_remote_code; Archetype must be installed.
+        with_state: for programs of causal models: write a step that reads new tokens after a state (key-value caches or
+            recurrent states) and returns the next state; otherwise a program reads whole sequences.
 
     Raises:
         CheckpointError: the format cannot express the model, or a file cannot be written; the message names the field
@@ -450,4 +463,4 @@ def export(
     """
     from archetype.api.exporting import export
 
-    export(lm, folder, family, shard_bytes, format, type, allow_different_tokens, with_code)
+    export(lm, folder, family, shard_bytes, format, type, allow_different_tokens, with_code, with_state=with_state)

@@ -11,6 +11,7 @@ import torch
 from archetype.api.language_model import LanguageModel
 from archetype.api.text_embedder import TextEmbedder
 from archetype.api.text_generator import TextGenerator
+from archetype.api.transplanting import transplant
 from archetype.convert import hf_folder
 from archetype.convert.gguf.header import is_gguf
 from archetype.convert.gguf.read import read_gguf
@@ -32,19 +33,22 @@ from archetype.generate.generation_config import (
     special_ids,
 )
 from archetype.generate.state_dtype import state_dtype_of
-from archetype.io import hub
+from archetype.io import atomic, hub
 from archetype.io.tensors import Selected, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.machine.device import resolve_device
 from archetype.machine.huge_pages import move_to_huge_pages
 from archetype.models.build import Model, build
+from archetype.models.spec import ModelSpec
 from archetype.native.library import library
 from archetype.runs.directory import Run, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.settings.generation import Sampling
+from archetype.surgery.report import REPORT, read_record
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template
 from archetype.training.pretrained import Pretrained
+from archetype.training.teacher.spec import Teacher
 from archetype.weights.packed import is_packed, unpack_without_kernels
 from archetype.weights.packing import check_type
 
@@ -137,16 +141,26 @@ def open_pretrained(folder: Path) -> Pretrained:
     if is_packed(lm.model):
         cause = "has packed matrices, which cannot be trained"
         raise CheckpointError(str(folder), cause, "start from the unpacked model")
+    return _pretrained(str(folder), lm, read_record(folder))
 
+
+def _pretrained(
+    source: str, lm: LanguageModel, record: dict[str, Any] | None, notes: tuple[str, ...] = ()
+) -> Pretrained:
     def save(
         to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...], pictures: dict[str, Any] | None
     ) -> None:
         pictures = pictures or lm.image_processor
-        new = replace(lm, spec=model.spec, model=model, tokenizer=tokenizer, labels=labels, image_processor=pictures)
-        new.save(to)
+        replace(lm, spec=model.spec, model=model, tokenizer=tokenizer, labels=labels, image_processor=pictures).save(to)
+        if record is not None:
+            atomic.write_json(to / REPORT, record)
+
+    def change(spec: ModelSpec, seed: int) -> Pretrained:
+        changed, report = transplant(lm, spec, seed=seed, proves=False)
+        return _pretrained(source, changed, {"donor": source} | report.record(), tuple(report.lines()))
 
     return Pretrained(
-        str(folder),
+        source,
         lm.model,
         lm.tokenizer,
         lm.labels,
@@ -155,7 +169,16 @@ def open_pretrained(folder: Path) -> Pretrained:
         lm.open_image_processor,
         lm.sentence_settings if isinstance(lm, TextEmbedder) and lm.spec.head.embeds else None,
         save,
+        change,
+        record,
+        notes,
     )
+
+
+def open_teacher(teacher: Teacher, device: torch.device) -> tuple[Model, Tokenizer | None]:
+    """Load the teacher of a recipe, packed if the recipe says so."""
+    lm = load(teacher.model, device=device, weights=teacher.weights)
+    return lm.model, lm.tokenizer
 
 
 def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LanguageModel:

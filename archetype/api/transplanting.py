@@ -3,25 +3,29 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from archetype.api.language_model import LanguageModel
+from archetype.convert.source import Source, open_spec
 from archetype.data.library_text import library_text
-from archetype.errors import DataError, SpecError
+from archetype.errors import DataError, SpecError, enumeration
 from archetype.estimate.report import cost_report
 from archetype.io import atomic
 from archetype.models.spec import ModelSpec
-from archetype.spec.edit import differences
-from archetype.surgery.layers import origins
-from archetype.surgery.operation import Cuts, fill
-from archetype.surgery.proof import Proof, compare
-from archetype.surgery.report import Report
+from archetype.nn.transplant import NEW, Ledger
+from archetype.spec.edit import assign, differences
+from archetype.surgery.layers import kept_layers, origins
+from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
+from archetype.surgery.operation import Cuts, check_kinds, fill
+from archetype.surgery.proof import Proof, compare, loss_of
+from archetype.surgery.report import REPORT, Exchange, Report
+from archetype.surgery.vocabulary import Vocabulary, exchange
+from archetype.tokenizers import Tokenizer
 from archetype.weights.packed import is_packed
 
-REPORT = "transplant.json"
 ROWS, LONGEST = 4, 512  # rows of tokens that the models are compared on, and their length at most
 
 
@@ -36,20 +40,116 @@ def transplant(
     donor: LanguageModel,
     spec: ModelSpec,
     text: str | None = None,
-    layers: Sequence[int] | None = None,
+    layers: Sequence[int] | str | None = None,
     choices: Mapping[str, str] | None = None,
     seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    proves: bool = True,
 ) -> Transplanted:
-    """Return a model of another specification with the weights of a donor. The arguments are those of the API."""
+    """Return a model of another specification with the weights of a donor. The arguments are those of the API.
+
+    Args:
+        proves: compare the models on the text, for the report.
+    """
     if is_packed(donor.model):
         raise SpecError("donor", "has packed matrices, which cannot be changed", "use the unpacked model")
-    cuts = Cuts(layers, {}, choices or {})
+    check_kinds(donor.spec, spec)
+    is_compared = spec.continues_text and donor.spec.continues_text
+    rows = rows_of(donor, spec, text, tokenizer) if is_compared else []
+    cuts, vocabulary = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer)
     model, ledger = fill(donor.model, spec, cuts, seed)
-    proof = _prove(donor, model, text, cuts) if spec.continues_text else None
-    report = Report(tuple(differences(donor.spec, spec)), ledger, proof, _costs(donor.spec, spec))
-    # the donor's format may not be able to express the new model
-    changed = replace(donor, spec=spec, model=model, family=None, left_out={})
-    return Transplanted(changed, report)
+    changed = replace(donor, spec=spec, model=model, family=None, left_out={})  # the format may not express the model
+    proof, exchanged = None, None
+    if vocabulary is not None and tokenizer is not None:
+        changed = replace(changed, tokenizer=tokenizer, special={}, generation={}, template=None)
+        exchanged = _exchanged(donor, changed, rows, vocabulary)
+    elif is_compared and proves:
+        proof = compare(donor.model, model, rows, origins_of(donor.spec, spec, cuts))  # type: ignore[arg-type]
+    return Transplanted(changed, report_of(donor.spec, spec, cuts, ledger, proof, exchanged))
+
+
+def origins_of(old: ModelSpec, new: ModelSpec, cuts: Cuts) -> list[int]:
+    """Return the donor's layer of each new layer."""
+    return origins(old.stacks[0], new.stacks[0], cuts.layers)
+
+
+def report_of(
+    old: ModelSpec,
+    new: ModelSpec,
+    cuts: Cuts,
+    ledger: Ledger,
+    proof: Proof | None = None,
+    exchanged: Exchange | None = None,
+) -> Report:
+    """Return the report of a transplant, with what both models cost."""
+    layers = tuple(origins_of(old, new, cuts))
+    return Report(tuple(differences(old, new)), ledger, proof, _costs(old, new), exchanged, layers)
+
+
+def changed_spec(
+    donor: LanguageModel, changes: Sequence[str], spec: Source | None, tokenizer: Tokenizer | None
+) -> ModelSpec:
+    """Return the specification of the new model, which has the vocabulary of its tokenizer unless the changes say more.
+
+    Raises:
+        SpecError: nothing is changed, or a change is invalid.
+    """
+    if spec is not None:
+        return open_spec(spec)
+    vocabulary = [] if tokenizer is None else [f"vocab_size={tokenizer.vocab_size}"]
+    if not changes and tokenizer is None:
+        remedy = "add changes such as layers[*].mixer.num_kv_heads=2, or --spec"
+        raise SpecError("transplant", "nothing is changed", remedy)
+    return assign(donor.spec, [*vocabulary, *changes])
+
+
+def cuts_of(
+    donor: LanguageModel,
+    spec: ModelSpec,
+    rows: Sequence[Tensor],
+    layers: Sequence[int] | str | None,
+    choices: Mapping[str, str],
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+) -> tuple[Cuts, Vocabulary | None]:
+    """Return what the new model takes, measured on rows of tokens where it is asked for."""
+    stacks = donor.spec.stacks[0], spec.stacks[0]
+    if isinstance(layers, str):
+        layers = kept_layers(layers, *stacks, lambda: influences(donor.model, _measured(rows)), seed)
+    way = choices.get("cut", "activation" if rows else "magnitude")
+    if way not in WAYS or (way == "activation" and not rows):
+        known = [known for known in WAYS if rows or known != "activation"]
+        raise SpecError("--with cut", f"{way!r:.40} is not a way for this model", f"use {enumeration(known, 'or')}")
+    ranks, moments = ranks_of(donor.model, rows, way, seed), moments_of(donor.model, rows)
+    if tokenizer is None:
+        return Cuts(layers, {}, choices, ranks, moments=moments), None
+    if donor.tokenizer is None:
+        raise DataError("--tokenizer", "the donor has no tokenizer whose tokens could be taken over", "leave it out")
+    vocabulary = exchange(donor.tokenizer, tokenizer, donor.spec.input_vocab_size, spec.input_vocab_size)
+    return Cuts(layers, {"": {"V": vocabulary.tokens}}, choices, ranks, vocabulary.pieces, moments), vocabulary
+
+
+def _measured(rows: Sequence[Tensor]) -> Sequence[Tensor]:
+    if not rows:
+        raise SpecError("--layers influence", "this model continues no text", "name the layers, such as 0-5")
+    return rows
+
+
+def _exchanged(
+    donor: LanguageModel, changed: LanguageModel, rows: Sequence[Tensor], vocabulary: Vocabulary
+) -> Exchange:
+    # the same text in both vocabularies
+    assert donor.tokenizer is not None and changed.tokenizer is not None
+    text = donor.tokenizer.decode([id for row in rows for id in row[0].tolist()])
+    losses = []
+    for lm, length in ((donor, rows[0].shape[1]), (changed, changed.spec.context_length)):
+        assert lm.tokenizer is not None
+        ids = lm.tokenizer.encode(text)
+        cut = [torch.tensor([ids[start : start + length]]) for start in range(0, len(ids), length)]
+        losses.append(loss_of(lm.model, cut) / len(text.encode()))  # type: ignore[arg-type]
+    copied = sum(token != NEW for token in vocabulary.tokens)
+    composed = len(vocabulary.pieces)
+    return Exchange(copied, composed, len(vocabulary.tokens) - copied - composed, *losses)
 
 
 def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
@@ -58,23 +158,21 @@ def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
 
 
-def _prove(donor: LanguageModel, model: Any, text: str | None, cuts: Cuts) -> Proof:
-    length = min(LONGEST, *(lm.spec.context_length for lm in (donor.model, model)))
-    rows = list(rows_of(donor, text, length))
-    layers = origins(donor.spec.stacks[0], model.spec.stacks[0], cuts.layers)
-    return compare(donor.model, model, rows, layers)  # type: ignore[arg-type]
+def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tokenizer | None = None) -> list[Tensor]:
+    """Return rows of token ids, (1, T): of a text, of this Python's library, or random ones without a tokenizer.
 
-
-def rows_of(lm: LanguageModel, text: str | None, length: int) -> list[Tensor]:
-    """Return rows of token ids, (1, T): of a text, of this Python's library, or random ones without a tokenizer."""
+    They fit into both models. Tokens that the new model lacks are left out, unless it has another tokenizer.
+    """
+    length = min(LONGEST, *(getattr(each, "context_length", LONGEST) for each in (lm.spec, spec)))
+    vocabulary = min(each.input_vocab_size for each in ((lm.spec,) if tokenizer else (lm.spec, spec)))
     if lm.tokenizer is None:
         if text is not None:
             raise DataError("text", "the donor has no tokenizer", "leave the text out; random tokens are compared then")
         generator = torch.Generator().manual_seed(0)
-        return [torch.randint(lm.spec.vocab_size, (1, length), generator=generator) for _ in range(ROWS)]
+        return [torch.randint(vocabulary, (1, length), generator=generator) for _ in range(ROWS)]
     # a token has at least a byte in nearly all texts; the start of the library's text is that of its first modules
-    text = library_text()[: 16 * ROWS * length] if text is None else text
-    ids = lm.tokenizer.encode(text)[: ROWS * length]
+    text = library_text(16 * ROWS * length) if text is None else text
+    ids = [id for id in lm.tokenizer.encode(text) if id < vocabulary][: ROWS * length]
     if len(ids) < 2:
         raise DataError("text", "has fewer than two tokens, and nothing to predict", "use a longer text")
     return [torch.tensor([ids[start : start + length]]) for start in range(0, len(ids), length) if len(ids) - start > 1]

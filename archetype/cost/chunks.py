@@ -49,11 +49,14 @@ def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int, pa
         memory: values of a row's state.
         pairs: numbers saved for each pair: decays, products of keys and queries, and both combined.
     """
-    chunks, size = -(-work.length // size), min(size, work.length)
-    return work.rows * chunks * (size * size * (heads * pairs * FLOAT32 + 1) + memory * FLOAT32)  # and a mask
+    chunks, rest = divmod(work.length, size)
+    of_pairs = (chunks * size * size + rest * rest) * (heads * pairs * FLOAT32 + 1)  # and a mask
+    return work.rows * (of_pairs + (chunks + (rest > 0)) * memory * FLOAT32)
 
 
-def halved_chunk_activations(work: TrainingWork, size: int, channels: int, heads: int, memory: int, kinds: int) -> int:
+def halved_chunk_activations(
+    work: TrainingWork, size: int, channels: int, heads: int, memory: int, kinds: int, keys: int = 1
+) -> int:
     """Return the bytes that chunks with a decay of each channel save for backward.
 
     Args:
@@ -61,16 +64,17 @@ def halved_chunk_activations(work: TrainingWork, size: int, channels: int, heads
         heads: number of heads.
         memory: values of a row's state.
         kinds: what keys meet: queries, and keys for the delta rule.
+        keys: kinds of keys, such as one for values and one for what is removed.
     """
     total, corrects = 0, kinds > 1
     for start in range(0, work.length, size):
         length = min(size, work.length - start)
         filled = filled_chunk(length)
         # factors and products of the halves of blocks of each size; copies that are filled up; the whole chunk's
-        halves = (filled.bit_length() - 1) * filled * (3 + kinds) // 2
-        copies = (1 + kinds) * filled * (filled > length)
-        whole = (3 + kinds) * length
-        scores = kinds * filled * filled + corrects * length * length
+        halves = (filled.bit_length() - 1) * filled * (2 + keys + kinds) // 2
+        copies = (keys + kinds) * filled * (filled > length)
+        whole = (2 + keys + kinds) * length
+        scores = kinds * filled * filled + corrects * keys * length * length
         total += channels * (halves + copies + whole) + heads * scores + memory
     return work.rows * total * FLOAT32
 

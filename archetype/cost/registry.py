@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
-from archetype.cost.formula import ZERO, Counts, Formula, Symbol
+from archetype.cost.formula import ZERO, Counts, Formula, Symbol, symbol
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.spec.base import Spec
@@ -78,6 +78,16 @@ class Linear(NamedTuple):
 
     def flops(self, tokens: Formula) -> Formula:
         return 2 * tokens * self.inputs * self.outputs  # a multiplication and an addition per weight and token
+
+
+def projection_of(
+    name: str, inputs: Formula, outputs: Formula, rank: int | None = None, bias: bool = False
+) -> dict[str, Linear]:
+    """Return a projection by name; with a rank two, as `weights.low_rank.add_projection` makes them."""
+    if rank is None:
+        return {name: Linear(inputs, outputs, bias)}
+    low = symbol("r", rank)
+    return {f"{name}_down": Linear(inputs, low), f"{name}_up": Linear(low, outputs, bias)}
 
 
 class ContentCost(PartCost, ABC):

@@ -15,15 +15,21 @@ BODIES = ("body", "handlers", "orelse", "finalbody", "cases")  # fields of a sta
 SHORTEST = 40  # characters; shorter docstrings and comments say little
 
 
-def library_text() -> str:
-    """Return all docstrings and comments of the library without duplicates, in the order of sorted file names."""
+def library_text(length: int | None = None) -> str:
+    """Return all docstrings and comments of the library without duplicates, in the order of sorted file names.
+
+    Args:
+        length: number of characters at the start (absent: all).
+    """
     root = Path(sysconfig.get_path("stdlib"))
     passages: dict[str, None] = {}  # keeps the order, drops duplicates
     for file in source_files(root):
         passages |= dict.fromkeys(_passages(file))
+        if length is not None and sum(map(len, passages)) >= length:
+            break  # before hundreds of files are parsed
     if not passages:
         raise DataError(str(root), "this Python lacks the sources of its standard library", "pass a text with --text")
-    return "\n\n".join(passages) + "\n"
+    return ("\n\n".join(passages) + "\n")[:length]
 
 
 def source_files(root: Path) -> list[Path]:

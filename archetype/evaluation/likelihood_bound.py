@@ -14,6 +14,7 @@ from archetype.data.preparation import prepared
 from archetype.errors import DataError
 from archetype.evaluation.score import PerToken
 from archetype.generate.encoder import mask_of
+from archetype.machine.time_budget import in_time
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.tokenizers import Tokenizer
@@ -68,7 +69,8 @@ def likelihood_bound(
 
     Each draw masks a uniform number of tokens in each block of a window, at random places, and sums the cross-entropy
     of the masked tokens, times block length / masked tokens (Nie 2025, equation 6). A model with block-causal
-    attention reads the blocks before without masks; with blocks of one token, a single draw is the exact value.
+    attention reads the blocks before without masks; with blocks of one token, a single draw is the exact value. If a
+    time budget ends, the bound is that of the text so far.
 
     Args:
         model: model in evaluation mode.
@@ -92,7 +94,7 @@ def likelihood_bound(
     draws = 1 if block == 1 else draws
     generator, totals, losses = np.random.default_rng(seed), torch.zeros(draws, dtype=torch.float64), list[Tensor]()
     rows_at_once = max(1, TOKENS_AT_ONCE // length)
-    for start in prepared(range(0, len(ids), length)):
+    for start in in_time(prepared(range(0, len(ids), length))):
         window = torch.tensor(ids[start : start + length])
         masks = [draw_masks((1, len(window)), block or len(window), generator, draw, draws) for draw in range(draws)]
         parts = []
@@ -108,6 +110,9 @@ def likelihood_bound(
         in_draws = torch.cat(parts)  # (draws, T)
         totals += in_draws.sum(1)
         losses.append(in_draws.mean(0))
-    of_draws = totals / len(ids)
+    per_token = torch.cat(losses)
+    num_tokens = len(per_token)
+    of_draws = totals / num_tokens
     error = float(of_draws.std() / math.sqrt(draws)) if draws > 1 else 0.0
-    return LikelihoodBound(float(of_draws.mean()), error, len(ids), len(text.encode()), torch.cat(losses))
+    num_bytes = len((text if num_tokens == len(ids) else tokenizer.decode(ids[:num_tokens])).encode())
+    return LikelihoodBound(float(of_draws.mean()), error, num_tokens, num_bytes, per_token)

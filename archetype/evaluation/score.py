@@ -9,6 +9,7 @@ from torch import Tensor
 
 from archetype.data.preparation import prepared
 from archetype.errors import DataError
+from archetype.machine.time_budget import in_time
 from archetype.models.causal import CausalModel
 from archetype.tokenizers import Tokenizer
 
@@ -74,7 +75,7 @@ def score(
     """Score every token of a text once, each with at least `length - stride` tokens of context where available.
 
     A window of `length` tokens moves by `stride` tokens, and the new tokens in it are scored. The first token of a text
-    is scored only if the tokenizer has a bos token.
+    is scored only if the tokenizer has a bos token. If a time budget ends, the score is that of the text so far.
 
     Args:
         model: model in evaluation mode.
@@ -96,7 +97,7 @@ def score(
     if len(ids) < 2:
         raise DataError("text", "has fewer than two tokens, and nothing to predict", "use a longer text")
     losses, is_right, scored = list[Tensor](), list[Tensor](), 0  # targets before `scored` are done
-    for start in prepared(range(0, len(ids) - 1, stride)):
+    for start in in_time(prepared(range(0, len(ids) - 1, stride))):
         tokens = torch.tensor([ids[start : start + length]], device=model.device)
         targets = torch.tensor(ids[start + 1 : start + length + 1], device=model.device)
         first = scored - start  # first target of this window that was not scored
@@ -106,6 +107,9 @@ def score(
             is_right.append((logits.argmax(-1) == targets[first:]).cpu())
             scored = start + len(targets)
     total, correct = (sum(float(part.sum()) for part in parts) for parts in (losses, is_right))
+    # the bytes of what was scored, if the time did not suffice for all
+    first = 0 if tokenizer.bos is None else 1
+    text = text if scored == len(ids) - 1 else tokenizer.decode(ids[first : scored + 1])
     return Score(total / scored, scored, len(text.encode()), correct / scored, torch.cat(losses), torch.cat(is_right))
 
 

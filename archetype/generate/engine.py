@@ -23,6 +23,7 @@ from archetype.generate.speculate import speculator
 from archetype.generate.state_dtype import state_dtype
 from archetype.generate.stats import Occupancy, Stats, occupancy
 from archetype.generate.step import PREFILL_CHUNK
+from archetype.machine.time_budget import time_is_over
 from archetype.models.build import GenerativeModel
 from archetype.models.causal import CausalModel
 from archetype.settings.generation import Sampling
@@ -217,6 +218,8 @@ class Engine:
                 return []
             self._stepping = True
         started, events = time.perf_counter(), list[Event]()
+        if time_is_over():
+            self._cancelled.extend(self._unfinished.values())
         try:
             self._remove_cancelled(events)
             self._scheduler.decode(events)

@@ -22,6 +22,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
+    _supports_attention_backend = True  # by `RegisteredAttention`
 
     @property
     def architecture(self) -> ModelSpec:

@@ -50,13 +50,15 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
             use_cache: whether to return a cache; ignored in training.
             logits_to_keep: number of last positions, or indices of positions, for which logits are computed (0: all).
             token_type_ids: type ids, which must be zeros.
-            others: arguments for the loss, such as `num_items_in_batch`, which divides the sum.
+            inputs_embeds: token vectors (B, T, D) instead of ids; only with a registered attention function.
+            others: arguments for the loss, such as `num_items_in_batch`, which divides the sum, and for a registered
+                attention function.
 
         Raises:
-            SpecError: an argument is not supported, such as `inputs_embeds` and `output_attentions`.
+            SpecError: an argument is not supported, such as `output_attentions`.
         """
         of_loss = {name: others.pop(name) for name in OF_LOSS if name in others}
-        refuse(others | {"inputs_embeds": inputs_embeds, "output_attentions": output_attentions})
+        refuse({"output_attentions": output_attentions})
         cached = self.config.use_cache if use_cache is None else use_cache
         result = self.model.run(
             input_ids,
@@ -66,6 +68,8 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
             cache_by_either_name(cache, past_key_values),
             cached and labels is None,
             output_hidden_states,
+            inputs_embeds=inputs_embeds,
+            **others,
         )
         hidden = result.hidden  # (B, T, D)
         # slice(-0, None) is all positions

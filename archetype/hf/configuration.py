@@ -8,6 +8,7 @@ from transformers import PretrainedConfig
 from archetype.convert.source import open_spec
 from archetype.errors import SpecError
 from archetype.families.own import MODEL_TYPE, read_own_spec
+from archetype.hf.registered import names_of
 from archetype.models.spec import ModelSpec
 from archetype.spec.extensions import extensions_of
 
@@ -45,8 +46,13 @@ class ArchetypeConfig(PretrainedConfig):
         self.spec = spec.dump()
         self.extensions = [extension.model_dump(mode="json") for extension in extensions_of([spec])]
         self.is_encoder_decoder = spec.reads_source
-        self.tie_word_embeddings = False  # a tied head has no weights here, so transformers has nothing to tie
+        # A tied head has no weights here, so transformers has nothing to tie; vLLM builds a head of its own.
+        self.tie_word_embeddings = spec.head.shares_table
         self._architecture = spec
+        names = names_of(spec)
+        for name in (*names, *getattr(self, "_names", ())):
+            setattr(self, name, names.get(name))
+        self._names = tuple(names)
 
     @property
     def architecture(self) -> ModelSpec:
@@ -55,8 +61,9 @@ class ArchetypeConfig(PretrainedConfig):
         return self._architecture
 
     def to_dict(self) -> dict[str, Any]:
-        # the parsed specification repeats `spec`, and is not JSON
-        return {name: value for name, value in super().to_dict().items() if name != "_architecture"}
+        # the parsed specification repeats `spec`, and is not JSON; the names for other programs follow from it
+        left_out = {"_architecture", "_names", *getattr(self, "_names", ())}
+        return {name: value for name, value in super().to_dict().items() if name not in left_out}
 
     @property
     def vocab_size(self) -> int:

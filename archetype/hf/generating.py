@@ -7,6 +7,7 @@ from transformers import GenerationConfig
 from transformers.generation.utils import GenerationMode
 
 from archetype.hf.cache import NAME, ArchetypeCache
+from archetype.hf.model import ArchetypeModel
 from archetype.models.spec import ModelSpec
 
 
@@ -14,6 +15,7 @@ class Generating:
     """Mixin for models that generate; must precede transformers' `GenerationMixin`."""
 
     architecture: ModelSpec
+    model: ArchetypeModel
 
     def _prepare_cache_for_generation(
         self,
@@ -23,6 +25,8 @@ class Generating:
         batch_size: int,
         max_cache_length: int,
     ) -> None:
+        if self.model.registered_attention() is not None:  # it has no cache here: each step reads the whole sequence
+            generation_config.use_cache = False
         # room for all tokens at once, unless the caller passes or disables a cache
         if model_kwargs.get(NAME) is None and generation_config.use_cache is not False:
             model_kwargs[NAME] = ArchetypeCache(max_cache_length + 1)  # with room for the last token too

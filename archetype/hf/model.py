@@ -6,10 +6,12 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from archetype.errors import SpecError
-from archetype.hf.base import ArchetypePreTrainedModel, refuse
+from archetype.hf.base import HARMLESS, ArchetypePreTrainedModel, refuse
 from archetype.hf.cache import NAME, cache_by_either_name
 from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.passes import Pass, block_inputs, read_images, read_on, read_whole
+from archetype.hf.registered import OWN, RegisteredAttention, parallel_plans, without_cache
+from archetype.hf.rows import Rows
 from archetype.nn.registry import module_class
 from archetype.training.block_execution import blocks_of
 
@@ -33,7 +35,22 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         self._no_split_modules = sorted({type(block).__name__ for block in blocks_of(self.network)})
         if not keeps_head:
             self.take_head()
+        self._registered: RegisteredAttention | None = None
+        self.registered_attention()  # refuses a model that the function cannot compute, before it is loaded
+        config.base_model_tp_plan, config.base_model_pp_plan = parallel_plans(config.architecture, self.network)
         self.post_init()
+
+    def registered_attention(self) -> RegisteredAttention | None:
+        """Return the passes with the attention function that the configuration names; None for Archetype's attention.
+
+        Raises:
+            SpecError: a registered function cannot compute this model.
+        """
+        if self.config._attn_implementation in OWN:
+            return None
+        if self._registered is None:
+            self._registered = RegisteredAttention(self.config, self.network)
+        return self._registered
 
     def take_head(self) -> nn.Module | None:
         network = self.network
@@ -67,14 +84,24 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         output_hidden_states: bool | None = None,
         pixel_values: Tensor | None = None,
         cache: Any = None,
+        inputs_embeds: Tensor | None = None,
         **others: Any,
     ) -> Pass:
         """Run a forward pass with the usual arguments of transformers models.
 
+        Args:
+            others: arguments for a registered attention function.
+
         Raises:
             SpecError: an argument is not supported.
         """
-        refuse(others)
+        if (registered := self.registered_attention()) is not None:
+            without_cache(cache_by_either_name(cache, past_key_values))
+            others = {name: value for name, value in others.items() if name not in HARMLESS}
+            with block_inputs(self.network, bool(output_hidden_states)) as inputs:
+                output = registered.run(input_ids, inputs_embeds, attention_mask, position_ids, others)
+            return Pass(output, Rows(None, None), None, tuple(inputs))
+        refuse(others | {"inputs_embeds": inputs_embeds})
         with block_inputs(self.network, bool(output_hidden_states)) as inputs:
             if self.architecture.reads_images:
                 result = read_images(self.network, pixel_values)

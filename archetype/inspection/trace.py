@@ -77,6 +77,18 @@ class Trace:
         return f"<Trace of {len(self.inputs.tokens)} positions: {len(self.activations)} activations>"
 
 
+def copy_sharing_tensors(model: Model) -> Model:
+    """Return a copy of a model's modules with the same tensors."""
+    tensors = (
+        value
+        for module in model.modules()
+        for values in (module._parameters, module._buffers, vars(module))
+        for value in values.values()
+        if isinstance(value, Tensor)
+    )
+    return deepcopy(model, {id(tensor): tensor for tensor in tensors})  # the memo keeps tensors shared
+
+
 class Tracer:
     """Forward pass to be computed. `set`, `ablate` and `record` change the pass and return it.
 
@@ -238,16 +250,8 @@ class Tracer:
     def _observed(
         self, reach: Callable[[str, Tensor], Tensor], recorded: AbstractSet[str], trace: Trace | None
     ) -> Model:
-        # a copy that shares the tensors: hooks and observer are on the copy, so that other threads, and a change that
-        # calls the model, compute as usual
-        tensors = (
-            value
-            for module in self.model.modules()
-            for values in (module._parameters, module._buffers, vars(module))
-            for value in values.values()
-            if isinstance(value, Tensor)
-        )
-        model = deepcopy(self.model, {id(tensor): tensor for tensor in tensors})  # the memo keeps tensors shared
+        # hooks and observer are on a copy, so that other threads, and a change that calls the model, compute as usual
+        model = copy_sharing_tensors(self.model)
         paths = {module: path for path, module in model.named_modules()}
         needed = recorded | {name.partition(":")[0] for name in self._changes}
         for module, path in paths.items():

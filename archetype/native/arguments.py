@@ -26,8 +26,9 @@ TYPES: tuple[torch.dtype | str, ...] = (
 )
 FLOATS = (torch.float32, torch.bfloat16)
 CACHED = (*FLOATS, torch.float16, torch.int8)  # data types of a cache
+ONLY_WHOLE = ("remainder", "floor_divide")  # for integers alone
 WHOLE = ("copy", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "where", "eq", "ne", "lt", "le", "gt", "ge",
-         "and", "or", "not", "remainder", "floor_divide")  # fmt: skip  # also for integers
+         "and", "or", "not", *ONLY_WHOLE)  # fmt: skip  # also for integers
 FUNCTIONS = (
     *WHOLE, "div", "pow", "exp", "silu", "sigmoid", "tanh", "gelu", "gelu_tanh", "relu", "softplus", "rsqrt", "sqrt",
     "log", "cos", "sin", "square", "reciprocal",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archetype.native.arguments import FLOATS, TYPES, WHOLE
+from archetype.native.arguments import FLOATS, ONLY_WHOLE, TYPES, WHOLE
 from archetype.native.kernels import Kernels
 from archetype.native.operations import Pointwise
 
@@ -43,6 +43,8 @@ def pointwise(kernels: Kernels, name: str, out: Tensor, *inputs: Tensor | float,
     # Integers and booleans only: computed in int64, as float32 would round large integers.
     whole = not any(tensor.is_floating_point() for tensor in (out, *tensors))
     if whole and (name not in WHOLE or any(isinstance(value, float) for value in inputs)):
+        return None
+    if not whole and name in ONLY_WHOLE:
         return None
     constant = torch.int64 if whole else torch.float32
     operands = [value if isinstance(value, Tensor) else torch.tensor(value, dtype=constant) for value in inputs]

@@ -1,5 +1,8 @@
 """The data type of matrix products under autocast."""
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -16,3 +19,8 @@ def dtype_of_products(x: Tensor) -> torch.dtype:
 def cast_for_products(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
     """Under autocast, cast x once to the type of products, instead of in each product that reads it."""
     return x.to(dtype_of_products(x))
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Return a context in which products have the types of their inputs. Tensors without storage have no autocast."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)

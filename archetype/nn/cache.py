@@ -17,6 +17,7 @@ from torch import Tensor
 from archetype.native import fused
 from archetype.native.attention import copy_places
 from archetype.nn.context import ForwardContext, Lengths
+from archetype.nn.symbolic import is_symbolic
 
 S = TypeVar("S", bound="LayerState")
 EMPTY_SLOT = 2**40  # position of an empty slot: later than any query, so that the causal mask hides it
@@ -98,11 +99,17 @@ class LayerState:
 
     def tensors(self) -> Iterator[tuple["LayerState", str, Tensor]]:
         """Yield each tensor with the state that holds it and the name of its field."""
+        yield from self.tensors_by_path().values()
+
+    def tensors_by_path(self, prefix: str = "") -> dict[str, tuple["LayerState", str, Tensor]]:
+        """Return what `tensors` yields by the fields that lead to each tensor, such as `mixer.keys`."""
+        found: dict[str, tuple[LayerState, str, Tensor]] = {}
         for name, value in self._values():
             if isinstance(value, LayerState):
-                yield from value.tensors()
+                found |= value.tensors_by_path(f"{prefix}{name}.")
             else:
-                yield self, name, value
+                found[f"{prefix}{name}"] = self, name, value
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -239,6 +246,10 @@ def write_slots(
         write_slots(scales, new_scales, context)
     if context.num_tokens is None and fused.append(context.kernels, new, buffer, context.positions) is not None:
         return
+    if torch.compiler.is_exporting():  # without an index, whose translation depends on sizes
+        places, ends = torch.arange(buffer.shape[2], device=new.device), context.ends[:, None]  # (S,), (B, 1)
+        write_tokens(buffer, new, torch.where(places < ends, places, -1) - context.positions[:, :1])
+        return
     rows, slots = torch.arange(new.shape[0], device=new.device)[:, None], buffer.shape[2]
     written, index = new.transpose(1, 2).to(buffer.dtype), context.positions  # (B, T, K, P), (B, T)
     if context.num_tokens is not None:
@@ -248,6 +259,13 @@ def write_slots(
         index = index % slots
         written = torch.where(inside, written, buffer[rows, :, index])
     buffer[rows, :, index] = written
+
+
+def write_tokens(buffer: Shaped[Tensor, "B K S P"], new: Shaped[Tensor, "B K T P"], token: Int[Tensor, "B S"]) -> None:
+    """Write to each slot the new token with a given index; a negative index keeps the old one."""
+    index = token.clamp(min=0)[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
+    chosen = new.to(buffer.dtype).gather(2, index)
+    buffer.copy_(torch.where((token >= 0)[:, None, :, None], chosen, buffer))
 
 
 @dataclass
@@ -265,7 +283,8 @@ class RingKVCache(KVCache):
     ) -> tuple[Shaped[Tensor, "B K S P"], Shaped[Tensor, "B K S Q"], Int[Tensor, "B S"]]:
         """Return the window before this pass and the new tokens, with their positions. Store the newest W."""
         starts, ends = context.positions[:, 0], context.ends
-        if keys.shape[2] == 1:  # the slot of a single token held the position that has just left the window
+        if not is_symbolic(keys.shape[2]) and keys.shape[2] == 1:
+            # the slot of a single token held the position that has just left the window
             if not self._append_natively(keys, values, context):
                 self._write(keys, values, starts, ends)
             return *self._visible(keys.dtype, context), self.positions(ends)
@@ -335,9 +354,7 @@ class RingKVCache(KVCache):
                 *zip(self.scales, (key_scales, value_scales), strict=True),
             ]
         for buffer, new in written:
-            index = step.clamp(min=0)[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
-            chosen = new.to(buffer.dtype).gather(2, index)
-            buffer.copy_(torch.where((step >= 0)[:, None, :, None], chosen, buffer))
+            write_tokens(buffer, new, step)
 
 
 @dataclass

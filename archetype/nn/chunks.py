@@ -14,29 +14,28 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.nn import symbolic
+from archetype.nn.autocast import without_autocast
 
-Outputs = tuple[Float[Tensor, "B T ..."], Float[Tensor, "B ..."]]
+Chunk = Callable[..., tuple[Tensor, ...]]  # of states and inputs (B, ..., T, ...): outputs and the states after them
 
 
-def read_chunks(
-    chunk: Callable[..., tuple[Tensor, Tensor]], size: int, memory: Float[Tensor, "B ..."], *inputs: Tensor
-) -> Outputs:
-    """Process inputs, (B, T, ...) each, in chunks of `size` positions. Return all outputs and the last state."""
+def read_chunks(chunk: Chunk, size: int, states: tuple[Tensor, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Process inputs, (B, T, ...) each, in chunks of `size` positions. Return all outputs, then the last states."""
     if symbolic.is_symbolic(inputs[0].shape[1]):  # unknown number of chunks: scan one position at a time
-        y, memory = symbolic.scan(partial(_step, chunk), (memory,), *inputs)
-        return y, memory
+        return symbolic.scan(partial(_step, chunk, len(states)), states, *inputs)
     outputs = []
-    with torch.autocast(memory.device.type, enabled=False):  # sums over thousands of positions keep full precision
+    with without_autocast(inputs[0]):  # sums over thousands of positions keep full precision
         for parts in zip(*(x.split(size, dim=1) for x in inputs), strict=True):
-            y, memory = chunk(memory, *(x.transpose(1, 2) for x in parts))
+            y, *after = chunk(*states, *(x.transpose(1, 2) for x in parts))
+            states = tuple(after)
             outputs.append(y)
-    return torch.cat(outputs, dim=2).transpose(1, 2), memory
+    return torch.cat(outputs, dim=2).transpose(1, 2), *states
 
 
-def _step(chunk: Callable[..., tuple[Tensor, Tensor]], memory: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
-    # (B, H, Q) from (B, ...) inputs of one position, and the state after it
-    y, memory = chunk(memory, *(x.unsqueeze(2) for x in parts))
-    return y.squeeze(2), memory
+def _step(chunk: Chunk, num_states: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    # (B, H, Q) from the states and the (B, ...) inputs of one position, and the states after it
+    y, *states = chunk(*tensors[:num_states], *(x.unsqueeze(2) for x in tensors[num_states:]))
+    return y.squeeze(2), *states
 
 
 def linear_chunk(
@@ -64,7 +63,7 @@ def linear_chunk(
         memory = memory + _repeated(k, shared).transpose(2, 3) * v
         return _split_heads(q @ _join_heads(memory, shared), shared), memory
     if by_row:
-        (scores, *overlaps), since, until = _scores_of_rows((q,) if b is None else (q, k), k, a)
+        ((scores,), *overlaps), since, until = _scores_of_rows((q,) if b is None else (q, k), (k,), a)
         before = [(since * x) @ memory for x in ((q,) if b is None else (q, k))]
     else:
         decays, since = _decays(a)  # (B, H, T, T), (B, H, T, 1)
@@ -72,17 +71,63 @@ def linear_chunk(
         scores, overlaps = _repeated(q @ k.transpose(2, 3), shared) * decays, []
         before = [since * _split_heads(q @ _join_heads(memory, shared), shared)]
         if b is not None:
-            overlaps, before = [k @ k.transpose(2, 3) * decays], [*before, since * (k @ memory)]
+            overlaps, before = [[k @ k.transpose(2, 3) * decays]], [*before, since * (k @ memory)]
     if b is not None:
         # unit lower triangular (the diagonal is not read); (B, H, T, Q): corrections of the state before
         rate = b[..., None]
-        v = torch.linalg.solve_triangular(rate * overlaps[0], rate * (v - before[1]), upper=False, unitriangular=True)
+        own = rate * overlaps[0][0]
+        v = torch.linalg.solve_triangular(own, rate * (v - before[1]), upper=False, unitriangular=True)
     y = scores @ v + before[0]
     if shared == 1:
         written = (until * k).transpose(2, 3) @ v
     else:
         written = _split_heads(k.transpose(2, 3) @ _join_heads(until * v, shared), shared)
     return y, since[:, :, -1:].transpose(2, 3) * memory + written
+
+
+def removal_chunk(
+    memory: Float[Tensor, "B H P Q"],
+    q: Float[Tensor, "B H T P"],
+    k: Float[Tensor, "B H T P"],
+    v: Float[Tensor, "B H T Q"],
+    a: Float[Tensor, "B H T P"],
+    read: Float[Tensor, "B H T P"],
+    write: Float[Tensor, "B H T P"],
+) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P Q"]]:
+    """S_t = S' + k_t v_t^T + write_t (S'^T read_t)^T with S' = exp(a_t) S_{t-1} by rows, and y_t = S_t^T q_t.
+
+    The generalized delta rule (Peng 2025): what is removed is read by one key and written by another, apart from
+    keys and values. One triangular system solves for all that a chunk reads.
+    """
+    if v.shape[2] == 1:
+        memory = a.transpose(2, 3).exp() * memory
+        memory = memory + k.transpose(2, 3) @ v + write.transpose(2, 3) @ (read @ memory)
+        return q @ memory, memory
+    ((scores, of_removed), (overlaps, own)), since, until = _scores_of_rows((q, read), (k, write), a)
+    # only earlier positions are read; the diagonal of the system is 1, and is not read
+    before = overlaps.tril(-1) @ v + (since * read) @ memory
+    removed = torch.linalg.solve_triangular(-own, before, upper=False, unitriangular=True)
+    y = scores @ v + of_removed @ removed + (since * q) @ memory
+    written = (until * k).transpose(2, 3) @ v + (until * write).transpose(2, 3) @ removed
+    return y, since[:, :, -1:].transpose(2, 3) * memory + written
+
+
+def stabilized(
+    top: Float[Tensor, "B H"], a: Float[Tensor, "B H T"], i: Float[Tensor, "B H T"]
+) -> tuple[Float[Tensor, "B H T"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
+    """Return logarithms of decays and of writes divided by exp(m_t), m_t = max(m_{t-1} + a_t, i_t), and m_t.
+
+    A sum of exp(i_t) v_t that decays by exp(a_t) is kept as exp(m_t) times another that cannot overflow (Beck 2024,
+    section 2.2). Any m gives the same results, so no gradient flows through it, and its rounding does not matter.
+    """
+    with torch.no_grad():
+        if i.shape[2] == 1:
+            m = torch.maximum(top[..., None] + a, i)
+        else:
+            sums = a.cumsum(-1)
+            m = sums + torch.maximum(top[..., None], (i - sums).cummax(-1).values)
+        change = torch.cat((top[..., None], m[..., :-1]), dim=-1) - m
+    return a + change, i - m, m
 
 
 def diagonal_chunk(
@@ -108,9 +153,11 @@ def _decays(a: Float[Tensor, "b H T"]) -> tuple[Float[Tensor, "b H T S"], Float[
 
 
 def _scores_of_rows(
-    queries: tuple[Float[Tensor, "B H T P"], ...], k: Float[Tensor, "B H T P"], a: Float[Tensor, "B H T P"]
-) -> tuple[list[Float[Tensor, "B H T S"]], Float[Tensor, "B H T P"], Float[Tensor, "B H T P"]]:
-    """Return sum_p q_ip k_jp exp(a_{j+1} + ... + a_i)_p for i >= j, else 0, of each kind of queries.
+    queries: tuple[Float[Tensor, "B H T P"], ...],
+    keys: tuple[Float[Tensor, "B H T P"], ...],
+    a: Float[Tensor, "B H T P"],
+) -> tuple[list[list[Float[Tensor, "B H T S"]]], Float[Tensor, "B H T P"], Float[Tensor, "B H T P"]]:
+    """Return sum_p q_ip k_jp exp(a_{j+1} + ... + a_i)_p for i >= j, else 0, of each kind of queries and of keys.
 
     Also return exp(a_1 + ... + a_i) and exp(a_{j+1} + ... + a_l) for a chunk of l positions. Blocks of positions are
     joined in pairs: a query of the second block has decayed since the block began, and a key of the first until it
@@ -119,22 +166,27 @@ def _scores_of_rows(
     length, size = a.shape[2], 1
     padding = (1 << (length - 1).bit_length()) - length  # to a power of two, by positions that neither read nor write
     if padding:
-        *queries, k, a = (nn.functional.pad(x, (0, 0, 0, padding)) for x in (*queries, k, a))  # type: ignore[assignment]
+        queries, keys, (a,) = (
+            tuple(nn.functional.pad(x, (0, 0, 0, padding)) for x in xs) for xs in (queries, keys, (a,))
+        )
     since, until = a, torch.zeros_like(a)  # logarithms since a block began and until it ends
-    scores = [(q * k).sum(-1)[..., None, None] for q in queries]  # (B, H, blocks, positions, positions)
+    # (B, H, blocks, positions, positions) each
+    scores = [[(q * k).sum(-1)[..., None, None] for k in keys] for q in queries]
     while size < a.shape[2]:
         # (B, H, pairs, positions, P) each
         (since_1, since_2), (until_1, until_2) = _halves(since, size), _halves(until, size)
-        shown, reading = (until_1.exp() * _halves(k, size)[0]).transpose(3, 4), since_2.exp()
-        for index, q in enumerate(queries):
-            first, second = scores[index][:, :, ::2], scores[index][:, :, 1::2]
-            below = torch.cat(((reading * _halves(q, size)[1]) @ shown, second), dim=-1)
-            scores[index] = torch.cat((nn.functional.pad(first, (0, size)), below), dim=-2)
+        remaining, reading = until_1.exp(), since_2.exp()
+        shown = [(remaining * _halves(k, size)[0]).transpose(3, 4) for k in keys]
+        for q, of_query in zip(queries, scores, strict=True):
+            decayed = reading * _halves(q, size)[1]
+            for index, of_key in enumerate(of_query):
+                below = torch.cat((decayed @ shown[index], of_key[:, :, 1::2]), dim=-1)
+                of_query[index] = torch.cat((nn.functional.pad(of_key[:, :, ::2], (0, size)), below), dim=-2)
         since = torch.cat((since_1, since_2 + since_1[..., -1:, :]), -2).flatten(2, 3)
         until = torch.cat((until_1 + since_2[..., -1:, :], until_2), -2).flatten(2, 3)
         size *= 2
     since, until = (x[:, :, :length].exp() for x in (since, until))
-    return [x[:, :, 0, :length, :length] for x in scores], since, until
+    return [[x[:, :, 0, :length, :length] for x in of_query] for of_query in scores], since, until
 
 
 def _halves(x: Float[Tensor, "B H T P"], size: int) -> tuple[Tensor, Tensor]:

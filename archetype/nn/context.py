@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from archetype.native.kernels import FUSED, Kernels
 from archetype.nn.shared_rows import PositionShares, SharedRows
+from archetype.nn.symbolic import is_symbolic
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -17,6 +18,7 @@ Vectors = Float[Tensor, "B T D"]  # one vector per position
 Tokens = Int[Tensor, "B T"]
 LayerVectors = Float[Tensor, "B T D_p"]  # one vector per position, for a single layer
 Lengths = Int[Tensor, "B"]  # or any other integer per sequence
+Attend = Callable[[nn.Module, Tensor, Tensor, Tensor, float, float], Tensor]
 Observer = Callable[[nn.Module, str, Tensor], Tensor]  # of a module, the name of a value within it, and the value
 
 
@@ -56,6 +58,8 @@ class ForwardContext:
         layer_inputs: per-layer vectors of the token embedding, keyed by layer index.
         observer: receives, and may replace, the values that parts pass to `probe`.
         kernels: native operations, computed immediately or recorded (`archetype.native.kernels`).
+        attend: attention function of another library, from the layer's module, queries, keys and values, scale of the
+            scores and dropout probability, to the heads' outputs (None: this library's attention).
     """
 
     positions: Int[Tensor, "B T"]
@@ -75,6 +79,7 @@ class ForwardContext:
     layer_inputs: Mapping[int, LayerVectors] = field(default_factory=dict)
     observer: Observer | None = None
     kernels: Kernels = FUSED
+    attend: Attend | None = None
 
     @classmethod
     def of(
@@ -121,13 +126,15 @@ class ForwardContext:
     def is_last_of(self, num_slots: int) -> bool:
         """Return whether every sequence's new tokens, ignoring padding, occupy the end of a cache of `num_slots` slots.
 
-        Returns False if the answer depends on values of `positions` in a decode step or on a GPU.
+        Returns False if the answer depends on values of `positions` in a decode step or on a GPU, or on symbolic sizes.
         """
         # With fewer tokens than slots, the answer depends on the positions. Reading them would synchronize a GPU, and a
         # recorded decode step is replayed at other positions.
         length = self.positions.shape[1]
-        if self.num_tokens is not None or length == num_slots:
-            return self.num_tokens is None
+        if self.num_tokens is not None or is_symbolic(length):
+            return False
+        if length == num_slots:
+            return True
         if length == 1 or self.positions.device.type != "cpu" or torch.compiler.is_compiling():
             return False
         ends = self.cached("ends of rows", lambda: self.positions[:, -1].tolist())
@@ -139,6 +146,12 @@ class ForwardContext:
         if self.num_tokens is None:
             return None
         return torch.arange(self.positions.shape[1], device=self.positions.device) < self.num_tokens[:, None]
+
+    def fill_padding(self, x: Tensor, value: float = 0.0) -> Tensor:
+        """Return values of the new tokens, (B, T, ...), with `value` at padding."""
+        if (valid := self.valid) is None:
+            return x
+        return x.masked_fill(~valid.view(*valid.shape, *(1,) * (x.dim() - 2)), value)
 
     @property
     def shared_positions(self) -> Int[Tensor, "b T"]:

@@ -11,6 +11,7 @@ from archetype.errors import SpecError
 SYNTAX = re.compile(r"\[(?P<first>\d+)-(?P<last>\d+)\]|\{(?P<names>[^{}]*)\}|(?P<star>\*)")
 NUMBER = re.compile(r"0|[1-9]\d*")
 LONGEST = 200  # characters of a pattern used to look for similar names
+TRAINING_ONLY = "training_only"  # module of parameters that only training uses; final weights leave them out
 
 
 class NamePattern:

@@ -1,7 +1,8 @@
 """The role of mixers: attention, recurrences and state space models."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
+from archetype.errors import SpecError
 from archetype.roles.content import Content
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AttentionSizes
@@ -9,7 +10,21 @@ from archetype.spec.base import Spec
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import ByKind, Part
 
-__all__ = ["Mixer"]
+__all__ = ["AttentionCall", "Mixer"]
+
+
+class AttentionCall(NamedTuple):
+    """What another library's attention function is told besides queries, keys and values.
+
+    Attributes:
+        sizes: heads of queries, keys and values, whose vectors have the same width.
+        window: number of newest positions that a query sees, its own among them (None: all earlier ones).
+        softcap: c of the soft cap c tanh(s / c) on scores (None: no cap).
+    """
+
+    sizes: AttentionSizes
+    window: int | None
+    softcap: float | None
 
 
 class Mixer(Content, Part):
@@ -79,6 +94,18 @@ class Mixer(Content, Part):
     def attention_sizes(self, width: int) -> AttentionSizes | None:
         """Return the attention sizes in a model of `width` features; None for mixers without attention."""
         return None
+
+    def attention_call(self, width: int, place: str) -> AttentionCall:
+        """Return how a function of another library can attend for this mixer.
+
+        Args:
+            place: path of the mixer in its specification, for the message.
+
+        Raises:
+            SpecError: no such function computes this mixer.
+        """
+        cause = f"{getattr(self, 'kind', 'this mixer')} is not attention to keys and values of its own"
+        raise SpecError(place, cause, "use this library's attention")
 
     def check(self, width: int, causal: bool) -> None:
         """Call `invalid` if this mixer does not fit its stack.

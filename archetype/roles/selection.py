@@ -23,6 +23,10 @@ class KeySelection(Part):
         """Number of selections, each for an equal share of the attention's heads."""
         return 1
 
+    def sees_all(self, length: int) -> bool:
+        """Return whether every key of a sequence of this length is selected."""
+        return False
+
     @property
     def adds_to_loss(self) -> bool:
         return False

@@ -20,6 +20,7 @@ from archetype.io.yaml import mapping_to_yaml, read_mapping, with_schema_line
 from archetype.models.build import Model, build_on_meta
 from archetype.models.file import read
 from archetype.models.spec import ModelSpec
+from archetype.nn.parameter_names import TRAINING_ONLY
 from archetype.parts.adapter import module as adapters
 from archetype.parts.adapter.spec import Adapter
 from archetype.runs.checkpoints import latest
@@ -148,7 +149,8 @@ def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device
 
 def write_weights(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingProxyType({})) -> None:
     """Write the final weights under Archetype's names. Tensors in `instead` replace those of the model."""
-    save(run.weights_file, {**model.state_dict(), **instead})
+    tensors = {**model.state_dict(), **instead}
+    save(run.weights_file, {name: tensor for name, tensor in tensors.items() if not name.startswith(TRAINING_ONLY)})
 
 
 def write_best(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingProxyType({})) -> None:

@@ -57,6 +57,9 @@ TokenizerName = Annotated[
     str, described("Tokenizer to train (bytes, characters, words, bpe or byte_bpe), or a tokenizer's folder.")
 ]
 VocabSize = Annotated[Size | None, described("Vocabulary size of a new tokenizer.")]
+TeacherModel = Annotated[
+    str, described("Learn from the outputs of this model, which has the same vocabulary (distillation).")
+]
 LearningRate = Annotated[Positive, described("Peak learning rate.")]
 WarmupSteps = Annotated[
     int, Field(strict=True, ge=0, description="Number of steps of the linear warm-up to the peak learning rate.")

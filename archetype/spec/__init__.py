@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.adapter.spec import *
     from archetype.parts.attention.spec import *
     from archetype.parts.block_index.spec import *
+    from archetype.parts.channel_mixing.spec import *
     from archetype.parts.compressed_attention.spec import *
     from archetype.parts.depth_attention.spec import *
     from archetype.parts.disentangled_attention.spec import *
@@ -40,6 +41,8 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.linear_attention.spec import *
     from archetype.parts.mamba.spec import *
     from archetype.parts.mamba2.spec import *
+    from archetype.parts.mamba3.spec import *
+    from archetype.parts.mlstm.spec import *
     from archetype.parts.ngram_memory.spec import *
     from archetype.parts.norm.spec import *
     from archetype.parts.pattern.spec import *
@@ -48,6 +51,8 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.recurrent.spec import *
     from archetype.parts.rg_lru.spec import *
     from archetype.parts.router.spec import *
+    from archetype.parts.rwkv4.spec import *
+    from archetype.parts.rwkv7.spec import *
     from archetype.parts.scaled_sum.spec import *
     from archetype.parts.sentence_head.spec import *
     from archetype.parts.short_convolution.spec import *

@@ -98,10 +98,15 @@ def kinds_of(role: str) -> str:
     word = role.lower().replace("_", "")
     lines: dict[str, list[str]] = {}
     for name, cls in kinds():
-        if word in (name.replace(" ", ""), name.rpartition(" ")[2]):
+        if is_called(name, word):
             first = " ".join(description(cls).split()).partition(". ")[0].rstrip(".")
             lines.setdefault(f"kinds of {name}:", []).append(f"  {cls.model_fields['kind'].default:<18} {first}")
     return "\n\n".join("\n".join([heading, *entries]) for heading, entries in lines.items())
+
+
+def is_called(role: str, word: str) -> bool:
+    """Return whether a word without underscores names a role: all of its words, or the last one."""
+    return word in (role.replace(" ", ""), role.rpartition(" ")[2])
 
 
 def all_kinds() -> str:
@@ -133,10 +138,15 @@ def entry(role: str, cls: type[Spec], heading: str = "") -> str:
 
 def page() -> str:
     """Return the reference page (docs/kinds.md) of all kinds and of specifications without a kind."""
+    return TITLE + "".join(f"\n{entry(role, cls, '## ')}\n" for role, cls in entries())
+
+
+def entries() -> Iterator[tuple[str, type[Spec]]]:
+    """Yield (role, class) for every kind, and ("no kind", class) for every other node of a specification."""
+    yield from kinds()
     others = (cls for cls in _subclasses(Spec) if "kind" not in cls.model_fields and not issubclass(cls, Part))
     named = (cls for cls in others if _is_own(cls) and cls.model_fields and not cls.__name__.startswith("_"))
-    entries = [*kinds(), *(("no kind", cls) for cls in named)]
-    return TITLE + "".join(f"\n{entry(role, cls, '## ')}\n" for role, cls in entries)
+    yield from (("no kind", cls) for cls in named)
 
 
 def _is_own(cls: type[Spec]) -> bool:

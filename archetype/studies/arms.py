@@ -16,6 +16,7 @@ from archetype.models.spec import ModelSpec
 from archetype.spec.edit import assign, put
 from archetype.studies.corpora import StudyData
 from archetype.studies.settings import Match, Metric, Source
+from archetype.studies.start import Start, start_from
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import WarmUp
 from archetype.training.synthetic import SyntheticData
@@ -33,6 +34,7 @@ class Arm:
         recipe: training recipe with model, data and steps, but without the seed.
         seed_offset: added to every seed.
         solved: one line that describes the size changed to match the control.
+        start: trained weights that the arm starts from (absent: random ones).
     """
 
     name: str
@@ -42,13 +44,22 @@ class Arm:
     data: StudyData
     seed_offset: int = 0
     solved: str = ""
+    start: Start | None = None
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the arm is trained, rather than evaluated as it is."""
+        return self.start is None or self.start.is_trained
 
     @property
     def tokens(self) -> int:
-        return self.recipe.steps * self.recipe.batch_size * row_length(self.recipe, self.spec)
+        steps = self.recipe.steps if self.is_trained else 0
+        return steps * self.recipe.batch_size * row_length(self.recipe, self.spec)
 
     def changed(self, values: Mapping[str, Any]) -> "Arm":
         """Return a copy of the arm with the given recipe fields and spec.PATH fields replaced."""
+        if not self.is_trained:  # no setting of the training applies to it
+            return self
         spec = assign(self.spec, _assignments({p[5:]: v for p, v in values.items() if p.startswith("spec.")}))
         data = self.recipe.dump(full=True)
         put(data, _assignments({p: v for p, v in values.items() if not p.startswith("spec.")}))
@@ -63,7 +74,7 @@ def row_length(recipe: Recipe, spec: ModelSpec) -> int:
 
 
 def build_arms(
-    base: Source,
+    base: Source | None,
     changes: Mapping[str, Mapping[str, Any]],
     recipe: Source,
     data: StudyData,
@@ -105,7 +116,7 @@ def read_recipe_source(recipe: Source) -> dict[str, Any]:
 
 def _arm(
     name: str,
-    base: Source,
+    base: Source | None,
     change: Mapping[str, Any],
     recipe: Mapping[str, Any],
     data: StudyData,
@@ -114,7 +125,7 @@ def _arm(
 ) -> Arm:
     # a change without a prefix is a field of the model
     parts: dict[str, dict[str, Any]] = {"recipe.": {}, "data.": {}, "metric.": {}, "": {}}
-    others: dict[str, Any] = {"spec": base, "seed_offset": 0}
+    others: dict[str, Any] = {"spec": base, "seed_offset": 0, "from": None, "as_is": False}
     for path, value in change.items():
         if path in others:
             others[path] = value
@@ -123,7 +134,11 @@ def _arm(
             parts[prefix][path.removeprefix(prefix)] = value
     if clash := [path for path in parts["recipe."] if path.partition(".")[0] in NOT_OURS]:
         raise SpecError(f"recipe.{clash[0]}", "is the same for all arms", "remove it")
-    spec = assign(open_spec(others["spec"]), _assignments(parts[""]))
+    start = None if others["from"] is None else start_from(str(others["from"]), not others["as_is"])
+    if others["as_is"] not in (True, False) or (others["as_is"] and start is None):
+        raise SpecError("as_is", "needs weights to evaluate, and true", "write as_is: true and from: FOLDER")
+    own = others["spec"] if start is None or "spec" in change else start.folder
+    spec = assign(open_spec(own), _assignments(parts[""]))
     # deep copy: `put` changes nested mappings, which all arms share
     values: dict[str, Any] = json.loads(json.dumps(dict(recipe)))
     put(values, _assignments(parts["recipe."]))
@@ -145,11 +160,19 @@ def _arm(
     changed = metric.dump()
     put(changed, _assignments(parts["metric."]))
     metric = Metric.parse(changed)
-    _check_metric(metric, is_text=bool(data.test))
-    return Arm(name, spec, parsed.replace(**settings), metric, data, int(others["seed_offset"]))
+    check_metric(metric, is_text=bool(data.test))
+    settings |= (
+        {"teacher": None, "stages": ()}
+        if others["as_is"]
+        else {"teacher": parsed.teacher and parsed.teacher.located(None)}
+    )
+    return Arm(name, spec, parsed.replace(**settings), metric, data, int(others["seed_offset"]), start=start)
 
 
-def _check_metric(metric: Metric, is_text: bool) -> None:
+def check_metric(metric: Metric, is_text: bool) -> None:
+    """Refuse a metric that the data do not have."""
+    if metric.name in ("test.recall", "test.task") and not is_text:
+        raise SpecError("metric.name", f"{metric.name} needs text, but the data are generated examples", "use accuracy")
     of_windows = [name for name in ("length", "positions", "skip") if getattr(metric, name)]
     if not is_text and of_windows:
         raise SpecError(f"metric.{of_windows[0]}", "needs text, but the data are generated examples", "remove it")
@@ -200,7 +223,8 @@ def _check_matched(arms: Sequence[Arm], matched: Match) -> None:
     limits = {"params": "non_embedding", "flops": "flops_per_token", "state": "state_bytes"}
     for arm, values in zip(arms[1:], others, strict=True):
         # with equal batch sizes only the row length can differ; other batch sizes round to other token counts
-        if values["tokens"] != control["tokens"] and arm.recipe.batch_size == arms[0].recipe.batch_size:
+        is_equal = values["tokens"] == control["tokens"] or not (arm.is_trained and arms[0].is_trained)
+        if not is_equal and arm.recipe.batch_size == arms[0].recipe.batch_size:
             raise SpecError(f"arms.{arm.name}", "trains on a different number of tokens", "use the same row length")
         for field, name in limits.items():
             share: float | None = getattr(matched, field)

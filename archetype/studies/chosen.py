@@ -4,12 +4,15 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from archetype.convert.source import open_spec
+from archetype.data.corpus import encode
 from archetype.errors import SpecError, enumeration
 from archetype.io import atomic
+from archetype.io.text import read_text
 from archetype.io.yaml import mapping_to_yaml, read_mapping, with_schema_line
 from archetype.machine.cpu_info import num_cores
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
@@ -19,12 +22,16 @@ from archetype.studies.calibration import read_calibration
 from archetype.studies.evidence import LEAST_PAIRS
 from archetype.studies.experiment import Experiment, read_experiment
 from archetype.studies.parts import TrainedPart
+from archetype.studies.recall import NUM_PAIRS
 from archetype.studies.run_time import time_of_run
 from archetype.studies.store import Store
 from archetype.studies.study import NEEDS_CALIBRATION
 from archetype.studies.trained import TrainedStudy
 from archetype.table import Table, quantity
+from archetype.tokenizers import open_tokenizer
 from archetype.training.defaults import recipe_for
+from archetype.training.learning_rate import suitable_rate
+from archetype.training.optimizers import AdamW
 
 PART = "models"
 BYTES = 256  # vocabulary of all models: all read the same tokens, whatever their tokenizers
@@ -48,9 +55,18 @@ class ChosenExperiment:
 
 
 def choose_experiment(
-    sources: Sequence[str], data: str, minutes: float, workers: int, data_folder: Path, store: Store
+    sources: Sequence[str],
+    data: str,
+    minutes: float,
+    workers: int,
+    data_folder: Path,
+    store: Store,
+    from_weights: bool = False,
 ) -> ChosenExperiment:
     """Write an experiment file that compares models. The first model is the control.
+
+    With `from_weights`, all start from their weights, and the first, their donor, is evaluated as it is. It is also
+    trained like the others, which tells what the training alone does.
 
     The same arguments give the same file, so that repeating the command resumes interrupted runs.
 
@@ -63,23 +79,27 @@ def choose_experiment(
     Raises:
         ArchetypeError: there is only one model, one is not a language model, or the time is too short.
     """
-    specs = {name: _comparable(source) for name, source in zip(_names(sources), sources, strict=True)}
-    if len(specs) < 2:
+    named = dict(zip(_names(sources), sources, strict=True))
+    if len(named) < 2:
         raise SpecError("MODEL...", "names only one model", "name a second model")
     data = str(Path(data).absolute()) if Path(data).exists() else data
+    if from_weights:
+        part_of = partial(_part_of_weights, named, data)
+    else:
+        part_of = partial(_part, {name: _comparable(source) for name, source in named.items()}, data)
     # one step of tokens for now; the number is chosen below, from the measured speed of these arms
-    study = TrainedStudy(_part(specs, data, TOKENS_PER_STEP), "full", data_folder, store)
+    study = TrainedStudy(part_of(TOKENS_PER_STEP), "full", data_folder, store)
     # without the number of tokens: it depends on the measured speed, and would start a new file each time
     settings = f"{fingerprint(study.part)} {study.data[0].sha256} {minutes:g} {workers}"
     digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
-    file = store.folder / "experiments" / f"{'-'.join(specs)[:60]}-{digest}.yaml"
+    file = store.folder / "experiments" / f"{'-'.join(named)[:60]}-{digest}.yaml"
     if file.is_file():
         (part,) = read_experiment(file).parts
         assert isinstance(part, TrainedPart) and part.modes.full.tokens is not None
         return ChosenExperiment(file, _reasons(study, part, f"{part.modes.full.tokens:,} a run, as chosen before"))
     tokens, why = _tokens(study, minutes, workers)
-    part = _part(specs, data, tokens)
-    experiment = Experiment(title=f"{enumeration(specs)} on {Path(data).stem}", parts=(part,))
+    part = part_of(tokens)
+    experiment = Experiment(title=f"{enumeration(named)} on {Path(data).stem}", parts=(part,))
     atomic.make_folder(file.parent)
     atomic.write_bytes(file, with_schema_line(mapping_to_yaml(experiment.dump()), "experiment").encode())
     return ChosenExperiment(file, _reasons(study, part, f"{tokens:,} a run: {why}"))
@@ -113,14 +133,40 @@ def _comparable(source: str) -> ModelSpec:
 
 def _part(specs: Mapping[str, ModelSpec], data: str, tokens: int) -> TrainedPart:
     control = next(iter(specs))
-    length = min(MAX_LENGTH, *(spec.context_length for spec in specs.values()))
     usual = recipe_for(specs[control].dump(), {"kind": "corpus", "text": [data]}, 0).optimizer.learning_rate
     part = {
-        "id": PART,
-        "type": "trained",
         "says": f"Each other model is better than {control}",
         "base": specs[control].dump(),
         "arms": {name: {} if name == control else {"spec": spec.dump()} for name, spec in specs.items()},
+        "decide": {"kind": "difference", "margin": MARGIN},
+    }
+    return _with_recipe(part, [*specs.values()], usual, data, tokens)
+
+
+def _part_of_weights(sources: Mapping[str, str], data: str, tokens: int) -> TrainedPart:
+    control, *others = sources
+    folders = {name: str(Path(source).expanduser().absolute()) for name, source in sources.items()}
+    specs = [open_spec(folder) for folder in folders.values()]
+    length = min(MAX_LENGTH, *(spec.context_length for spec in specs))
+    further = f"{control}-trained" + "-further" * (f"{control}-trained" in others)
+    part = {
+        "says": f"Each other model is as good as {control}",
+        "arms": {
+            control: {"from": folders[control], "as_is": True},
+            further: {"from": folders[control]},
+            **{name: {"from": folders[name]} for name in others},
+        },
+        "retained": [{"name": "test.recall", "better": "higher", "length": length}] if length >= 4 * NUM_PAIRS else [],
+        "decide": {"kind": "equivalence", "margin": MARGIN},
+    }
+    return _with_recipe(part, specs, suitable_rate(AdamW, specs[0], is_trained=True)[0], data, tokens)
+
+
+def _with_recipe(part: dict[str, Any], specs: Sequence[ModelSpec], usual: float, data: str, tokens: int) -> TrainedPart:
+    length = min(MAX_LENGTH, *(spec.context_length for spec in specs))
+    part |= {
+        "id": PART,
+        "type": "trained",
         "data": data,
         "recipe": {
             "batch_size": max(1, TOKENS_PER_STEP // length),
@@ -130,7 +176,6 @@ def _part(specs: Mapping[str, ModelSpec], data: str, tokens: int) -> TrainedPart
         },
         "tune": {"grid": {"optimizer.learning_rate": [float(f"{usual * share:.1g}") for share in RATES]}},
         "seeds": LEAST_PAIRS,
-        "decide": {"kind": "difference", "margin": MARGIN},
         "modes": {"full": {"tokens": tokens}},
     }
     return TrainedPart.parse(part)
@@ -155,12 +200,20 @@ def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str
     if steps < MIN_STEPS:
         cause = f"{minutes:g} minutes leave {steps:.0f} steps for each of {_runs(study) * len(arms)} runs"
         raise SpecError("--minutes", cause, f"use {math.ceil((rest + MIN_STEPS * seconds) / 60 / at_once)} or more")
-    by_time = steps * tokens_per_step(arms[0])
-    by_text = MAX_EPOCHS * (study.store.folder / arms[0].data.recipe["text"][0]).stat().st_size
+    trained = next(arm for arm in arms if arm.is_trained)
+    by_time = steps * tokens_per_step(trained)
+    by_text = MAX_EPOCHS * _num_tokens(study.store.folder, trained)
     if by_time > by_text:
         return _rounded(by_text), f"{MAX_EPOCHS} times the text, which takes less than --minutes {minutes:g}"
-    speed = quantity(len(arms) * tokens_per_step(arms[0]) / (seconds / _runs(study)) * at_once).strip()
+    speed = quantity(len(arms) * tokens_per_step(trained) / (seconds / _runs(study)) * at_once).strip()
     return _rounded(by_time), f"about {minutes:g} minutes here for all {_runs(study) * len(arms)}, at {speed} tokens/s"
+
+
+def _num_tokens(store: Path, arm: Arm) -> int:
+    file = store / arm.data.recipe["text"][0]
+    if arm.start is None:  # bytes
+        return int(file.stat().st_size)
+    return len(encode(open_tokenizer(Path(arm.data.recipe["tokenizer"])), read_text(file)))
 
 
 def tokens_per_step(arm: Arm) -> int:
@@ -177,9 +230,12 @@ def _reasons(study: TrainedStudy, part: TrainedPart, tokens: str) -> dict[str, s
     control, *others = part.arms
     assert part.tune is not None
     rates = ", ".join(f"{rate:g}" for rate in part.tune.grid["optimizer.learning_rate"])
+    starts = study.arms[control].start is not None
+    how = "evaluated as it is, and compared with it, trained further" if starts else "compared with it as they are"
+    tokens_of = f"with the tokenizer of {control}" if starts else "as bytes"
     reasons = {
-        "control": f"{control}, the first model; compared with it as they are: {', '.join(others)}",
-        "data": f"{study.data[0].name}, as bytes, so that all models read the same tokens",
+        "control": f"{control}, the first model; {how}: {', '.join(others)}",
+        "data": f"{study.data[0].name}, {tokens_of}, so that all models read the same tokens",
         "tokens": tokens,
         "rates": f"{rates}: the default of {control}, a third and three times of it, tried on every model",
         "seeds": f"{part.seeds} pairs; with fewer pairs a sign-flip test cannot reach p < 0.05",

@@ -90,6 +90,16 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Spli
     return StudyData(name, digest, recipe, str(corpus / "test.txt"), _baseline(recipe, digest, store, corpus))
 
 
+def with_tokenizer(source: str | dict[str, Any], folder: str) -> str | dict[str, Any]:
+    """Return a source of data, of which a text is read with the tokenizer of a model's folder."""
+    if not is_text(source):
+        return source
+    options = dict(source) if isinstance(source, dict) else {"text": source}
+    if "tokenizer" in options:
+        raise DataError("data.tokenizer", f"is that of {folder}, which an arm starts from", "remove it")
+    return options | {"tokenizer": str(Path(folder).expanduser().absolute())}
+
+
 def _parsed(data: dict[str, Any]) -> Data:
     return Recipe.parse({"data": data}).data
 

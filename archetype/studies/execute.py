@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from archetype.api.loading import open_teacher
 from archetype.errors import ArchetypeError, CheckpointError, DataError, one_line
 from archetype.io import atomic
 from archetype.io.files import read_json
@@ -25,6 +26,7 @@ from archetype.studies.corpora import absolute_data
 from archetype.studies.metric_values import measure
 from archetype.studies.settings import Metric
 from archetype.studies.spent import Spent, clock
+from archetype.studies.start import Start, with_shared_teacher
 from archetype.studies.store import Heartbeat, Store, heartbeat, missing_metrics, set_state, state_of
 from archetype.training import loop, metrics, setup
 from archetype.training.evaluate import evaluate
@@ -42,7 +44,7 @@ DIVERGED = "the loss or its gradient was not finite"
 
 
 class Stopped(Exception):
-    """A signal stopped this process after the run was saved, so that it can be resumed."""
+    """A signal or the end of the time stopped this process after the run was saved, so that it can be resumed."""
 
 
 def execute(store: Store, key: str, parent: int | None = None, look: Callable[[], None] = lambda: None) -> str:
@@ -114,7 +116,9 @@ def _train(
     started: Spent,
 ) -> dict[str, Any]:
     recipe = Recipe.parse(request["recipe"])
-    recipe = recipe.replace(data=absolute_data(recipe.data, store.folder))
+    recipe = with_shared_teacher(recipe, store.folder / "teachers").replace(
+        data=absolute_data(recipe.data, store.folder)
+    )
     atomic.remove_unfinished(folder)
     _count_attempt(folder, run)
     beats.steps = recipe.steps
@@ -127,20 +131,26 @@ def _train(
             beats.step = event.step
         look()
 
-    interrupted = None
+    interrupted, beginning = None, start_of(request)
     if not run.weights_file.is_file():
         try:
-            state = (
-                setup.resume(run.folder, device, force=True)
-                if run.exists
-                else setup.start(run.folder, recipe, device, force=True)
-            )
-            interrupted = loop.run(state, on_event)
+            if run.exists:
+                state = setup.resume(run.folder, device, force=True, open_teacher=open_teacher)
+            else:
+                pretrained = None if beginning is None else beginning.open(recipe)
+                state = setup.start(
+                    run.folder, recipe, device, force=True, pretrained=pretrained, open_teacher=open_teacher
+                )
+            if beginning is None or beginning.is_trained:
+                interrupted = loop.run(state, on_event)
+            else:
+                keep_as_it_is(state)
         except DataError as error:
             # divergence is a result of the run, not a failure
             if not error.cause.startswith(DIVERGED):
                 raise
-            _keep_diverged(state)
+            # the last weights with finite loss and gradient, so that a diverged run is measured too
+            keep_as_it_is(state)
     if isinstance(interrupted, Interrupted):
         spent = (_spent_before(folder) or Spent()) + clock() - started
         set_state(folder, "pending", read_json(folder / "state.running") | {"spent": spent.dump()})
@@ -148,8 +158,13 @@ def _train(
     return _about(run, request)
 
 
-def _keep_diverged(state: TrainState) -> None:
-    # the last weights with finite loss and gradient, so that a diverged run is measured too
+def start_of(request: dict[str, Any]) -> Start | None:
+    """Return the weights that a requested run starts from, if it does."""
+    return Start(**request["start"]) if request.get("start") else None
+
+
+def keep_as_it_is(state: TrainState) -> None:
+    """Evaluate a model on all validation data, and write its weights."""
     evaluation = evaluate(state.model, state.objective, state.recipe.dtype, rows=state.recipe.micro_batch_size)
     assert evaluation is not None
     metrics.append(state.run.metrics_file, metrics.Evaluated(state.step, evaluation, on_all=True))
@@ -180,10 +195,14 @@ def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:
     # the loop gives up after this many skipped steps in a row
     is_aborted = len(steps) >= loop.MAX_SKIPPED and all(line["skipped"] for line in steps[-loop.MAX_SKIPPED :])
     first = next((line["loss"] for line in steps if not line["skipped"]), math.nan)
-    has_risen = train_loss is None or has_diverged(train_loss, first, began.guessing_loss if began else None)
+    start = start_of(request)
+    is_trained = start is None or start.is_trained
+    guess = began.guessing_loss if began else None
+    has_risen = is_trained and (train_loss is None or has_diverged(train_loss, first, guess))
     return {
         "has_diverged": is_aborted or has_risen or _number(last.get("validation_loss")) is None,
-        "validation": [pair for pair in zip(*curves(lines).held_out, strict=True) if math.isfinite(pair[1])],
+        # without steps there is no curve
+        "validation": [pair for pair in zip(*curves(lines).held_out, strict=True) if math.isfinite(pair[1]) and steps],
         "train_loss": _number(train_loss),
         "validation_loss": _number(last.get("validation_loss")),
         "validation_accuracy": last.get("validation_accuracy"),

@@ -128,6 +128,8 @@ def put_files_in_place(part: dict[str, Any], folder: Path) -> None:
         for key in ("base", "recipe", "spec"):
             if key in settings:
                 settings[key] = _in_place(settings[key], folder)
+        if isinstance(name := settings.get("from"), str) and not Path(name).exists() and (folder / name).exists():
+            settings["from"] = str(folder / name)
         if isinstance(sizes := settings.get("sizes"), list):
             settings["sizes"] = [_in_place(name, folder) for name in sizes]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from archetype.api.causal_lm import CausalLM
 from archetype.data.batches import Tokens
 from archetype.data.corpus import encode
 from archetype.errors import DataError
@@ -15,6 +16,7 @@ from archetype.io.text import read_text
 from archetype.models.build import Model
 from archetype.runs.directory import Run, read_run_model
 from archetype.spec.edit import put
+from archetype.studies.recall import NUM_PAIRS, recalled
 from archetype.studies.settings import Metric
 from archetype.tokenizers import open_tokenizer
 from archetype.training.evaluate import evaluate
@@ -71,6 +73,11 @@ def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> Measure
         assert isinstance(data, SyntheticData)
         return _of_drawn_examples(model, data, metric)
     tokenizer, text = open_tokenizer(run.tokenizer_folder), read_text(test)
+    if _kind(metric) == "recall":
+        right = recalled(model, tokenizer, metric.length or model.spec.context_length)
+        return Measured(sum(right) / NUM_PAIRS / len(right), math.nan, right, (float(NUM_PAIRS),) * len(right))
+    if _kind(metric) == "task":
+        return _of_task(run, metric)
     if metric.positions is None and metric.length is None:
         scored = score(model, tokenizer, text)  # type: ignore[arg-type]
         values = {"bits_per_byte": scored.bits_per_byte, "loss": scored.loss, "accuracy": scored.accuracy}
@@ -84,6 +91,16 @@ def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> Measure
     # mean nats per token -> bits per byte of the whole text
     in_bits = loss / math.log(2) * len(ids) / len(text.encode())
     return _of_passages(in_bits if _kind(metric) == "bits_per_byte" else loss, loss, losses)
+
+
+def _of_task(run: Run, metric: Metric) -> Measured:
+    lm, task = CausalLM.load(run.folder), str(metric.task)
+    figures = lm.evaluate_tasks([task], limit=metric.limit)
+    ((name, values),) = figures.tasks.items()
+    if (accuracy := values.get("acc", next(iter(values.values()), None))) is None:
+        raise DataError(f"metric.task: {task}", "has no figure", "use a task with an accuracy")
+    count = float(figures.num_questions.get(name, 0))
+    return Measured(accuracy, math.nan, (accuracy * count,), (count,))
 
 
 def _of_passages(value: float, loss: float, summed: torch.Tensor) -> Measured:

@@ -23,6 +23,9 @@ from archetype.studies.settings import (
     check_number_of_runs,
 )
 
+OWN = {"spec", "from"}  # what gives an arm a model of its own
+ACCURACIES = ("test.accuracy", "test.recall", "test.task")
+
 
 def check_no_effect(expect: "Expectation") -> None:
     if expect.effect:
@@ -63,13 +66,14 @@ class TrainedPart(Spec):
     """Part decided by training runs of arms that differ in one thing, paired by seed.
 
     An arm is a mapping of changes: PATH of the model as in `archetype set`, recipe.PATH, data.PATH, metric.PATH,
-    `spec` for another model, and `seed_offset` for the same model with other seeds.
+    `spec` for another model, and `seed_offset` for the same model with other seeds. With `from: FOLDER` it starts from
+    the weights of this model, which changes of the model transplant; with `as_is: true` it is evaluated untrained.
 
     Attributes:
         id: unique within the claim.
         type: trained.
         says: what this part claims, in one sentence.
-        base: model that all arms modify: a preset, a file, or a specification.
+        base: model that all arms modify: a preset, a file, or a specification (absent: each arm names its own).
         arms: changes to the base model for each arm name; the first arm is the control.
         match: quantities that must be equal in all arms.
         data: corpora by name or file, or `data` sections of a recipe; the first one decides.
@@ -77,6 +81,8 @@ class TrainedPart(Spec):
         tune: tuning trials before the comparison.
         seeds: number of seeds, and therefore of pairs.
         metric: what is measured.
+        retained: further accuracies, of which the report says what share each arm keeps of a control that starts from
+            weights; what share of its loss is always said.
         decide: decision rule.
         between: the control and the one arm compared with it (absent: every arm is compared with the first).
         expect: prediction before the run.
@@ -88,7 +94,7 @@ class TrainedPart(Spec):
     id: str
     type: Literal["trained"] = "trained"
     says: str
-    base: Source
+    base: Source | None = None
     arms: dict[str, dict[str, Any]]
     match: Match = Match()
     data: Corpora
@@ -96,6 +102,7 @@ class TrainedPart(Spec):
     tune: Tune | None = None
     seeds: Size = 8
     metric: Metric = Metric()
+    retained: tuple[Metric, ...] = ()
     decide: Annotated[Decision, ByKind(Decision)]
     between: tuple[str, str] | None = None
     expect: Expectation = Expectation()
@@ -106,6 +113,8 @@ class TrainedPart(Spec):
     def _check(self) -> "TrainedPart":
         if len(self.arms) < 2:
             invalid("arms", "there is only one arm", "add a second arm, as NAME: {PATH: VALUE}")
+        if self.base is None and (name := next((a for a, of in self.arms.items() if not of.keys() & OWN), None)):
+            invalid("base", f"is missing, and the arm {cut(name)} has no model of its own", "name the model")
         check_recipe(self.recipe, *(["steps"] if self.modes.full.tokens else []))
         free = self.match.free if isinstance(self.match.free, dict) else {}
         for field, names in (("between", self.between or ()), ("match.free", free)):
@@ -114,6 +123,15 @@ class TrainedPart(Spec):
                     invalid(field, f"{cut(name)} is not an arm", nearest(name, self.arms))
         if self.between is not None and self.between[0] == self.between[1]:
             invalid("between", f"{cut(self.between[0])} is named twice", "name the control and another arm")
+        if self.retained and "from" not in self.arms[self.compared[0]]:
+            invalid("retained", "needs a control with weights", "add from: FOLDER to the control, or remove it")
+        if wrong := next((metric.name for metric in self.retained if metric.name not in ACCURACIES), None):
+            invalid("retained", f"{wrong} is not an accuracy", f"use {', '.join(ACCURACIES)}")
+        if any("from" in change for change in self.arms.values()) and any(
+            mode is not None and (mode.sizes or mode.base is not None)
+            for mode in (self.modes.quick, self.modes.full, self.modes.extended, self.modes.gpu)
+        ):
+            invalid("modes", "an arm that starts from weights has one size", "remove sizes and base")
         check_number_of_runs("seeds", len(self.arms), self.seeds)
         if self.tune:
             values = map(len, self.tune.grid.values())

@@ -1,6 +1,7 @@
 """Charts of a study: training losses, trials, scaling laws and curves of checks."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean
 from typing import Any
 
 from archetype.chart import Chart
@@ -10,7 +11,7 @@ from archetype.studies.fit import Law
 def pictures_of(part: Mapping[str, Any]) -> dict[str, str]:
     """Return the charts of a part as {name: SVG}; empty if the part was not run."""
     if "comparisons" in part:
-        charts = dict((*_losses(part), *_trials(part)))
+        charts = dict((*_losses(part), *_trials(part), *_loss_by_state(part)))
     elif "fitted" in part:
         charts = {"law": _law(part)}
     else:
@@ -24,6 +25,18 @@ def _losses(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
         # minimum and maximum over seeds
         bands = {arm: (curve["step"], curve["low"], curve["high"]) for arm, curve in comparison["curves"].items()}
         yield f"loss-{index}", Chart("step", f"held-out loss on {comparison['name']}", lines, bands=bands)
+
+
+def _loss_by_state(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
+    """Plot what arms that start from weights lose against the state that they keep; a line spans the seeds."""
+    if part.get("retention"):
+        losses = part["comparisons"][0]["losses"]
+        tests = {arm: [loss for loss in of["test"] if loss is not None] for arm, of in losses.items()}
+        state = {arm: values["state_bytes"] for arm, values in part["arms"].items()}
+        drawn = {arm: test for arm, test in tests.items() if test}
+        points = {arm: ([state[arm]], [mean(test)]) for arm, test in drawn.items()}
+        lines = {arm: ([state[arm]] * 2, [min(test), max(test)]) for arm, test in drawn.items()}
+        yield "loss-by-state", Chart("bytes of state of one sequence", "test loss", lines, points)
 
 
 def _trials(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:

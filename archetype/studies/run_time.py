@@ -4,9 +4,11 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from archetype.api.loading import open_teacher
 from archetype.errors import ArchetypeError, SpecError
 from archetype.io import atomic
 from archetype.io.text import read_text
@@ -88,19 +90,21 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
     recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder), **changed)
     device, began = torch.device("cpu"), clock()
     with one_thread(), atomic.scratch_folder() as folder:
-        resolved = resolve_recipe(folder / "run", recipe, device, force=True)
+        pretrained = None if arm.start is None else arm.start.open(recipe)
+        begun: dict[str, Any] = {"force": True, "pretrained": pretrained, "open_teacher": open_teacher}
+        resolved = resolve_recipe(folder / "run", recipe, device, **begun)
         try:
             check_memory(resolved.recipe, resolved.spec, resolved.objective, device, "micro_batch_size {}", "")
         except SpecError as error:
             raise error.at("recipe").at(f"arms.{arm.name}") from None
         started = clock()
-        state = setup.start(folder / "run", recipe, device, force=True)
+        state = setup.start(folder / "run", recipe, device, **begun)
         reading = clock() - started
-        steps, evaluation = _steps(state, clock)
+        steps, evaluation = _steps(state, clock) if arm.is_trained else ([0.0], 0.0)
         started = clock()
-        # the checkpoint of the last step
-        state.save()
-        list(state.saved(wait=True))
+        if arm.is_trained:  # the checkpoint of the last step
+            state.save()
+            list(state.saved(wait=True))
         saved = clock()
         write_weights(state.run, state.model, state.final_weights())
         draw_picture(state.run, state.objective.loss_label)

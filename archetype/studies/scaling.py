@@ -187,7 +187,7 @@ class ScalingLawStudy:
             for arm, request in self._runs(size):
                 result = self.store.result(request)
                 assert result is not None
-                values, loss = quantities(arm), result.values[fingerprint(arm.metric)]
+                values, loss = quantities(arm), result.values[arm.metric.key]
                 if not math.isfinite(loss):
                     cause = f"the run of {size} with {values['tokens']:,.0f} tokens diverged, so it has no loss to fit"
                     raise DataError(

@@ -235,7 +235,7 @@ class Search:
                 "is_on_front": name in front,
             }
             if name in front and (result := self.store.result(self._request(name, tokens, with_test=True))):
-                row["test"] = result.values[fingerprint(self.file.metric)]
+                row["test"] = result.values[self.file.metric.key]
             rows.append(row)
         return {
             "version": 1,

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from statistics import mean
 from typing import Any
 
+from archetype.errors import enumeration
 from archetype.studies.evidence import ALPHA, CONTROL_FAILED, DIRECTION, NO_DIFFERENCE, UNCALIBRATED
+from archetype.studies.retention import retention_sentences
 from archetype.table import quantity
 
 METRICS = {
@@ -24,16 +26,19 @@ EQUAL = 0.005  # relative difference below which two costs are called the same
 
 
 def sentences(part: Mapping[str, Any]) -> list[str]:
-    first, tokens = part["comparisons"][0], part["arms"][part["control"]]["tokens"]
-    runs = len(first["seeds"]) * len(first["values"])
-    lines = [f"Each of {runs} runs learned from {tokens:,} tokens of {first['name']}."]
+    first, as_is = part["comparisons"][0], part.get("as_is", ())
+    tokens = max(arm["tokens"] for arm in part["arms"].values())
+    runs = len(first["seeds"]) * (len(first["values"]) - len(as_is))
+    lines = [f"Each of {runs} runs learned from {tokens:,} tokens of {first['name']}."] if runs else []
+    if as_is:
+        lines.append(f"{enumeration(as_is)} {'is' if len(as_is) == 1 else 'are'} evaluated without training.")
     for key, end in ENDS.items():
         for arm, ended in first.get(key, {}).items():
             if any(ended):
                 lines.append(f"{sum(ended)} of {len(ended)} runs of {arm} {end}.")
     for test in part["tests"]:
         lines += [_finding(part, test), _cost(part, test["arm"])]
-    return [*lines, *_slopes(part)]
+    return [*lines, *retention_sentences(part), *_slopes(part)]
 
 
 def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
@@ -69,6 +74,8 @@ def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
         claim = f"{arm} is {'better' if is_better else 'worse'} than {control} in {metric}"
     difference = f"{treated:.4g} and {other:.4g}, a difference of {effect_size:+.4g}{share} ({certainty})"
     count = f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'} of seeds"
+    if {arm, control} <= {*part.get("as_is", ())}:
+        count = "the passages of the test"
     return f"{claim}: {difference} over {count}{_over_other_data(effect)}{_end(test)}."
 
 

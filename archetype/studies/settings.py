@@ -1,12 +1,13 @@
 """Settings of an experiment part: matching, metric, tuning, expectation and budgets."""
 
+import hashlib
 import math
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from archetype.spec.base import MAX_LENGTH, Finite, Length, Size, Spec
+from archetype.spec.base import MAX_LENGTH, Finite, Length, Size, Spec, fingerprint
 from archetype.spec.errors import invalid
 
 MAX_RUNS = 10_000  # limit per part; our largest published parts need a few hundred
@@ -85,23 +86,37 @@ class Metric(Spec):
     """Metric measured after a run's last step, on unseen text or examples.
 
     Attributes:
-        name: name of the metric.
+        name: name of the metric; recall is the share of values found again after their keys are repeated at the end of
+            a text of `length` random tokens, and task is the accuracy of an lm-eval task.
         better: which direction is better.
-        length: tokens of a window (absent: the model's context).
+        length: tokens of a window, or of a text for recall (absent: the model's context).
         positions: [first, end): positions of each window that are scored (absent: the second half).
         skip: number of unscored tokens at the start of the text, so that metrics with other positions score the same
             tokens.
         data: fields of synthetic data that differ between test and training examples.
         minus: fields that define a second metric, which is subtracted from this metric.
+        task: name or YAML file of an lm-eval task, for test.task.
+        limit: number of its questions (absent: all).
     """
 
-    name: Literal["test.bits_per_byte", "test.loss", "test.accuracy", "test.bits_per_parameter"] = "test.bits_per_byte"
+    name: Literal[
+        "test.bits_per_byte", "test.loss", "test.accuracy", "test.bits_per_parameter", "test.recall", "test.task"
+    ] = "test.bits_per_byte"
     better: Literal["lower", "higher"] = "lower"
     length: Size | None = None
     positions: tuple[Annotated[int, Field(ge=0)], Size] | None = None
     skip: Annotated[int, Field(ge=0)] = 0
     data: dict[str, Any] = {}  # noqa: RUF012  # pydantic copies it
     minus: dict[str, Any] | None = None
+    task: str | None = None
+    limit: Size | None = None
+
+    @property
+    def key(self) -> str:
+        """Hash of all fields. `fingerprint` leaves out the name, which is that of a model elsewhere."""
+        about = fingerprint(self)
+        is_usual = self.name == type(self).model_fields["name"].default
+        return about if is_usual else hashlib.sha256(f"{about} {self.name}".encode()).hexdigest()[:16]
 
     @property
     def is_accuracy(self) -> bool:
@@ -112,6 +127,11 @@ class Metric(Spec):
     def _check(self) -> "Metric":
         if self.positions is not None and self.positions[0] >= self.positions[1]:
             invalid("positions", f"{list(self.positions)} is empty", "write [first, one after the last]")
+        if (self.name == "test.task") != (self.task is not None):
+            remedy = "name an lm-eval task" if self.task is None else "use the name test.task, or remove it"
+            invalid("task", "belongs to test.task", remedy)
+        if self.limit is not None and self.task is None:
+            invalid("limit", "has no effect without a task", "remove it")
         return self
 
 

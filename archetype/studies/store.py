@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from archetype.models.file import parse
 from archetype.spec.base import fingerprint
 from archetype.spec.extensions import extensions_of
 from archetype.studies.settings import Metric
+from archetype.studies.start import Start, teacher_identity
 from archetype.training.numerics import NUMERICS
 from archetype.training.recipe import Recipe
 
@@ -40,6 +41,7 @@ SECONDS_BETWEEN_BEATS = 5.0
 STATES = ("done", "failed", "running", "pending")
 CODE = f"numerics {NUMERICS}"  # version of the code on which a run's numbers depend
 NEUTRAL = {"skip_bad": 0, "split": "end", "columns": []}  # settings of the data that the key omits at these values
+OF_EVALUATION = ("batch_size", "micro_batch_size", "sequence_length", "dtype", "objective")  # of a recipe
 SETTING = "ARCHETYPE_STUDIES"  # environment variable for the store's folder, unless --store is given
 
 
@@ -51,6 +53,7 @@ class RunRequest:
         recipe: training recipe with model, data, seed and steps; paths are relative to the store.
         metrics: metrics to measure after training.
         test: path of the test text relative to the store; empty for synthetic data.
+        start: trained weights that the run starts from (absent: random ones).
     """
 
     recipe: Recipe
@@ -58,14 +61,20 @@ class RunRequest:
     metrics: tuple[Metric, ...]
     test: str
     device: str
+    start: Start | None = None
 
     @cached_property
     def key(self) -> str:
-        """Hash of all that affects the results: model, recipe, data, seed, device, code, torch and extensions."""
+        """Hash of all that affects the results: weights, model, recipe, data, seed, device, code, torch, extensions."""
         recipe = self.recipe.dump(full=True)
+        # absent where there is none, as before recipes had these fields
+        recipe |= {"teacher": teacher_identity(self.recipe)}
+        recipe = {name: value for name, value in recipe.items() if value or name not in ("teacher", "stages")}
         # parsed, so that equal models in different spellings have equal keys
         model = parse(recipe.pop("spec"))
         spec = fingerprint(model)
+        if self.start is not None and not self.start.is_trained:
+            recipe = {name: recipe[name] for name in OF_EVALUATION} | {"data": recipe["data"]}
         data = {
             name: value
             for name, value in recipe.pop("data").items()
@@ -73,7 +82,8 @@ class RunRequest:
             if name != "text" and NEUTRAL.get(name, ...) != value
         }
         # numbers may differ between versions of torch and of the code, so both are part of the key
-        identity = [spec, recipe, data, self.data_sha256, self.device, CODE, torch.__version__]
+        identity: list[Any] = [spec, recipe, data, self.data_sha256, self.device, CODE, torch.__version__]
+        identity += [] if self.start is None else [self.start.sha256, self.start.is_trained]
         identity += [extension.sha256 for extension in extensions_of([model, self.recipe])]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
 
@@ -147,13 +157,14 @@ class Store:
                 "test": request.test,
                 "device": request.device,
                 "code": CODE,
+                "start": request.start and asdict(request.start),
             }
             if state_of(folder) is None:
                 atomic.write_json(folder / "state.pending", {})
             # last: a run with this file has a state
             atomic.write_json(folder / "request.json", data)
         for metric in request.metrics:
-            if not (file := folder / "metrics" / f"{fingerprint(metric)}.json").is_file():
+            if not (file := folder / "metrics" / f"{metric.key}.json").is_file():
                 atomic.write_json(file, metric.dump())
         return key
 
@@ -172,11 +183,10 @@ class Store:
     def result(self, request: RunRequest) -> RunResult | None:
         """Return the results of a run; None until the run and its requested metrics are done."""
         folder = self.run_folder(request.key)
-        names = [fingerprint(metric) for metric in request.metrics]
-        if state_of(folder) != "done" or not all((folder / "measured" / f"{name}.json").is_file() for name in names):
+        measured = {metric.key: _measured(folder, metric) for metric in request.metrics}
+        if state_of(folder) != "done" or not all(measured.values()):
             return None
         about = read_json(folder / "state.done")
-        measured = {name: read_json(folder / "measured" / f"{name}.json") for name in names}
         values = {name: _value(value) for name, value in measured.items()}
         last = about["validation_loss"]
         return RunResult(
@@ -206,6 +216,15 @@ class Store:
         """Return the error of a failed run; empty for other runs."""
         folder = self.run_folder(key)
         return str(read_json(folder / "state.failed").get("error", "")) if state_of(folder) == "failed" else ""
+
+
+def _measured(folder: Path, metric: Metric) -> dict[str, Any]:
+    # empty if it is missing; older stores name a metric by its fields without the name
+    for name in (metric.key, fingerprint(metric)):
+        file = folder / "measured" / f"{name}.json"
+        if file.is_file() and (measured := dict(read_json(file)))["metric"] == metric.dump():
+            return measured
+    return {}
 
 
 def _value(measured: dict[str, Any]) -> float:

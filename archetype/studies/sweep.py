@@ -14,6 +14,7 @@ from typing import Any
 from archetype.distribution import install_command
 from archetype.errors import DataError, SpecError, one_line
 from archetype.io import atomic
+from archetype.machine.time_budget import time_is_over
 from archetype.studies.execute import Stopped, execute
 from archetype.studies.store import RunRequest, Store, set_state, state_of
 from archetype.training.stop_signal import stop_on_signal
@@ -36,7 +37,7 @@ class Engine:
 
         Raises:
             DataError: some runs failed; the message names the first failed run.
-            Stopped: a signal arrived; unfinished runs can be resumed.
+            Stopped: a signal arrived, or the time is over; unfinished runs can be resumed.
         """
         keys = list(dict.fromkeys(keys))
         for key in keys:
@@ -82,7 +83,7 @@ class Here(Engine):
                             raise DataError(
                                 "--workers", f"a worker ended with status {status}", "see its message above"
                             )
-                    if stop:
+                    if stop or time_is_over():
                         raise Stopped
                     look()
                     time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -178,6 +179,8 @@ def work_through(
     """
     while True:
         for key in keys:
+            if time_is_over():
+                raise Stopped
             execute(store, key, parent, look)
             look()
         if not _left(store, keys):

@@ -41,7 +41,7 @@ class Probes:
     def __call__(self, arm: Arm) -> RunTime:
         # seed and number of steps do not change the time of a phase
         recipe = arm.recipe.replace(seed=0, steps=1).dump(full=True)
-        key = f"{fingerprint(arm.spec)} {recipe} {fingerprint(arm.metric)} {arm.data.sha256}"
+        key = f"{fingerprint(arm.spec)} {recipe} {arm.metric.key} {arm.data.sha256} {arm.start}"
         if key not in self._measured:
             # the first measurement of this process includes imports: measure twice, and keep the difference
             before = [] if self._measured else [self.time_of_run(arm, self.store)]

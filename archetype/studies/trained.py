@@ -3,24 +3,24 @@
 import itertools
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from archetype.data.held_out import Split
-from archetype.spec.base import fingerprint
 from archetype.studies import arms as arms_module
-from archetype.studies.arms import Arm, build_arms, check_grid
-from archetype.studies.corpora import StudyData, prepare
+from archetype.studies.arms import Arm, build_arms, check_grid, check_metric
+from archetype.studies.corpora import StudyData, prepare, with_tokenizer
 from archetype.studies.evidence import Evidence
 from archetype.studies.parts import TrainedPart
-from archetype.studies.settings import Mode, Source, Tune
+from archetype.studies.settings import Metric, Mode, Source, Tune
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.times import PlannedRun
 from archetype.studies.trials import Point, Trials, best, edges, extend
 
 FEW_SEEDS = 4  # for further corpora and sizes
+ROUNDING = 1e-5  # relative difference of two losses of the same text that the order of sums can make
 NEAR_BASELINE = 0.1  # nats; a run whose loss is this close to guessing has failed to learn
 
 
@@ -75,13 +75,18 @@ class TrainedStudy:
         self.tune = None if none else (self.mode.tune if isinstance(self.mode.tune, Tune) else part.tune)
         sources = self.mode.data or part.data
         self.sources = sources if mode_name == "extended" else sources[:1]
-        self.data = [prepare(source, data_folder, store.folder, split) for source in self.sources]
+        # arms that start from weights read tokens of their donor
+        folder = next((str(change["from"]) for change in part.arms.values() if change.get("from")), None)
+        read = self.sources if folder is None else tuple(with_tokenizer(source, folder) for source in self.sources)
+        self.data = [prepare(source, data_folder, store.folder, split) for source in read]
+        for metric in part.retained:
+            check_metric(metric, bool(self.data[0].test))
         self.arms = self._arms(self.mode.base or part.base, self.data[0])
         if part.tune is not None:
             for arm in self.arms.values():
                 check_grid(arm, part.tune.grid)
 
-    def _arms(self, base: Source, data: StudyData) -> dict[str, Arm]:
+    def _arms(self, base: Source | None, data: StudyData) -> dict[str, Arm]:
         part = self.part
         arms = build_arms(base, part.arms, part.recipe, data, part.metric, self.mode.tokens, part.match)
         return {arm.name: arm for arm in arms}
@@ -109,7 +114,7 @@ class TrainedStudy:
         """Return the number of trials, pairs, runs and tokens, assuming that no grid is extended."""
         planned = self.planned_runs()
         trials, runs = sum(run.is_trial for run in planned), len({(run.request.key, run.is_trial) for run in planned})
-        tokens = runs * next(iter(self.arms.values())).tokens
+        tokens = sum({(run.request.key, run.is_trial): run.arm.tokens for run in planned}.values())
         return {"trials": trials, "pairs": len(planned) - trials, "runs": runs, "tokens": tokens}
 
     def planned_runs(self) -> list[PlannedRun]:
@@ -156,8 +161,8 @@ class TrainedStudy:
 
     def _request(self, arm: Arm, seed: int, is_trial: bool = False) -> RunRequest:
         recipe = arm.recipe.replace(seed=seed + arm.seed_offset)
-        metrics = () if is_trial else (arm.metric,)
-        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device)
+        metrics = () if is_trial else (arm.metric, *self.part.retained)
+        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device, arm.start)
 
     def trials(self) -> tuple[Trials, list[RunRequest]]:
         """Return the trials, empty until all are done, and their requests. A grid is extended for all arms together."""
@@ -243,7 +248,7 @@ class TrainedStudy:
         for arm in arms.values():
             taken = [self.store.result(self._request(arm, seed)) for seed in seeds]
             results[arm.name] = [result for result in taken if result is not None]
-            values[arm.name] = [result.values[fingerprint(arm.metric)] for result in results[arm.name]]
+            values[arm.name] = [result.values[arm.metric.key] for result in results[arm.name]]
         return Comparison(name, next(iter(arms.values())).data.sha256, arms, seeds, values, results)
 
     def evidence(self, trials: Trials, comparison: Comparison) -> dict[str, Evidence]:
@@ -261,7 +266,7 @@ class TrainedStudy:
             measured = [seed for seed in seeds if all(math.isfinite(comparison.values[name][seed]) for name in needed)]
             values = {name: tuple(comparison.values[name][seed] for seed in measured) for name in comparison.values}
             unmeasured = ", ".join(f"{count} of {len(seeds)} runs of {name}" for name, count in lost.items() if count)
-            evidence[other] = Evidence(
+            of_arm = Evidence(
                 values[control],
                 values[other],
                 is_lower,
@@ -270,7 +275,28 @@ class TrainedStudy:
                 unmeasured and f"{unmeasured} ended without a finite loss",
                 values,
             )
+            if not (arm.is_trained or comparison.arms[other].is_trained or unmeasured):
+                first, second = comparison.results[control][0], comparison.results[other][0]
+                of_arm = _without_seeds(of_arm, first, second, arm.metric)
+            evidence[other] = of_arm
         return evidence
+
+
+def _without_seeds(evidence: Evidence, control: RunResult, treated: RunResult, metric: Metric) -> Evidence:
+    """Return the evidence with the values of passages, of which differences within rounding count as none.
+
+    Other seeds would repeat the same values. A metric without passages has one value of each model.
+    """
+    key = metric.key
+    pairs = [
+        [right / answers for right, answers in zip(*result.examples.get(key, ((), ())), strict=True) if answers]
+        for result in (control, treated)
+    ]
+    before, after = (
+        tuple(pair) or (result.values[key],) for pair, result in zip(pairs, (control, treated), strict=True)
+    )
+    after = tuple(a if abs(b - a) <= ROUNDING * abs(a) else b for a, b in zip(before, after, strict=True))
+    return replace(evidence, control=before, treated=after, by_arm={})
 
 
 def learned_nothing(result: RunResult, arm: Arm) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from archetype.spec.base import fingerprint
 from archetype.studies.arms import Arm, quantities, row_length
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.evidence import NO_DIFFERENCE, SHOWN, Verdict
 from archetype.studies.parts import TrainedPart
+from archetype.studies.retention import retention
 from archetype.studies.sentences import sentences
 from archetype.studies.statistics import example_interval, log_slope, probability_lower, wilson
 from archetype.studies.store import RunResult
@@ -71,6 +71,8 @@ def trained_outcome(
             for name, values in first.values.items()
             if name != control
         },
+        "retention": retention(part, first),
+        "as_is": [name for name, arm in first.arms.items() if not arm.is_trained],
         "tuning": _tuning(trials, control),
         "expect": part.expect.dump(),
         "limits": limits,
@@ -198,7 +200,7 @@ def training_flops(arm: Arm, results: Sequence[RunResult]) -> float:
 def _over_examples(comparison: Comparison, part: TrainedPart, arm: str) -> tuple[float, ...] | None:
     pair = []
     for name in (part.compared[0], arm):
-        metric = fingerprint(comparison.arms[name].metric)
+        metric = comparison.arms[name].metric.key
         pair.append([result.examples[metric] for result in comparison.results[name] if metric in result.examples])
     control, other = pair
     # both arms must have answered the same number of examples

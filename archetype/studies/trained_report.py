@@ -6,6 +6,7 @@ from typing import Any
 
 from archetype.studies.budgets import budget_rows
 from archetype.studies.markdown import markdown_table
+from archetype.studies.retention import HEADINGS, retention_rows
 from archetype.studies.statistics import paired_interval
 from archetype.table import Table
 
@@ -19,6 +20,8 @@ def trained_lines(part: Part) -> list[str]:
     lines += [markdown_table(*_tests_table(part)), "", _figures_table(tests), ""]
     if losses := _losses_table(part):
         lines += ["Losses at the end in nats a token, means over the seeds:", "", markdown_table(*losses), ""]
+    if retained := retention_rows(part):
+        lines += [f"Retained of {part['control']}:", "", markdown_table(HEADINGS, retained), ""]
     lines += [_matched_markdown(part["arms"]), ""]
     for comparison in part["comparisons"]:
         lines += _comparison_lines(part, comparison, [test["arm"] for test in tests])
@@ -40,6 +43,8 @@ def trained_lines(part: Part) -> list[str]:
 def trained_text(part: Part) -> str:
     losses = _losses_table(part)
     tables = [str(Table(*_tests_table(part))), *([f"losses in nats\n{Table(*losses)}"] if losses else [])]
+    if retained := retention_rows(part):
+        tables.append(f"retained of {part['control']}\n{Table(HEADINGS, retained, text_columns=3)}")
     return "\n".join([*tables, *part.get("sentences", ()), *_others(part)])
 
 
@@ -67,7 +72,11 @@ def _losses_table(part: Part) -> tuple[Sequence[str], list[list[str]]] | None:
     if "losses" not in first:
         return None
     names = ("training", "validation", "test")
-    rows = [[arm, *(_mean_text(losses[name]) for name in names)] for arm, losses in first["losses"].items()]
+    as_is = part.get("as_is", ())
+    rows = [
+        [arm, *("untrained" if arm in as_is and name == "training" else _mean_text(losses[name]) for name in names)]
+        for arm, losses in first["losses"].items()
+    ]
     return ("arm", *names), rows
 
 

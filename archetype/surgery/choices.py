@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from archetype.errors import SpecError
 
 
-def read_layers(text: str) -> list[int]:
-    """Read a list of layers such as 0-5,5,6-11.
+def read_layers(text: str) -> list[int] | str:
+    """Read a list of layers such as 0-5,5,6-11, or the name of a way to choose them.
 
     Raises:
         SpecError: the text is not such a list.
     """
+    if text.isalpha():
+        return text
     layers: list[int] = []
     for item in text.split(","):
         first, dash, last = item.strip().partition("-")

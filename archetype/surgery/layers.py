@@ -1,9 +1,17 @@
-"""Which layer of the donor each layer of the new model continues."""
+"""Which layer of the donor each layer of the new model continues, and what a layer consists of."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 
-from archetype.errors import SpecError
+from torch import nn
+
+from archetype.errors import SpecError, enumeration
+from archetype.models.block.spec import Block
+from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import StackView
+from archetype.roles.norm import Norm
+
+WAYS = ("influence", "first", "random")  # of choosing the layers that are kept
 
 
 def origins(old: StackView, new: StackView, chosen: Sequence[int] | None = None) -> list[int]:
@@ -21,3 +29,63 @@ def origins(old: StackView, new: StackView, chosen: Sequence[int] | None = None)
             raise SpecError("--layers", f"the donor has layers 0 to {count - 1}", "use these numbers")
         return list(chosen)
     return [layer * count // total for layer in range(total)]
+
+
+def kept_layers(
+    way: str, old: StackView, new: StackView, influence: Callable[[], Sequence[float]], seed: int
+) -> list[int]:
+    """Return the layers that are kept where there are fewer.
+
+    Layers with the most influence are those that change their input most (Men 2024, ShortGPT), among layers of the same
+    form as the new ones. First and random layers are the controls.
+
+    Raises:
+        SpecError: the way is unknown, or there are no fewer layers.
+    """
+    count, total = len(old.layers), len(new.layers)
+    if way not in WAYS:
+        raise SpecError("--layers", f"{way!r:.40} is not a way", f"use {enumeration(WAYS, 'or')}, or a list like 0-5,5")
+    if total >= count:
+        cause = f"{way} drops layers, and the new model has {total} of the donor's {count}"
+        raise SpecError("--layers", cause, "change num_layers, or name layers like 0-5,5")
+    if way == "first":
+        return list(range(total))
+    if way == "random":
+        return sorted(random.Random(seed).sample(range(count), total))
+    values = influence()
+    # the best choices of the first n new layers among the donor's layers so far: (sum of influences, layers)
+    best: list[tuple[float, list[int]] | None] = [(0.0, []), *[None] * total]
+    for layer, block in enumerate(old.layers):
+        for index in reversed(range(total)):
+            if (before := best[index]) is not None and _form(block) == _form(new.layers[index]):
+                choice = before[0] + values[layer], [*before[1], layer]
+                best[index + 1] = max(best[index + 1] or choice, choice, key=lambda chosen: chosen[0])
+    if (last := best[total]) is not None:
+        return last[1]
+    return sorted(sorted(range(count), key=lambda layer: -values[layer])[:total])
+
+
+def _form(block: Block) -> list[tuple[str, type]]:
+    return [(name, type(part)) for name, part in block.contents.items()]
+
+
+def owner(stack: StackView, layer: int) -> int:
+    """Return the layer whose weights a layer uses: itself, or an earlier one."""
+    shared = stack.layers[layer].weights_of
+    return layer if shared is None else shared
+
+
+def norms_of(module: nn.Module, block: Block) -> dict[str, Norm]:
+    """Return the norms of a block by the name of their module."""
+    names = [(content, norm) for content in block.contents for norm in ("norm", "post_norm")]
+    return {
+        f"{content}_{norm}": block.wiring.norm_of(content, norm)
+        for content, norm in names
+        if hasattr(module, f"{content}_{norm}")
+    }
+
+
+def sizes_of(spec: ModelSpec, stack: StackView) -> dict[str, int]:
+    """Return the sizes of a whole model, by letter: D (of a norm: N), V and T."""
+    vocabulary = getattr(spec, "vocab_size", stack.vocab_size)
+    return {"D": stack.d_model, "N": stack.d_model, "V": vocabulary, "T": getattr(spec, "context_length", 0)}

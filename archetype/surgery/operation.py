@@ -1,21 +1,38 @@
 """Fill a model of another specification with the weights of a donor, part by part."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, enumeration
 from archetype.models.block.spec import Block
 from archetype.models.build import Model, build
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import StackView
-from archetype.nn.transplant import Ledger, Start, Transfer, transplant, transplant_of
+from archetype.nn.transplant import (
+    Ledger,
+    Moments,
+    Ranks,
+    Similar,
+    Start,
+    Taken,
+    Transfer,
+    are_equal,
+    no_moments,
+    no_ranks,
+    transplant,
+    transplant_of,
+)  # fmt: skip
+from archetype.roles.norm import Norm
+from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
-from archetype.surgery.layers import origins
+from archetype.surgery.layers import norms_of, origins, owner, sizes_of
 
+Sizes = tuple[Mapping[str, int], Mapping[str, int]]
 Selected = Mapping[str, Mapping[str, Sequence[int]]]
 
 
@@ -28,26 +45,43 @@ class Cuts:
         selected: entries of dimensions by module and letter, such as {"blocks.3.feedforward": {"F": [0, 5]}}; the
             module "" selects features (D) and tokens (V) of the whole model.
         choices: how several weights become one, such as {"heads": "mean"}.
+        ranks: importance of the entries of a dimension, for what is cut and not selected.
+        pieces: the donor's tokens that spell a new token, by its id.
+        moments: mean of x x^T over the inputs of the donor's modules on a text.
     """
 
     layers: Sequence[int] | None = None
     selected: Selected = field(default_factory=dict)
     choices: Mapping[str, str] = field(default_factory=dict)
+    ranks: Ranks = no_ranks
+    pieces: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    moments: Moments = no_moments
 
 
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Model, Ledger]:
     """Build a model and fill it with the donor's weights; return it with what became of each tensor.
 
+    On the meta device shapes alone say so: weights that could be equal count as different.
+
     Raises:
         SpecError: the models are of different kinds, or the cuts do not fit.
     """
-    if donor.spec.kind != spec.kind:
-        cause = f"the donor is a model of kind {donor.spec.kind}, and the new one of kind {spec.kind}"
-        raise SpecError("kind", cause, f"use a specification of kind {donor.spec.kind}")
-    if not donor.spec.stacks:
+    check_kinds(donor.spec, spec)
+    model = build(spec, seed, donor.device, donor.dtype).eval()
+    ledger = Operation(donor, model, cuts).run()
+    for subject in cuts.choices.keys() - ledger.asked:
+        known = f"use {enumeration(sorted(ledger.asked), 'or')}" if ledger.asked else "remove it"
+        raise SpecError(f"--with {subject}", "these changes leave no such choice", known)
+    return model, ledger
+
+
+def check_kinds(donor: ModelSpec, spec: ModelSpec) -> None:
+    """Raise an error if nothing of a donor of one kind can be taken over into a model of another."""
+    if donor.kind != spec.kind:
+        cause = f"the donor is a model of kind {donor.kind}, and the new one of kind {spec.kind}"
+        raise SpecError("kind", cause, f"use a specification of kind {donor.kind}")
+    if not donor.stacks:
         raise SpecError("kind", f"a model of kind {spec.kind} has no layers to change", "use a model with layers")
-    model = build(spec, seed, dtype=donor.dtype).eval()
-    return model, Operation(donor, model, cuts).run()
 
 
 class Operation:
@@ -55,131 +89,261 @@ class Operation:
 
     def __init__(self, donor: Model, model: Model, cuts: Cuts) -> None:
         self.donor, self.model, self.cuts, self.ledger = donor, model, cuts, Ledger()
-        self.similar = (
-            {"embedding": module} if isinstance(module := getattr(donor, "embedding", None), nn.Module) else {}
-        )
+        module = getattr(donor, "embedding", None)
+        self.similar = {"embedding": Similar("embedding", module)} if isinstance(module, nn.Module) else {}
 
+    @torch.no_grad()
     def run(self) -> Ledger:
         old, new = self.donor.spec, self.model.spec
-        sizes = self._sizes(old, old.stacks[0]), self._sizes(new, new.stacks[0])
-        for name in ("embedding", "head"):
-            self._part(name, _module_name(name), getattr(old, name, None), getattr(new, name, None), sizes)
+        sizes = sizes_of(old, old.stacks[0]), sizes_of(new, new.stacks[0])
+        embeddings = getattr(old, "embedding", None), getattr(new, "embedding", None)
+        self._part("embedding", "embedding", *embeddings, sizes)
         for before, after in zip(old.stacks, new.stacks, strict=True):
             self._stack(before, after)
+        heads = getattr(old, "head", None), getattr(new, "head", None)
+        sizes = sizes_of(old, old.stacks[-1]), sizes_of(new, new.stacks[-1])
+        self._part("lm_head", "lm_head", *heads, sizes, gains=self._gains_of_end(old.stacks[0], new.stacks[0]))
         self._rest()
         return self.ledger
 
     def _stack(self, old: StackView, new: StackView) -> None:
-        sizes = self._sizes(self.donor.spec, old), self._sizes(self.model.spec, new)
-        prefix = new.prefix
-        layers = origins(old, new, self.cuts.layers)
-        used: set[int] = set()
+        sizes = sizes_of(self.donor.spec, old), sizes_of(self.model.spec, new)
+        self._table(old, new, sizes)
+        prefix, layers = new.prefix, origins(old, new, self.cuts.layers)
+        silent: set[int] = set()  # new layers that add nothing
         for index, (origin, block) in enumerate(zip(layers, new.layers, strict=True)):
-            path = f"{prefix}blocks.{index}"
+            path, donor_path = f"{prefix}blocks.{index}", f"{prefix}blocks.{owner(old, origin)}"
+            is_repeated = origin in layers[:index]
             if block.weights_of is not None:
-                self._shared(path, *(f"{prefix}blocks.{owner(old, at)}" for at in (origin, layers[block.weights_of])))
-                continue
-            self._block(path, f"{prefix}blocks.{owner(old, origin)}", old.layers[origin], block, sizes)
-            if origin in used:
-                self._silence(path, block)
-            used.add(origin)
+                first = f"{prefix}blocks.{owner(old, layers[block.weights_of])}"
+                self._shared(path, donor_path, first, is_repeated)
+            else:
+                similar = self._sources(old, new, index, layers, silent)
+                self._block(path, donor_path, old.layers[origin], block, sizes, similar)
+                adds = new.residual.is_sum and block.wiring.adds_to_stream and not block.reinject
+                if adds and (self._silence(path, block) if is_repeated else self._is_silent(path, block)):
+                    silent.add(index)
+                elif is_repeated:
+                    self.ledger.promise(path, Start.CHANGED, f"layer {origin} of the donor once more")
+            if block.reinject != old.layers[origin].reinject or (block.reinject and index != origin):
+                self.ledger.promise(path, Start.CHANGED, "reads the input of another layer")
+        place = f"{prefix}blocks"
         if dropped := sorted(set(range(len(old.layers))) - set(layers)):
-            names = ", ".join(map(str, dropped))
-            self.ledger.promise(f"{prefix}blocks", Start.CHANGED, f"layers {names} of the donor are dropped")
+            names = f"layer{'s' * (len(dropped) > 1)} {enumeration(list(map(str, dropped)))}"
+            self.ledger.promise(place, Start.CHANGED, f"the donor's {names} dropped")
+        if list(dict.fromkeys(layers)) != sorted(set(layers)):
+            self.ledger.promise(place, Start.CHANGED, "the donor's layers are in another order")
         if old.residual != new.residual:
             self.ledger.promise(f"{prefix}residual", Start.CHANGED, "another residual wiring")
-        self._part(f"{prefix}final_norm", f"{prefix}final_norm", old.final_norm, new.final_norm, sizes)
+        norm = f"{prefix}final_norm"
+        gains = self._gains_of_end(old, new)
+        self._part(norm, norm, old.final_norm, new.final_norm, sizes, gains=gains)
 
-    def _block(self, path: str, donor_path: str, old: Block, new: Block, sizes: tuple[Any, Any]) -> None:
-        module, donor = self.model.get_submodule(path), self.donor.get_submodule(donor_path)
+    def _table(self, old: StackView, new: StackView, sizes: Sizes) -> None:
+        # the table of positions that the layers of a stack share
+        if new.relative_bias is None:
+            return
+        (spec, heads), place = new.relative_bias, f"{new.prefix}position_bias"
+        if old.relative_bias is None:
+            if names := self._silence_part(place, spec):
+                self.ledger.promise(place, Start.SAME, f"{', '.join(names)} begins with 0")
+            return
+        before, heads_before = old.relative_bias
+        counts = {**sizes[0], "H": heads_before}, {**sizes[1], "H": heads}
+        self._part(place, f"{old.prefix}position_bias", before, spec, counts)
+
+    def _block(
+        self, path: str, donor_path: str, old: Block, new: Block, sizes: Sizes, similar: Mapping[str, Similar]
+    ) -> None:
+        before = norms_of(self.donor.get_submodule(donor_path), old)
+        after = norms_of(self.model.get_submodule(path), new)
+        folds = new.wiring.normalizes_input and new.wiring.adds_to_stream and old.wiring.kind == new.wiring.kind
+        gains: dict[str, Tensor | None] = {}
+        for content in new.contents.keys() & old.contents.keys() if folds else ():
+            source, target = _read(before, content), _read(after, content)
+            gains[content] = self._gains(f"{donor_path}.{source}", before[source], after[target])
+        for name, norm in after.items():
+            content = name.removesuffix("_norm").removesuffix("_post")
+            source = name if name in before else f"mixer{name.removeprefix(content)}"  # one norm of both contents
+            if source in before:
+                folded = None if name.endswith("_post_norm") else gains.get(content)
+                self._part(f"{path}.{name}", f"{donor_path}.{source}", before[source], norm, sizes, gains=folded)
+        if before.keys() - after.keys() and "feedforward_norm" in before and not self._is_one_norm(donor_path, gains):
+            self.ledger.promise(path, Start.CHANGED, "the norms that become one are not equal")
         for name, part in new.contents.items():
             if name in old.contents:
-                self._part(f"{path}.{name}", f"{donor_path}.{name}", old.contents[name], part, sizes)
+                at = f"{path}.{name}", f"{donor_path}.{name}"
+                self._part(*at, old.contents[name], part, sizes, similar, gains.get(name))
             else:
                 self.ledger.promise(f"{path}.{name}", Start.CHANGED, "the donor's layer has no such part")
         for name in old.contents.keys() - new.contents.keys():
             self.ledger.promise(path, Start.CHANGED, f"the donor's {name} is dropped")
-        for name, _ in module.named_children():
-            content, _, norm = name.rpartition("_")
-            content, norm = (
-                (name[: -len("_post_norm")], "post_norm") if name.endswith("_post_norm") else (content, norm)
-            )
-            if norm in ("norm", "post_norm") and content in new.contents and hasattr(donor, name):
-                norms = (block.wiring.norm_of(content, norm) for block in (old, new))  # type: ignore[attr-defined]
-                self._part(f"{path}.{name}", f"{donor_path}.{name}", *norms, sizes)
-        if (old.wiring.kind, old.residual_scale) != (new.wiring.kind, new.residual_scale):
+        if before.keys() != after.keys() and not self.model.spec.stacks[0].residual.is_sum:
+            self.ledger.promise(path, Start.CHANGED, "its parts read the residual stream in another way")
+        forms = [(_form(block.wiring), block.residual_scale) for block in (old, new)]
+        if forms[0] != forms[1] or (old.output_scale and not new.output_scale):
             self.ledger.promise(path, Start.CHANGED, "another wiring")
+        self._own(path, donor_path, old, new)
 
-    def _part(self, path: str, donor_path: str, old: Spec | None, new: Spec | None, sizes: tuple[Any, Any]) -> None:
+    def _own(self, path: str, donor_path: str, old: Block, new: Block) -> None:
+        # tensors of the block itself, and of parts that the donor's layer does not have
+        modules = self.donor.get_submodule(donor_path), self.model.get_submodule(path)
+        at = Transfer(old, new, *modules, path, donor_path, {}, {}, self.ledger)
+        for name in sorted(at.left):
+            if f"{path}.{name}" in self.ledger.tensors:
+                continue
+            if name in at.donated and at.donated[name].shape == at.tensors[name].shape:
+                at.keep(name)
+            elif name == "output_scale":
+                at.fill(name, 1.0)
+            else:
+                at.keep_initial(name)
+                at.promise(Start.CHANGED, f"{name} is new")
+
+    def _part(
+        self,
+        path: str,
+        donor_path: str,
+        old: Spec | None,
+        new: Spec | None,
+        sizes: Sizes,
+        similar: Mapping[str, Similar] | None = None,
+        gains: Tensor | None = None,
+    ) -> None:
         module, donor = _submodule(self.model, path), _submodule(self.donor, donor_path)
         if old is None or new is None or module is None or donor is None:
             if module is not donor:
                 self.ledger.promise(path, Start.CHANGED, "is not in both models")
             return
         selected = {**self.cuts.selected.get("", {}), **self.cuts.selected.get(path, {})}
+        if "D" in selected:
+            selected = {"N": selected["D"], **selected}
         transplant(
             Transfer(
-                old,
-                new,
-                donor,
-                module,
-                path,
-                donor_path,
-                *sizes,
-                self.ledger,
-                selected,
-                self.cuts.choices,
-                self.similar,
+                old, new, donor, module, path, donor_path, *sizes, self.ledger, selected, self.cuts.choices,
+                self.similar if similar is None else similar, self.cuts.ranks, gains, self.cuts.pieces,
+                self.cuts.moments,
             )
+        )  # fmt: skip
+
+    def _gains(self, donor_path: str, old: Norm, new: Norm) -> Tensor | None:
+        # gains of a norm of the donor that the new norm does not have
+        kind: Any = transplant_of(old)
+        gains: Tensor | None = kind.gains(old, new, self.donor.get_submodule(donor_path))
+        return None if gains is None else gains.detach()
+
+    def _gains_of_end(self, old: StackView, new: StackView) -> Tensor | None:
+        # the head reads the final norm; blocks of further tokens read it as well
+        spec = self.model.spec
+        is_read = len(spec.stacks) == 1 and spec.further_stack is None and _submodule(self.model, "lm_head") is not None
+        return self._gains("final_norm", old.final_norm, new.final_norm) if is_read else None
+
+    def _is_one_norm(self, donor_path: str, gains: Mapping[str, Tensor | None]) -> bool:
+        # whether two norms of the donor may become one: they are equal, or their gains are folded
+        norms = (
+            self.donor.get_submodule(f"{donor_path}.{name}_norm").state_dict() for name in ("mixer", "feedforward")
+        )
+        return _is_equal(*norms) or all(folded is not None for folded in gains.values())
+
+    def _silence(self, path: str, block: Block) -> bool:
+        # a layer that repeats another one begins by adding nothing: its outputs are zero, or the gains of their norms
+        for name, taken in self.ledger.tensors.items():
+            if name.startswith(f"{path}.") and taken.how == "kept":
+                self.ledger.tensors[name] = replace(taken, how="copied", note="the layer is repeated")
+        module, is_silent = self.model.get_submodule(path), True
+        added: Any = module.added or ""
+        for content, part in block.contents.items():
+            names: Sequence[str] = ()
+            if added:
+                names = self._silence_part(f"{path}.{content}{added}", block.wiring.norm_of(content, added[1:]))
+            if "weight" not in names:  # without gains, the norm of zeros is zero
+                is_silent &= bool(self._silence_part(f"{path}.{content}", part))
+        if block.output_scale:
+            module.get_parameter("output_scale").fill_(1.0)
+            self.ledger.tensors[f"{path}.output_scale"] = Taken("new", (), "all 1")
+        if is_silent:
+            self.ledger.forget(path)
+            self.ledger.promise(path, Start.SAME, "a further layer that adds nothing")
+        return is_silent
+
+    def _silence_part(self, path: str, part: Any) -> Sequence[str]:
+        names = transplant_of(part).silence(part, self.model.get_submodule(path))
+        for name in names:
+            self.ledger.tensors[f"{path}.{name}"] = Taken("new", (), "so that it adds nothing")
+        return names
+
+    def _is_silent(self, path: str, block: Block) -> bool:
+        state = self.model.get_submodule(path).state_dict()
+        if any(tensor.is_meta for tensor in state.values()):
+            return False  # unless it was silenced here, nobody knows
+        writes = [
+            [f"{name}.{tensor}" for tensor in transplant_of(part).writes] for name, part in block.contents.items()
+        ]
+        known = [[state[name] for name in names if name in state] for names in writes]
+        return all(
+            tensors and all(are_equal(tensor, torch.zeros_like(tensor)) for tensor in tensors) for tensors in known
         )
 
-    @torch.no_grad()
-    def _silence(self, path: str, block: Block) -> None:
-        # a layer that repeats another one begins by adding nothing
-        for name, part in block.contents.items():
-            for tensor in transplant_of(part).writes:
-                full = f"{path}.{name}.{tensor}"
-                if full in self.ledger.tensors:
-                    self.model.get_parameter(full).zero_()
-                    taken = self.ledger.tensors[full]
-                    self.ledger.tensors[full] = replace(taken, how="new", note="zero, so that the layer adds nothing")
-        adds_nothing = block.wiring.adds_to_stream
-        self.ledger.promise(path, Start.SAME if adds_nothing else Start.CHANGED, "a further layer")
+    def _sources(
+        self, old: StackView, new: StackView, index: int, layers: Sequence[int], silent: AbstractSet[int]
+    ) -> Mapping[str, Similar]:
+        # the donor's layer whose keys a layer reads, or read: as its own if nothing is added between
+        origin, source = layers[index], new.layers[index].mixer.source(index)
+        donors = old.layers[origin].mixer.source(origin)
+        place = f"{new.prefix}blocks.{index}.mixer"
+        if source is None and donors is not None:
+            read = donors
+        elif source is not None and donors is None:
+            ours, theirs = (f"{old.prefix}blocks.{owner(old, layers[layer])}" for layer in (index, source))
+            norms = [self.donor.get_submodule(path).state_dict(prefix="") for path in (ours, theirs)]
+            inputs = [{name: x for name, x in state.items() if name.startswith("mixer_norm.")} for state in norms]
+            same_norm = _norm_of(old.layers[origin]) == _norm_of(old.layers[layers[source]]) and _is_equal(*inputs)
+            if not same_norm or not set(range(source, index)) <= silent:
+                return self.similar
+            read = layers[source]
+        else:
+            if source is not None and (layers[source] != donors or layers[source] in layers[:source]):
+                self.ledger.promise(place, Start.CHANGED, "reads another layer than before")
+            return self.similar
+        path = f"{old.prefix}blocks.{owner(old, read)}.mixer"
+        return {**self.similar, "keys": Similar(path, self.donor.get_submodule(path))}
 
-    def _shared(self, path: str, donor_path: str, first_path: str) -> None:
+    def _shared(self, path: str, donor_path: str, first_path: str, is_repeated: bool) -> None:
         # a layer that reuses another one's weights is the donor's if the donor's two layers are equal
         own, first = (self.donor.get_submodule(name).state_dict() for name in (donor_path, first_path))
-        is_equal = own.keys() == first.keys() and all(torch.equal(own[name], first[name]) for name in own)
-        self.ledger.promise(path, Start.SAME if is_equal else Start.CHANGED, f"shares the weights of {first_path}")
+        is_same = _is_equal(own, first) and not is_repeated
+        cause = "computes a layer once more" if is_repeated else f"shares the weights of {first_path}, which differ"
+        self.ledger.promise(path, *((Start.SAME, "") if is_same else (Start.CHANGED, cause)))
 
     def _rest(self) -> None:
         # tables of the stack, further tokens and residual weights: what has the same name and shape
-        donated, state = self.donor.state_dict(), self.model.state_dict()
-        for name in sorted(state.keys() - self.ledger.tensors.keys()):
-            place = name.rpartition(".")[0]
-            at = Transfer(self.donor.spec, self.model.spec, self.donor, self.model, "", "", {}, {}, self.ledger)
-            if name in donated and donated[name].shape == state[name].shape:
-                with torch.no_grad():
-                    at.keep(name)
+        at = Transfer(self.donor.spec, self.model.spec, self.donor, self.model, "", "", {}, {}, self.ledger)
+        for name in sorted(at.tensors.keys() - self.ledger.tensors.keys()):
+            if name in at.donated and at.donated[name].shape == at.tensors[name].shape:
+                at.keep(name)
             else:
-                at.draw(name)
+                at.keep_initial(name)
                 is_read = not name.startswith("further_tokens.")  # which only add predictions
+                place = name.rpartition(".")[0]
                 self.ledger.promise(place, Start.CHANGED if is_read else Start.SAME, f"{name} is new")
 
-    def _sizes(self, spec: ModelSpec, stack: StackView) -> dict[str, int]:
-        width = stack.d_model
-        vocabulary = getattr(spec, "vocab_size", stack.vocab_size)
-        return {"D": width, "N": width, "V": vocabulary, "T": getattr(spec, "context_length", 0)}
+
+def _read(norms: Mapping[str, Norm], content: str) -> str:
+    # the norm whose output a content reads: its own, or one of both contents
+    return f"{content}_norm" if f"{content}_norm" in norms else "mixer_norm"
 
 
-def owner(stack: StackView, layer: int) -> int:
-    """Return the layer whose weights a layer uses: itself, or an earlier one."""
-    shared = stack.layers[layer].weights_of
-    return layer if shared is None else shared
+def _norm_of(block: Block) -> Norm | None:
+    return block.wiring.norm_of("mixer") if block.wiring.normalizes_input else None
 
 
-def _module_name(name: str) -> str:
-    return "lm_head" if name == "head" else name
+def _form(wiring: Wiring) -> dict[str, Any]:
+    # all but the norms, which are compared one by one
+    return {name: x for name, x in wiring if not isinstance(x, Norm) and x is not None and name != "shared_norm"}
+
+
+def _is_equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(are_equal(a[name], b[name]) for name in a)
 
 
 def _submodule(model: nn.Module, path: str) -> nn.Module | None:

@@ -11,7 +11,10 @@ from archetype.models.build import GenerativeModel
 from archetype.models.stack.module import Stack
 from archetype.nn.transplant import Start
 
-ROUNDING = 1e-3  # largest difference of two logits, relative to their standard deviation, that counts as rounding
+# Largest difference of two logits, relative to their standard deviation, that counts as rounding. In narrower types
+# also the changed weights are rounded.
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.25}
+POSITIONS = 64  # compared at once
 
 
 @dataclass(frozen=True)
@@ -48,54 +51,104 @@ class Proof:
     layers: tuple[LayerDistance, ...]
 
 
+@dataclass(frozen=True)
+class Outputs:
+    """What a model computes from a row of tokens.
+
+    Attributes:
+        logits: (1, T, V).
+        streams: residual stream after each layer, (1, T, D); empty for models without a single stack of layers.
+    """
+
+    logits: Tensor
+    streams: list[Tensor]
+
+
 @torch.inference_mode()
+def outputs(model: GenerativeModel, tokens: Tensor) -> Outputs:
+    """Run a model on a row of token ids, (1, T)."""
+    tokens = tokens.to(model.device)
+    if not isinstance(model, Stack):
+        return Outputs(model(tokens).logits, [])
+    with model.recording(range(1, len(model.blocks) + 1)) as streams:
+        return Outputs(model(tokens).logits, list(streams.values()))
+
+
+class Comparison:
+    """Comparison of two models, row by row.
+
+    Args:
+        dtype: type of the new model's weights.
+        origins: the donor's layer of each layer of the new model.
+    """
+
+    def __init__(self, dtype: torch.dtype, origins: Sequence[int]) -> None:
+        self._rounding, self._origins = ROUNDING[dtype], origins
+        self._is_same, self._difference, self._square = True, 0.0, 0.0
+        self._agree, self._nats, self._losses, self._count, self._predicted = 0, 0.0, [0.0, 0.0], 0, 0
+        self._distances = [[0.0, 0.0] for _ in origins]
+
+    @torch.inference_mode()
+    def add(self, tokens: Tensor, before: Outputs, after: Outputs) -> Tensor:
+        """Add the outputs of both models for a row of token ids, (1, T).
+
+        Returns the KL divergence at each position, (T,), in nats.
+        """
+        vocabulary = min(before.logits.shape[-1], after.logits.shape[-1])  # tokens that both have
+        logits = [output.logits[0, :, :vocabulary] for output in (before, after)]
+        targets = tokens[0, 1:].to(logits[0].device)
+        self._dtype = after.logits.dtype
+        self._is_same &= torch.equal(*logits)
+        divergences = []
+        for at in range(0, len(logits[0]), POSITIONS):  # a large vocabulary in float64 takes 1 MB a position
+            x, y = (rows[at : at + POSITIONS].double() for rows in logits)
+            self._difference = max(self._difference, float((x - y).abs().max()))
+            self._square += float(x.var()) * len(x)
+            self._agree += int((x.argmax(-1) == y.argmax(-1)).sum())
+            p, q = x.log_softmax(-1), y.log_softmax(-1)
+            divergences.append((p.exp() * (p - q)).sum(-1))
+            following = targets[at : at + POSITIONS, None]
+            for index, distribution in enumerate((p, q)):
+                self._losses[index] -= float(distribution[: len(following)].gather(-1, following).sum())
+        self._count += tokens.numel()
+        self._predicted += len(targets)
+        for distance, layer, origin in zip(self._distances, range(len(self._origins)), self._origins, strict=True):
+            if layer < len(after.streams) and origin < len(before.streams):
+                _add(distance, before.streams[origin], after.streams[layer])
+        divergence = torch.cat(divergences)
+        self._nats += float(divergence.sum())
+        return divergence
+
+    def proof(self) -> Proof:
+        """Return the comparison over all rows."""
+        relative = self._difference / max(math.sqrt(self._square / self._count), 1e-30)
+        start = Start.SAME if self._is_same else Start.ROUNDED if relative < self._rounding else Start.CHANGED
+        before, after = (loss / self._predicted for loss in self._losses)
+        return Proof(
+            self._count, start, relative, self._nats / self._count, self._agree / self._count, before, after,
+            tuple(
+                LayerDistance(layer, origin, math.sqrt(apart / whole) if whole else 0.0)
+                for layer, (origin, (apart, whole)) in enumerate(zip(self._origins, self._distances, strict=True))
+            ),
+        )  # fmt: skip
+
+
 def compare(donor: GenerativeModel, model: GenerativeModel, rows: Sequence[Tensor], origins: Sequence[int]) -> Proof:
     """Compare both models on rows of token ids, (1, T) each."""
-    same, difference, square, agree, nats, losses, count, predicted = True, 0.0, 0.0, 0, 0.0, [0.0, 0.0], 0, 0
-    distances = [[0.0, 0.0] for _ in origins]
+    comparison = Comparison(model.dtype, origins)
     for tokens in rows:
-        before, streams_before = _run(donor, tokens)
-        after, streams_after = _run(model, tokens)
-        vocabulary = min(before.shape[-1], after.shape[-1])  # tokens that both have
-        before, after = before[..., :vocabulary], after[..., :vocabulary]
-        same &= torch.equal(before, after)
-        x, y = before.double(), after.double()
-        difference = max(difference, float((x - y).abs().max()))
-        square += float(x.var()) * tokens.numel()
-        count += tokens.numel()
-        agree += int((x.argmax(-1) == y.argmax(-1)).sum())
-        p, q = x.log_softmax(-1), y.log_softmax(-1)
-        nats += float((p.exp() * (p - q)).sum())
-        for index, logits in enumerate((p, q)):
-            losses[index] += float(-logits[:, :-1].gather(-1, tokens[:, 1:, None]).sum())
-        predicted += tokens.shape[1] - 1
-        for layer, origin in enumerate(origins):
-            if layer < len(streams_after) and origin < len(streams_before):
-                _add(distances[layer], streams_before[origin], streams_after[layer])
-    relative = difference / max(math.sqrt(square / count), 1e-30)
-    start = Start.SAME if same else Start.ROUNDED if relative < ROUNDING else Start.CHANGED
-    return Proof(
-        count, start, relative, nats / count, agree / count, losses[0] / predicted, losses[1] / predicted,
-        tuple(
-            LayerDistance(layer, origin, math.sqrt(apart / whole) if whole else 0.0)
-            for layer, (origin, (apart, whole)) in enumerate(zip(origins, distances, strict=True))
-        ),
-    )  # fmt: skip
+        comparison.add(tokens, outputs(donor, tokens), outputs(model, tokens))
+    return comparison.proof()
 
 
-def _run(model: GenerativeModel, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-    # logits (1, T, V), and the residual stream after each layer
-    streams: list[Tensor] = []
-    hooks = []
-    if isinstance(model, Stack):
-        for block in dict.fromkeys(model.blocks):  # a shared block once; it is called for each of its layers
-            hooks.append(block.register_forward_hook(lambda module, inputs, output: streams.append(output)))
-    try:
-        logits = model(tokens).logits
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return logits, streams
+@torch.inference_mode()
+def loss_of(model: GenerativeModel, rows: Sequence[Tensor]) -> float:
+    """Return the summed cross-entropy of all tokens that have one before them in their row, in nats."""
+    losses = 0.0
+    for tokens in rows:
+        logits = model(tokens).logits[:, :-1].double()
+        losses += float(nn.functional.cross_entropy(logits.flatten(0, 1), tokens[0, 1:], reduction="sum"))
+    return losses
 
 
 def _add(sums: list[float], before: Tensor, after: Tensor) -> None:

@@ -38,7 +38,8 @@ class Budget(Limits):
         if self.tokens is not None:
             limits.append(steps_that_predict(objective, self.tokens))
         if self.flops is not None:
-            limits.append(self.flops / step_flops(recipe, spec, batch_size, length))
+            further = objective.further_flops(batch_size, length)
+            limits.append(self.flops / (step_flops(recipe, spec, batch_size, length) + further))
         if self.minutes is not None:
             limits.append(60 * self.minutes / seconds_of_steps(recipe, spec, objective, device))
         if self.epochs is not None:

@@ -1,9 +1,10 @@
-"""Chunked cross-entropy over a large vocabulary: the logits of only one chunk of tokens exist at a time.
+"""Chunked losses over a large vocabulary: the logits of only one chunk of tokens exist at a time.
 
 The gradients of the head are computed together with the loss, so that no logits are computed twice (Hsu 2024).
 Positions without a target, such as padding or tokens that are not masked, are dropped first.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -14,6 +15,10 @@ from archetype.data.labelled_words import NO_CLASS
 from archetype.parts.head.module import LanguageModelHead
 from archetype.weights.linear import linear
 from archetype.weights.packed import Weight
+
+# From float32 logits (n, V), which it may overwrite, and the tokens that they belong to: the loss of each token (n,) in
+# nats, and the gradient of their sum (n, V).
+LossOfLogits = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 
 IGNORED = NO_CLASS  # target of tokens without a prediction
 CHUNK_BYTES, MIN_ROWS = 2**25, 256  # per chunk of logits; with fewer rows, adding to the weight gradient dominates
@@ -56,19 +61,16 @@ def chunked_cross_entropy(
         num_targets: number of targets that are not IGNORED, if counted on the host (default: read from the device).
         weights: factor of each target's loss (absent: 1). The sum is divided by the number of targets.
     """
-    x, targets = features.flatten(0, -2), targets.flatten()
-    is_target = targets != IGNORED
-    num_targets = int(is_target.sum()) if num_targets is None else num_targets
-    weights = None if weights is None else weights.flatten().float()
-    if num_targets < len(targets):
-        selected = indices_where(is_target, num_targets)
-        x, targets = x.index_select(0, selected), targets.index_select(0, selected)
-        weights = None if weights is None else weights.index_select(0, selected)
+    targets = targets.flatten()
+    num_targets, selected = predicted(targets, num_targets)
+    x, targets = of_predicted(features.flatten(0, -2), selected), of_predicted(targets, selected)
+    weights = None if weights is None else of_predicted(weights.flatten().float(), selected)
     if torch.is_grad_enabled():
-        loss: Tensor = _ChunkedCrossEntropy.apply(
-            x, head.weight, head.bias, targets, weights, head.softcap, label_smoothing
-        )  # type: ignore[no-untyped-call]
-        return loss, num_targets, None
+
+        def loss_of(logits: Tensor, part: slice) -> tuple[Tensor, Tensor]:
+            return cross_entropy_and_gradient(logits, targets[part, None], label_smoothing)
+
+        return chunked_loss(x, head, loss_of, weights), num_targets, None
     device = x.device.type
     nats, num_correct, dtype = torch.zeros((), device=x.device), 0, _compute_dtype(x)
     weight, bias = head.weight.to(dtype), None if head.bias is None else head.bias.to(dtype)
@@ -80,6 +82,26 @@ def chunked_cross_entropy(
             nats += _total(of_tokens, weights, slice(start, start + chunk_size))
             num_correct += int((logits.argmax(-1) == chunk).sum())
     return nats / num_targets, num_targets, num_correct
+
+
+def chunked_loss(
+    x: Float[Tensor, "N D"], head: Head, loss_of: LossOfLogits, weights: Float[Tensor, "N"] | None = None
+) -> Tensor:
+    """Return the mean of a loss of each token's logits. The gradient is computed with it, chunk by chunk."""
+    loss: Tensor = _ChunkedLoss.apply(x, head.weight, head.bias, weights, head.softcap, loss_of)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def predicted(targets: Int[Tensor, "N"], num_targets: int | None) -> tuple[int, Int[Tensor, "n"] | None]:
+    """Return the number of targets that are not IGNORED, and their indices (None: all)."""
+    is_target = targets != IGNORED
+    num_targets = int(is_target.sum()) if num_targets is None else num_targets
+    return num_targets, indices_where(is_target, num_targets) if num_targets < len(targets) else None
+
+
+def of_predicted(x: Tensor, selected: Int[Tensor, "n"] | None) -> Tensor:
+    """Return the rows of x at the indices that `predicted` returned."""
+    return x if selected is None else x.index_select(0, selected)
 
 
 def _total(nats: Float[Tensor, "n"], weights: Float[Tensor, "N"] | None, part: slice) -> Float[Tensor, ""]:
@@ -106,19 +128,18 @@ def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | Non
     return (softcap * tanh).float(), tanh
 
 
-class _ChunkedCrossEntropy(torch.autograd.Function):
+class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         x: Float[Tensor, "N D"],
         weight: Float[Tensor, "V D"],
         bias: Float[Tensor, "V"] | None,
-        targets: Int[Tensor, "N"],
         weights: Float[Tensor, "N"] | None,
         softcap: float | None,
-        label_smoothing: float,
+        loss_of: LossOfLogits,
     ) -> Tensor:
-        dtype, num_tokens, vocab_size = _compute_dtype(x), len(targets), len(weight)
+        dtype, num_tokens, vocab_size = _compute_dtype(x), len(x), len(weight)
         w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
         # the forward pass computes the gradients too, while a chunk's logits exist; `backward` only scales them
@@ -131,8 +152,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         with torch.autocast(x.device.type, enabled=False):
             for start in range(0, num_tokens, chunk_size := chunk_rows(vocab_size)):
                 part = slice(start, start + chunk_size)
-                chunk, ids = x[part].to(dtype), targets[part, None]
-                nats_of_chunk, g = _loss_and_gradient(chunk, w, b, ids, softcap, label_smoothing)
+                chunk = x[part].to(dtype)
+                logits, tanh = _logits(chunk, w, b, softcap)
+                nats_of_chunk, g = loss_of(logits, part)
+                del logits
+                if tanh is not None:  # the derivative of the soft cap
+                    g.mul_(1 - tanh.float().square_())
+                g = g.to(dtype)
                 nats = nats + _total(nats_of_chunk, weights, part)
                 g = g.div_(num_tokens) if weights is None else g.mul_(weights[part, None] / num_tokens)
                 if ctx.x_gradient is not None:
@@ -153,30 +179,21 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         x, weight, bias = (None if result is None else result.mul_(gradient) for result in results)
         weight_dtype, bias_dtype = ctx.dtypes
         weight = None if weight is None else weight.to(weight_dtype)
-        return x, weight, None if bias is None else bias.to(bias_dtype), None, None, None, None
+        return x, weight, None if bias is None else bias.to(bias_dtype), None, None, None
 
 
-def _loss_and_gradient(
-    x: Float[Tensor, "n D"],
-    weight: Float[Tensor, "V D"],
-    bias: Float[Tensor, "V"] | None,
-    ids: Int[Tensor, "n 1"],
-    softcap: float | None,
-    label_smoothing: float,
+def cross_entropy_and_gradient(
+    z: Float[Tensor, "n V"], ids: Int[Tensor, "n 1"], label_smoothing: float
 ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n V"]]:
-    # loss of each token of a chunk in nats, and the gradient of their sum:
-    # with respect to features @ weight.T + bias, in the type of x
-    z, tanh = _logits(x, weight, bias, softcap)  # (n, V)
+    """Return the cross-entropy of each token in nats, and the gradient of their sum, in the memory of the logits z."""
     z.sub_(z.amax(-1, keepdim=True))  # the largest is 0, so exp cannot overflow
     of_target, mean = z.gather(1, ids), z.mean(-1, keepdim=True)  # (n, 1)
     total = z.exp_().sum(-1, keepdim=True)
     nats = (total.log() - (1 - label_smoothing) * of_target - label_smoothing * mean)[:, 0]
-    gradient = z.div_(total).sub_(label_smoothing / len(weight))  # softmax minus the smoothed target
+    gradient = z.div_(total).sub_(label_smoothing / z.shape[1])  # softmax minus the smoothed target
     # the target has the rest of the probability, 1 - label_smoothing
     gradient.scatter_add_(1, ids, torch.full_like(of_target, label_smoothing - 1))
-    if tanh is not None:  # the derivative of the soft cap
-        gradient.mul_(1 - tanh.float().square_())
-    return nats, gradient.to(x.dtype)
+    return nats, gradient
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

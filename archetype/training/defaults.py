@@ -48,7 +48,7 @@ def assemble(
         fields: values by path, such as optimizer.learning_rate; None values are ignored.
         assignments: overrides as PATH=VALUE; spec.PATH edits the recipe's specification.
         budget: determines the number of steps.
-        pretrained: model to start from, with its specification and tokenizer.
+        pretrained: model to start from, with its tokenizer, and its specification unless another one is set.
 
     Returns:
         The recipe, and a line that lists the choices made.
@@ -69,7 +69,10 @@ def assemble(
     try:
         Recipe.parse(data)  # the given fields must be valid before others are chosen
         if pretrained is not None:
-            _take_from(pretrained, data, of_spec)
+            _take_from(pretrained, data)
+        elif isinstance(data.get("teacher"), dict):
+            # a new model can learn from a teacher only with the teacher's tokens
+            data.setdefault("data", {}).setdefault("tokenizer", data["teacher"].get("model"))
         chosen = columns_chosen + (_choose(data, bool(budget)) if file is None else [])
         if of_spec:
             data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
@@ -82,15 +85,12 @@ def assemble(
         raise error.at(str(file)) if file else error from None
 
 
-def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[str]) -> None:
-    # a recipe that sets another specification or tokenizer than the pretrained model's is refused
-    spec, examples = pretrained.model.spec, data.setdefault("data", {})
+def _take_from(pretrained: Pretrained, data: dict[str, Any]) -> None:
+    # another specification is a transplant (see `Pretrained.for_recipe`); another tokenizer is refused
+    spec, examples, conflicts = pretrained.model.spec, data.setdefault("data", {}), list[str]()
     written = data.get("spec")
     if isinstance(written, dict) and leaves_vocabulary_open(written):
         written = {"vocab_size": getattr(spec, "vocab_size", None)} | written
-    conflicts = [assignment.partition("=")[0] for assignment in of_spec]
-    if written is not None and open_spec(written) != spec:
-        conflicts.append("spec")
     if pretrained.tokenizer is not None:
         source = Path(pretrained.source).absolute()
         conflicts += [
@@ -101,7 +101,7 @@ def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[s
         examples["tokenizer"] = pretrained.source
     if conflicts:
         raise SpecError(conflicts[0], f"{pretrained.source} already determines it", "remove one of them")
-    data["spec"] = spec.dump()
+    data["spec"] = (spec if written is None else open_spec(written)).dump()
 
 
 def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int) -> Recipe:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from archetype.training.metrics import Evaluated, Event, Notice, Step
+from archetype.training.stages import stage_at
 from archetype.training.state import TrainState
 from archetype.training.verdict import NUM_STEPS, has_diverged
 
@@ -29,6 +30,9 @@ class Diagnosis:
 
     def after(self, event: Event) -> Iterator[Notice]:
         """Warn once if the losses show that the run diverges."""
+        if isinstance(event, Step) and stage_at(self.state.recipe.stages, event.step - 1)[1] == event.step - 1:
+            self.losses.clear()  # a new stage, whose loss may measure something else
+            self.state.first_loss = None
         if isinstance(event, Step) and not event.skipped:
             self.losses.append(event.loss)
             if self.state.first_loss is None:

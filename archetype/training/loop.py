@@ -21,6 +21,7 @@ from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Sa
 from archetype.training.moving_average import averaged
 from archetype.training.plot import draw_picture
 from archetype.training.schedules import set_learning_rate
+from archetype.training.stages import lines_of_last_stage
 from archetype.training.state import TrainState
 from archetype.training.stop_signal import StopSignal, stop_on_signal
 from archetype.training.trackers import Trackers
@@ -59,6 +60,8 @@ def run(
             checkpoints.remove_older(run.checkpoints, state.recipe.keep_checkpoints)  # left by a killed process
             # lines after the checkpoint are removed: their steps are taken again
             state.remember(metrics.rewind(run.metrics_file, state.step))
+        if (teacher := state.objective.teacher) is not None and teacher.cache is not None:
+            teacher.cache.begin()
         diagnosis = Diagnosis(state)
         for notice in diagnosis.at_start():
             on_event(notice)
@@ -76,7 +79,8 @@ def run(
         if interrupted is None:
             write_weights(run, state.model, weights)
             guess, peak = state.objective.guessing_loss(state.model.spec), state.recipe.optimizer.learning_rate
-            state.verdict = verdict(metrics.read(run.metrics_file), guess, peak)
+            lines = lines_of_last_stage(state.recipe.stages, metrics.read(run.metrics_file))
+            state.verdict = verdict(lines, guess, peak)
             if state.verdict is not None:
                 on_event(Notice(state.step, state.verdict.text))
         try:
@@ -152,6 +156,7 @@ def take_step(state: TrainState) -> Step:
     """
     recipe, model, optimizer, started = state.recipe, state.model, state.optimizer, time.perf_counter()
     processes = state.processes
+    state.enter_stage()
     # a function of seed, step and process: a resumed run draws the same dropout masks
     torch.manual_seed((recipe.seed * 1_000_003 + state.step + processes.number * 2**40) % 2**63)
     learning_rate = recipe.schedule.learning_rate(recipe.optimizer.learning_rate, state.step, recipe.steps)

@@ -4,6 +4,7 @@
 recomputed blocks and loss chunks.
 """
 
+import copy
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ from archetype.training.objectives.base import LARGE_LOGITS, Objective
 from archetype.training.optimizers.groups import Grouped, group_parameters
 from archetype.training.pretrained import set_trainable
 from archetype.training.recipe import Recipe
+from archetype.training.stages import names_trained, stage_at
 
 FLOAT32, BFLOAT16 = 4, 2
 # prefixes of parameters that are used after the last block
@@ -43,6 +45,7 @@ class StepMemory:
         activations: activations saved for the backward pass, without the logits.
         logits: tensors of the loss and its gradient at the start of the backward pass.
         peak: maximum at any time during the step.
+        teacher: weights of a teacher and outputs of its pass.
     """
 
     weights: int
@@ -52,10 +55,11 @@ class StepMemory:
     activations: int
     logits: int
     peak: int
+    teacher: int = 0
 
 
 class StepMemoryCost:
-    """Memory of a training step as a function of batch size and sequence length."""
+    """Memory of a training step as a function of batch size and sequence length; of a run with stages, the largest."""
 
     def __init__(self, recipe: Recipe, spec: ModelSpec) -> None:
         self.recipe, self.spec = recipe, spec
@@ -69,6 +73,17 @@ class StepMemoryCost:
         set_trainable(model, recipe)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.grouped: list[Grouped] = group_parameters(model, recipe.optimizer.groups, recipe.optimizer.weight_decay)
+        self.num_averaged = self.num_trained if recipe.ema_decay is not None else 0
+        self.fits_layer = False  # whether a step computes one block alone
+        last, _ = stage_at(recipe.stages, recipe.steps - 1)
+        self.stages = [self._of_stage(index) for index in range(last + 1)] if recipe.stages else []
+
+    def _of_stage(self, index: int) -> "StepMemoryCost":
+        cost, names = copy.copy(self), names_trained(self.model, self.recipe, index)
+        cost.grouped = [each for each in self.grouped if names is None or each.name in names]
+        cost.stages, cost.num_trained = [], sum(each.parameter.numel() for each in cost.grouped)
+        cost.fits_layer = index < len(self.recipe.stages) and self.recipe.stages[index].fit is not None
+        return cost
 
     @cached_property
     def num_trained(self) -> int:
@@ -79,11 +94,13 @@ class StepMemoryCost:
 
         With gradient accumulation, the gradients of earlier micro-batches are held during the forward pass.
         """
+        if self.stages:
+            return max((cost.step(batch, length, accumulates) for cost in self.stages), key=lambda step: step.peak)
         recipe, gradients = self.recipe, FLOAT32 * self.num_trained
         # float32 weights, and with bfloat16 weights their copies for the passes
         weights = self.num_parameters * (FLOAT32 + (BFLOAT16 if self.is_bfloat16 else 0))
         # the moving average, one float32 per trained parameter like the gradients
-        weights += gradients if recipe.ema_decay is not None else 0
+        weights += FLOAT32 * self.num_averaged
         optimizer = recipe.optimizer.state_bytes(self.grouped)
         saved = self.memory.saved_activations(batch, length)
         held, logits = self._loss(saved)
@@ -93,6 +110,8 @@ class StepMemoryCost:
         copies = 0 if self.is_bfloat16 else self.memory.cast_weights
         if self.share_of_blocks_with_gradients == 0:  # only the head is trained; save its inputs
             outside, copies = batch * length * FLOAT32 * getattr(self.spec, "d_model", 0), 0
+        if self.fits_layer:  # its input, its output, and the teacher's output
+            outside, logits = 3 * batch * length * FLOAT32 * getattr(self.spec, "d_model", 0), 0
         num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
         trained = self.share_of_blocks_with_gradients
         of_recomputed = num_recomputed / max(1, self.num_blocks)
@@ -142,6 +161,8 @@ class StepMemoryCost:
     @property
     def share_of_blocks_with_gradients(self) -> float:
         """Fraction of blocks with gradients. Blocks below the first trained parameter save no activations."""
+        if self.fits_layer:
+            return 1 / max(1, self.num_blocks)
         matches = [re.search(r"^blocks\.(\d+)\.", each.name) for each in self.grouped]
         if not all(matches):
             after = all(
@@ -177,7 +198,8 @@ def check_memory(
     cost, num_tokens = StepMemoryCost(recipe, spec), length or spec.context_length
 
     def peak(micro_batch: int, accumulates: bool) -> int:
-        return cost.step(micro_batch, num_tokens, accumulates).peak
+        held = objective.held_bytes(micro_batch, num_tokens)
+        return cost.step(micro_batch, num_tokens, accumulates).peak + held
 
     needed = peak(micro_batch, micro_batch < batch)
     if free is None or needed <= free:

@@ -1,6 +1,6 @@
 """Plan of a run: estimated cost, time and memory, before anything is written."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ class Plan:
         trained: number of trainable parameters, including an adapter's.
         tokens: number of predictions in all steps, without padding, in `unit`.
         unit: token, image or pair.
-        flops: FLOPs of all steps, including activation recomputation.
+        flops: FLOPs of all steps, including activation recomputation and a teacher's passes.
         rows: rows per forward pass.
         length: tokens per row.
         memory: estimated memory of one step.
@@ -72,6 +72,7 @@ class Plan:
             ["copies of weights", size(memory.weight_copies), "in bfloat16, from forward to backward"],
             ["activations", size(memory.activations), f"for {self.rows:,} rows of {self.length:,} tokens"],
             ["logits", size(memory.logits), "and temporaries of the loss"],
+            *([["teacher", size(memory.teacher), "its weights, and outputs of its pass"]] if memory.teacher else []),
             ["peak", size(memory.peak), f"{free} free: the step {'fits' if self.fits else 'does not fit'}"],
             ["time", duration(self.seconds), how],
         ]
@@ -84,11 +85,14 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
     micro_batch, length = min(batch, recipe.micro_batch_size or batch), length or spec.context_length
     cost = StepMemoryCost(recipe, spec)
-    memory, free = cost.step(micro_batch, length, micro_batch < batch), free_memory(device)
+    held, free = objective.held_bytes(micro_batch, length), free_memory(device)
+    memory = cost.step(micro_batch, length, micro_batch < batch)
+    memory = replace(memory, peak=memory.peak + held, teacher=held)  # which exists throughout the step
     # activation checkpointing computes a share of the blocks' forward pass again
     share = number_recomputed(recipe.recompute, cost.num_blocks) / max(1, cost.num_blocks)
     recomputed = cost_report(spec, batch, length, recipe.dtype).flops_of_blocks
     flops = step_flops(recipe, spec, batch, length) + share * cost.share_of_blocks_with_gradients * recomputed
+    flops += objective.further_flops(batch, length)
     is_measured = flops <= MEASURED_FLOPS and (free is None or memory.peak <= free)
     if is_measured:
         seconds = seconds_of_steps(recipe, spec, objective, device)

@@ -9,13 +9,15 @@ import torch
 
 from archetype.convert.image_processor import ImageProcessor
 from archetype.convert.sentence_transformers.files import SentenceSettings
+from archetype.convert.source import open_spec
 from archetype.families.family import Family
 from archetype.models.build import Model
-from archetype.nn.parameter_names import names_matching, train_only
-from archetype.parts.adapter.module import adapter_parameters
+from archetype.models.spec import ModelSpec
+from archetype.nn.parameter_names import train_only
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.recipe import Recipe
+from archetype.training.stages import names_trained, stage_at
 
 # embedding tables without one row per token
 NOT_TOKENS = ("position", "token_type", "class_token", "distillation_token")
@@ -33,6 +35,10 @@ class Pretrained:
         sentence: preprocessing of texts to embed; None unless the model embeds texts.
         save: writes a run directory with all files of the source, but with the given model, tokenizer and labels, and,
             unless None, the given contents of preprocessor_config.json.
+        change: returns the model with another specification and its weights as far as they fit, given the seed of new
+            weights.
+        transplant: record of the transplant that the model comes from, if any.
+        notes: lines about a transplant at the start of this run.
     """
 
     source: str
@@ -44,6 +50,14 @@ class Pretrained:
     image_processor: Callable[[], ImageProcessor | None]
     sentence: SentenceSettings | None
     save: Callable[[Path, Model, Tokenizer | None, tuple[str, ...], dict[str, Any] | None], None]
+    change: Callable[[ModelSpec, int], "Pretrained"]
+    transplant: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+    def for_recipe(self, recipe: Recipe) -> "Pretrained":
+        """Return the model with the specification of a recipe, changed by a transplant if it is another one."""
+        spec = open_spec(recipe.spec)
+        return self if spec == self.model.spec else self.change(spec, recipe.seed)
 
 
 @torch.no_grad()
@@ -89,7 +103,11 @@ def take_over(
 
 
 def set_trainable(model: Model, recipe: Recipe) -> None:
-    """Freeze all parameters except those that the recipe trains: all, matching name patterns, or the adapter's."""
-    if recipe.trainable is not None or recipe.adapter is not None:
-        named = names_matching(model, recipe.trainable or (), "trainable")
-        train_only(model, named | adapter_parameters(model))
+    """Freeze the parameters that no step trains: without stages, those that the recipe's patterns do not match."""
+    last, _ = stage_at(recipe.stages, recipe.steps - 1)
+    names: set[str] = set()
+    for of_stage in (names_trained(model, recipe, index) for index in range(last + 1)):
+        if of_stage is None:
+            return  # a stage trains everything
+        names |= of_stage
+    train_only(model, names)

@@ -35,6 +35,7 @@ class Provenance(BaseModel, frozen=True):
         changes: differences that were allowed when the run was resumed, each with the step.
         examples: number of training examples, and how many were truncated or left out.
         skipped: first bad records that were left out, with location and fault.
+        teacher: hash of the teacher's weights; empty without a teacher.
     """
 
     spec: str
@@ -46,6 +47,7 @@ class Provenance(BaseModel, frozen=True):
     examples: str = ""
     num_skipped: int = 0
     skipped: tuple[str, ...] = ()
+    teacher: str = ""
 
 
 def write_recipe(
@@ -64,6 +66,7 @@ def write_recipe(
         examples=objective.description,
         num_skipped=skipped.count,
         skipped=skipped.named(),
+        teacher=objective.teacher.fingerprint if objective.teacher else "",
     )
     atomic.write_json(run.provenance_file, provenance.model_dump())
 
@@ -106,10 +109,14 @@ def check_spec(run: Run, spec: ModelSpec, origin: Mapping[str, Any]) -> None:
 
 
 def check_data(recipe: Recipe, objective: Objective, origin: Mapping[str, Any]) -> None:
-    """Raise a CheckpointError if the data's hash differs from that of the run or its checkpoint."""
+    """Raise a CheckpointError if the hash of the data or the teacher differs from that of the run or its checkpoint."""
     if origin.get("data") != objective.fingerprint:
         cause = "the data have changed since this run began"
         raise CheckpointError(", ".join(recipe.data.files()), cause, f"restore them, {ALLOW}")
+    teacher = objective.teacher
+    if teacher is not None and origin.get("teacher", "") not in ("", teacher.fingerprint):
+        cause = "the weights have changed since this run began"
+        raise CheckpointError(f"teacher.model: {teacher.settings.model}", cause, f"restore them, {ALLOW}")
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from archetype.training.objectives import ObjectiveConfig
 from archetype.training.optimizers import AdamW, Optimizer
 from archetype.training.parallel.layout import Parallel
 from archetype.training.schedules import Cosine, Schedule
+from archetype.training.stages import Stage
+from archetype.training.teacher.spec import Teacher
 from archetype.training.trackers import Tracker
 
 
@@ -28,6 +30,8 @@ class Recipe(RunSettings):
         optimizer: optimizer.
         schedule: learning rate schedule.
         parallel: how processes share the work.
+        teacher: model whose outputs the loss compares with (absent: none).
+        stages: steps at the start in which only some parameters are trained.
     """
 
     data: Annotated[Data, ByKind(Data, default="corpus")] = TextData()
@@ -35,6 +39,8 @@ class Recipe(RunSettings):
     optimizer: Annotated[Optimizer, ByKind(Optimizer, default="adamw")] = AdamW()
     schedule: Annotated[Schedule, ByKind(Schedule, default="cosine")] = Cosine()
     parallel: Parallel = Parallel()
+    teacher: Teacher | None = None
+    stages: tuple[Stage, ...] = ()
     trackers: Annotated[tuple[Annotated[Tracker, ByKind(Tracker)], ...], TRACKERS] = ()
 
 

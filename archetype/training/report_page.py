@@ -21,6 +21,7 @@ from archetype.training.plot import Curve, curves
 from archetype.training.provenance import read_provenance
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.report_sentences import sentences
+from archetype.training.stages import lines_of_last_stage
 from archetype.training.step_flops import step_flops
 from archetype.training.verdict import verdict
 
@@ -59,7 +60,8 @@ def _page(run: Run) -> str:
     samples = [(f"{line['step']:,}", line["sample"]) for line in lines if "sample" in line]
     environment = provenance.environment if provenance else {}
     told = sentences(recipe, spec, cost.parameters["total"], lines)
-    judged = verdict(lines, provenance.guessing_loss if provenance else None, recipe.optimizer.learning_rate)
+    of_stage = lines_of_last_stage(recipe.stages, lines)
+    judged = verdict(of_stage, provenance.guessing_loss if provenance else None, recipe.optimizer.learning_rate)
     if judged and run.weights_file.is_file():  # the run has finished
         told.append(f"This run {judged.text}.")
     told += [f"It was resumed with a change: {change}." for change in (provenance.changes if provenance else ())]

@@ -24,6 +24,7 @@ def sentences(recipe: Recipe, spec: ModelSpec, parameters: int, lines: list[dict
     if _is_measured(held_out):
         best = min(range(len(losses)), key=losses.__getitem__)
         summary.append(f"The best validation loss is {losses[best]:.3f} at step {steps[best]:,.0f}.")
+    summary += _how(recipe)
     if final[1]:
         summary.append(f"The loss on all validation data is {final[1][-1]:.3f} at the end.")
     return [*summary, *_end(name, (steps, losses))]
@@ -41,6 +42,21 @@ def _trained(recipe: Recipe, spec: ModelSpec, parameters: int, lines: list[dict[
     kind = f"{article} {spec.kind.replace('_', ' ')} of {parameters:,} parameters"
     model = f"{spec.name}, {kind}," if spec.name else kind.capitalize()
     return f"{model} was trained on {data}: {length}, {predictions} predictions."
+
+
+def _how(recipe: Recipe) -> list[str]:
+    sentences = []
+    if (teacher := recipe.teacher) is not None:
+        terms = {"next-token distribution": teacher.logits, "layer outputs": teacher.layers, "text": teacher.text}
+        weights = ", ".join(f"{name} {weight:g}" for name, weight in terms.items() if weight)
+        types = teacher.weights or "its own types"
+        sentences.append(f"It learned from {teacher.model} in {types}; weights of the loss: {weights}.")
+    if recipe.stages:
+        names = [", ".join(each.trainable or ()) if each.fit is None else f"layer {each.fit}" for each in recipe.stages]
+        steps = [f"{stage.steps:,} steps of {name} alone" for stage, name in zip(recipe.stages, names, strict=True)]
+        rest = "; then as a whole" if sum(stage.steps for stage in recipe.stages) < recipe.steps else ""
+        sentences.append(f"It was trained in stages: {'; '.join(steps)}{rest}.")
+    return sentences
 
 
 def _is_measured(curve: Curve) -> bool:

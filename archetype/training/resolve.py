@@ -17,6 +17,7 @@ from archetype.io import atomic, hub
 from archetype.io.text import read_text
 from archetype.machine.device import resolve_dtype
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
+from archetype.surgery.report import new_tensors
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.added_tokens import add_tokens
 from archetype.tokenizers.chat_template import PLAIN, ChatTemplate, read_template, write_template
@@ -28,6 +29,8 @@ from archetype.training.objectives.base import Objective, ObjectiveConfig, Objec
 from archetype.training.pretrained import Pretrained
 from archetype.training.processes import ALONE, Processes
 from archetype.training.recipe import Recipe
+from archetype.training.stages import resolved_stages
+from archetype.training.teacher.loss import OpenTeacher, TeacherLoss
 
 TEXT_FILE = "text.txt"  # name in the run directory of a text passed as a string
 DEFAULT_VOCAB_SIZE = 4096
@@ -68,13 +71,16 @@ def resolve_recipe(
     pretrained: Pretrained | None = None,
     processes: Processes = ALONE,
     is_plan: bool = False,
+    open_teacher: OpenTeacher | None = None,
 ) -> ResolvedRecipe:
     """Read the data and determine all settings of a run, without writing anything (arguments: see `setup.start`).
 
     With `is_plan`, an adapter does not need a pretrained model.
     """
     with skipping(getattr(recipe.data, "skip_bad", 0)) as skipped:
-        return _resolved(folder, recipe, device, text, force, budget, pretrained, processes, is_plan, skipped)
+        return _resolved(
+            folder, recipe, device, text, force, budget, pretrained, processes, is_plan, skipped, open_teacher
+        )
 
 
 def _resolved(
@@ -88,6 +94,7 @@ def _resolved(
     processes: Processes,
     is_plan: bool,
     skipped: Skipped,
+    open_teacher: OpenTeacher | None,
 ) -> ResolvedRecipe:
     # Python represents bytes of a path that are not UTF-8 by surrogates, which YAML cannot store
     for path in (str(folder), *recipe.data.files()):
@@ -141,6 +148,11 @@ def _resolved(
     if objective.compares_rows and recipe.micro_batch_size == 1:
         cause = "the loss compares the rows of a micro-batch, so a micro-batch needs at least two rows"
         raise SpecError("micro_batch_size", cause, "raise micro_batch_size, or remove it")
+    record = pretrained.transplant if pretrained else None
+    stages = resolved_stages(recipe.stages, new_tensors(record), recipe.teacher is not None)
+    recipe = recipe.replace(stages=stages, teacher=recipe.teacher and recipe.teacher.located(record))
+    if recipe.teacher is not None:
+        objective.teacher = TeacherLoss.open(recipe, spec, tokenizer, objective, device, open_teacher)
     if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)
     # last, because it counts targets of batches and may time steps

@@ -32,6 +32,7 @@ from archetype.training.provenance import check_data, check_recipe, check_spec, 
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.resolve import TEXT_FILE, ResolvedRecipe, build_objective, resolve_recipe
 from archetype.training.state import TrainState
+from archetype.training.teacher.loss import OpenTeacher, TeacherLoss
 
 
 def start(
@@ -43,6 +44,7 @@ def start(
     budget: Budget | None = None,
     pretrained: Pretrained | None = None,
     processes: Processes = ALONE,
+    open_teacher: OpenTeacher | None = None,
 ) -> TrainState:
     """Start a new run.
 
@@ -53,6 +55,7 @@ def start(
         budget: budget that determines the number of steps (default: the recipe's steps).
         pretrained: initial weights and tokenizer (default: the recipe's model with random weights).
         processes: processes that train together; the main process starts the run, and the others resume it.
+        open_teacher: loads the recipe's teacher, if it has one.
 
     Raises:
         ArchetypeError: fields of the recipe are incompatible, or the data are invalid or too few.
@@ -61,7 +64,9 @@ def start(
     atomic.check_absent(folder)
     for tracker in recipe.trackers:
         tracker.package()
-    resolved = resolve_recipe(folder, recipe, device, text, force, budget, pretrained, processes)
+    resolved = resolve_recipe(
+        folder, recipe, device, text, force, budget, pretrained, processes, open_teacher=open_teacher
+    )
     spec, tokenizer, objective = resolved.spec, resolved.tokenizer, resolved.objective
     model, recipe, notes = first_model(resolved, processes.building_device(resolved.recipe, device))
     # the run directory appears under its name only when it is complete
@@ -115,6 +120,7 @@ def resume(
     force: bool = False,
     sizes: Sequence[str] = (),
     processes: Processes = ALONE,
+    open_teacher: OpenTeacher | None = None,
 ) -> TrainState:
     """Resume a run from its newest checkpoint, or from the start if it has no checkpoint.
 
@@ -124,6 +130,7 @@ def resume(
         force: resume even if the estimated memory of a step exceeds free memory.
         sizes: fields of `parallel` that override the recipe's, such as parallel.shard=4.
         processes: processes that train together; only the main process writes.
+        open_teacher: loads the recipe's teacher, if it has one.
 
     Raises:
         CheckpointError: the folder is not a run, its checkpoint is damaged, or its architecture, data, recipe or
@@ -145,6 +152,8 @@ def resume(
         check_recipe(run, recipe, began)
     with skipping(getattr(recipe.data, "skip_bad", 0)) as skipped:
         tokenizer, objective = _read_objective(run, recipe, spec)
+    if recipe.teacher is not None:
+        objective.teacher = TeacherLoss.open(recipe, spec, tokenizer, objective, device, open_teacher)
     damages: list[str] = []
     checkpoint = checkpoints.latest(run.checkpoints, damages.append)
     # the run's start and its newest checkpoint: a recipe may have been changed, with permission, in between
@@ -175,7 +184,7 @@ def resume(
     if checkpoint is None:
         model = build(spec, recipe.seed, building_device)
     else:
-        model = _trainable_model(checkpoint.weights_file, spec, recipe.adapter, building_device)
+        model = _trainable_model(checkpoint.weights_file, spec, recipe.adapter, objective, building_device)
     state = TrainState.build(run, recipe, tokenizer, objective, model)
     if checkpoint is not None:
         state.restore(checkpoint)
@@ -220,7 +229,10 @@ def _begin_from(
     if (new or wider) and (recipe.trainable is not None or recipe.adapter is not None):
         recipe = recipe.replace(trainable=(*(recipe.trainable or ()), *new, *wider))
     weights = f"its weights except {', '.join(new)}, which are random," if new else "its weights"
-    return recipe, (f"starts from {pretrained.source}: {weights} and its tokenizer, with a new optimizer",)
+    return recipe, (
+        f"starts from {pretrained.source}: {weights} and its tokenizer, with a new optimizer",
+        *pretrained.notes,
+    )
 
 
 def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
@@ -232,11 +244,15 @@ def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
     return f"the schedule now spans {steps} steps: the learning rate continues at {after:.2g} instead of {before:.2g}"
 
 
-def _trainable_model(weights: Path, spec: ModelSpec, adapter: Adapter | None, device: torch.device) -> Model:
+def _trainable_model(
+    weights: Path, spec: ModelSpec, adapter: Adapter | None, objective: Objective, device: torch.device
+) -> Model:
     # cloned, because training must not write into the mapped file; on the meta device, shards are read later
     model = build_on_meta(spec)
     if adapter is not None:
         install(model, adapter)
+    if objective.teacher is not None:
+        objective.teacher.install(model)
     if device.type == "meta":
         return model
     fill_from(model, weights)

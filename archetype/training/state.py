@@ -12,6 +12,7 @@ from torch import Tensor
 import archetype
 from archetype.data.batches import Prefetcher
 from archetype.models.build import Model
+from archetype.nn.parameter_names import train_only
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run, write_best
 from archetype.spec.base import fingerprint
@@ -27,6 +28,7 @@ from archetype.training.optimizers import optimizer_tensors, restore_optimizer
 from archetype.training.pretrained import set_trainable
 from archetype.training.processes import ALONE, Processes
 from archetype.training.recipe import Recipe
+from archetype.training.stages import lines_of_last_stage, names_trained, stage_at
 from archetype.training.verdict import Verdict
 
 
@@ -45,6 +47,7 @@ class TrainState:
         prefetcher: thread that prepares the next batches.
         average: exponential moving average of the weights; None without `ema_decay`.
         background: background writer of checkpoints.
+        stage: index of the stage that was entered last; -1 before the first step.
         unread: checkpoint to load once a model on the meta device has been sharded over processes.
     """
 
@@ -62,6 +65,7 @@ class TrainState:
     verdict: Verdict | None = None
     notes: tuple[str, ...] = ()
     processes: Processes = ALONE
+    stage: int = -1
     unread: checkpoints.Checkpoint | None = None
     prefetcher: Prefetcher[Batch] = field(init=False)
     average: MovingAverage | None = None
@@ -80,6 +84,8 @@ class TrainState:
     @classmethod
     def build(cls, run: Run, recipe: Recipe, tokenizer: Tokenizer | None, objective: Objective, model: Model) -> Self:
         """Build the state before the first step, with a new optimizer for the trainable parameters."""
+        if objective.teacher is not None:
+            objective.teacher.install(model)
         # before the optimizer, which takes trainable parameters only
         set_trainable(model, recipe)
         if recipe.compile:
@@ -93,6 +99,21 @@ class TrainState:
         if recipe.ema_decay is not None:
             state.average = MovingAverage(float32_weights(model, optimizer), recipe.ema_decay)
         return state
+
+    def enter_stage(self) -> None:
+        """Train only what the stage of the next step trains. The other parameters lose their optimizer state."""
+        index, _ = stage_at(self.recipe.stages, self.step)
+        if not self.recipe.stages or index == self.stage:
+            return
+        self.stage = index
+        names = names_trained(self.model, self.recipe, index)
+        weights = float32_weights(self.model, self.optimizer)
+        train_only(self.model, set(weights) if names is None else names)
+        for name, weight in weights.items():
+            if names is not None and name not in names:
+                self.optimizer.state.pop(weight, None)
+        if self.objective.teacher is not None:
+            self.objective.teacher.enter(self.recipe.stages[index] if index < len(self.recipe.stages) else None)
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Restore step, optimizer state and moving average from a checkpoint, after the weights have been loaded.
@@ -109,7 +130,8 @@ class TrainState:
 
     def remember(self, lines: list[dict[str, Any]]) -> None:
         """Restore the first loss and the evaluation history from lines of the metrics file."""
-        self.first_loss = next((line["loss"] for line in lines if "loss" in line), None)
+        of_stage = lines_of_last_stage(self.recipe.stages, lines)
+        self.first_loss = next((line["loss"] for line in of_stage if "loss" in line), None)
         evaluated: dict[int, list[float]] = {}
         for line in lines:
             if "validation_loss" in line:

@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from archetype.machine.time_budget import time_is_over
+
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignal:
     """Stop request by SIGINT or SIGTERM. A second signal, if it is SIGINT (Ctrl-C), raises KeyboardInterrupt.
+
+    The end of a time budget stops a single process as SIGTERM does.
 
     Args:
         agree: maps this process's signal to the signal that all processes agree on (default: a single process).
@@ -36,6 +40,8 @@ class StopSignal:
         """Return whether to stop. All processes must call this at the same points, and get the same result."""
         if self.signal is None and self.agree is not None:
             self.signal = self.agree(self.received)
+        elif self.signal is None and time_is_over():
+            self.signal = signal.SIGTERM
         return bool(self)
 
 

@@ -28,7 +28,7 @@ def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> floa
     """Return the FLOPs of a training step; None for an encoder-decoder or for rows of different lengths."""
     if objective.batch_shape is None or spec.reads_source:
         return None
-    return step_flops(recipe, spec, *objective.batch_shape)
+    return step_flops(recipe, spec, *objective.batch_shape) + objective.further_flops(*objective.batch_shape)
 
 
 def seconds_per_step(recipe: Recipe, spec: Decoder) -> float:

@@ -65,6 +65,7 @@ SCORES: dict[str, dict[str, Any]] = {
         "query_scale": spec.QueryScale(beta=0.5, length=3),
     },
     "additive": {"score": "additive"},
+    "differential": {"differential": spec.Differential()},
     "values": {"v_head_dim": 5, "value_norm": spec.LayerNorm(), "value_scale": 0.7},
     "keys-as-values": {"keys_as_values": True, "qk_norm": spec.RMSNorm(), "value_norm": spec.RMSNorm(weight=False)},
 }
@@ -122,6 +123,10 @@ MIXERS: dict[str, spec.Mixer] = {
         chunk_size=4,
     ),
     "rg-lru": spec.RGLRU(num_heads=2, width=6, chunk_size=4),
+    "mlstm": spec.MLSTM(num_heads=2, head_dim=3, chunk_size=4),
+    "rwkv4": spec.RWKV4(width=6, chunk_size=4),
+    "rwkv7": spec.RWKV7(num_heads=2, decay_rank=2, rate_rank=2, gate_rank=3, chunk_size=4),
+    "mamba3": spec.Mamba3(num_heads=4, head_dim=3, state_size=5, num_groups=2, rank=2, norm=True, chunk_size=4),
     "short-convolution": spec.ShortConvolution(),
 }
 GATED = spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=2), activation="silu")
@@ -146,6 +151,7 @@ FEEDFORWARDS: dict[str, spec.FeedForward] = {
     "networks-together": spec.FeedForwardsTogether(
         parts=(GATED, spec.MLP(d_ff=10, activation="relu")), scales=(0.5, 2.0)
     ),
+    "channel-mixing": spec.ChannelMixing(d_ff=12, receptance=True, mix_of="token"),
     "none": spec.NoFeedForward(),
 }  # fmt: skip
 AXES: dict[str, tuple[str, ...]] = {
@@ -170,6 +176,7 @@ def settled(c: Combination) -> Combination | None:
     contradictions = (
         c["wiring"].startswith("parallel") and c["feedforward"] == "none",
         additive and (rotary or c["pattern"] != "full"),
+        c["score"] == "differential" and c["kv_heads"] == "1",  # whose heads are pairs
         (c["position"] == "alibi" or c["score"] == "keys-as-values") and c["pattern"] == "global-window",
     )
     return None if any(contradictions) else c

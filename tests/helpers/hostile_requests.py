@@ -95,4 +95,7 @@ def cases(draw: random.Random, most: int = 30_000) -> Iterator[Case]:
     yield "a deep specification", "/api/spec/evaluate", {"source": deep}
     yield "a wide specification", "/api/spec/evaluate", {"source": "\n".join(f"k{n}: {n}" for n in range(size()))}
     many = {"num_layers": size(2**31)}
+    yield "a transplant of many layers", "/api/transplant", {"changes": [f"num_layers={size(2**31)}"]}
+    long = {"text": "a cat " * size(150_000), "changes": ["layers[0].feedforward.d_ff=8"], "compare": True}
+    yield "a long text of a transplant", "/api/transplant", long
     yield "many layers", "/api/spec/evaluate", {"preset": "llama-tiny", "set": many}

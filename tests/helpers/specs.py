@@ -83,6 +83,7 @@ LATENT = {
     "v_head_dim": 5,
 }
 INDEX = {"kind": "lightning", "num_heads": 3, "head_dim": 4, "top_k": 5, "position": {"kind": "rotary", "dim": 2}}
+RWKV7 = {"kind": "rwkv7", "num_heads": 4, "decay_rank": 3, "rate_rank": 2, "gate_rank": 5, "value_rank": 2}
 RECURRENT_PAIR = {
     "wiring": {"kind": "plain"},
     "mixer": {"kind": "lstm"},
@@ -246,6 +247,18 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "rg-lru": mixed(kind="rg_lru", num_heads=2, chunk_size=8),
     "rg-lru, wide": mixed(kind="rg_lru", num_heads=3, width=24, activation="silu"),
+    "mlstm": mixed(kind="mlstm", num_heads=4, chunk_size=8),
+    "mlstm, biases": mixed(kind="mlstm", num_heads=3, head_dim=5, v_head_dim=6, bias=True, gate_softcap=None),
+    "rwkv4": decoder(block(mixer="rwkv4", feedforward={"kind": "channel_mixing", "d_ff": 40, "receptance": True})),
+    "rwkv4, wide": mixed(kind="rwkv4", width=28, chunk_size=8),
+    "rwkv7": decoder(
+        block(mixer=RWKV7, feedforward={"kind": "channel_mixing", "d_ff": 40}),
+        block(mixer=RWKV7 | {"values_from": 0, "chunk_size": 8}),
+    ),
+    "mamba3": mixed(kind="mamba3", num_heads=4, head_dim=6, state_size=8, num_groups=2, chunk_size=8),
+    "mamba3, several vectors": mixed(
+        kind="mamba3", num_heads=3, head_dim=4, state_size=6, rank=2, rotary_dim=6, norm=True, chunk_size=8
+    ),
     "short convolution": mixed(kind="short_convolution", bias=True),
     "hybrid": decoder(block(mixer={"kind": "mamba"}), block(), block(mixer={"kind": "mamba"}), block()),
     "plain": decoder({"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"}}),

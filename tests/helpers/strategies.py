@@ -147,12 +147,16 @@ def feedforwards(wild: bool = False, reads_tokens: bool = True) -> SearchStrateg
         lambda part, activation, norm: part.replace(activation=activation, hidden_norm=norm),
         experts(wild), st.sampled_from([spec.SiLU()]) | trained, vector_norms(wild),
     )  # fmt: skip
+    mixing = st.builds(
+        spec.ChannelMixing, d_ff=counts(1, 12, wild), receptance=st.booleans(),
+        mix_of=st.sampled_from(["token", "previous"]),
+    )  # fmt: skip
     memories = st.builds(
         spec.NgramMemory, rows=counts(2, 40, wild), row_width=counts(1, 4, wild), n=st.integers(2, 4),
         heads=st.integers(1, 3), conv_kernel=counts(1, 4, wild), boundary=st.integers(0, 5),
         table=st.integers(0, 2), seed=st.integers(0, 9), multiple=st.integers(1, 8), norm=vector_norms(wild),
     )  # fmt: skip
-    others = st.one_of(experts(wild), mixtures, st.just(spec.NoFeedForward()), pair, network)
+    others = st.one_of(experts(wild), mixtures, st.just(spec.NoFeedForward()), pair, network, mixing)
     return st.one_of(others, memories) if reads_tokens else others
 
 
@@ -374,9 +378,15 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     has_own_values = isinstance(pattern, spec.GlobalWindow) and pattern.global_projections
     looks_up = place.reads_tokens and not cross and not has_own_values
     keys_as_values, bias = not has_own_values and draw(st.booleans()), draw(biases())
+    index = draw(st.none() | key_selections(wild)) if chooses else None
+    divisors = [count for count in range(1, num_heads + 1) if num_heads % count == 0]
+    num_kv_heads = draw(st.none() | st.sampled_from(divisors))
+    has_pairs = num_heads % 2 == 0 and (num_kv_heads or 2) % 2 == 0 and index is None and not has_own_values
+    subtracts = has_pairs and not cross and draw(st.booleans())
     return spec.Attention(
         num_heads=num_heads,
-        num_kv_heads=draw(st.none() | st.sampled_from([k for k in range(1, num_heads + 1) if num_heads % k == 0])),
+        num_kv_heads=num_kv_heads,
+        differential=spec.Differential(norm=draw(vector_norms(wild))) if subtracts else None,
         head_dim=head_dim,
         v_head_dim=None if keys_as_values else draw(st.none() | counts(1, 6, wild)),
         bias=bias.replace(v=False) if keys_as_values else bias,
@@ -397,7 +407,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         value_embedding=draw(st.none() | value_embeddings(d_model, wild)) if looks_up else None,
         position=position,
         pattern=pattern,
-        index=draw(st.none() | key_selections(wild)) if chooses else None,
+        index=index,
         dropout=draw(probabilities()),
     )
 
@@ -461,7 +471,7 @@ def mambas(draw: DrawFn, wild: bool = False) -> spec.Mamba:
 def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec.Mixer:
     """Mixers that read a text in chunks, of which encoders take some, and the short convolution."""
     kinds: list[type[spec.Mixer]] = [spec.Mamba2, spec.GatedDeltaNet, spec.ShortConvolution]
-    kinds += [spec.LinearAttention, spec.RGLRU] if causal else []
+    kinds += [spec.LinearAttention, spec.RGLRU, spec.MLSTM, spec.RWKV4, spec.Mamba3] if causal else []
     kind, groups = draw(st.sampled_from(kinds)), counts(1, 2, wild)
     kernel, number, chunk = draw(counts(1, 4, wild)), draw(groups), draw(counts(1, CONTEXT, wild))
     if kind is spec.ShortConvolution:
@@ -469,6 +479,19 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
     heads, size = number * draw(st.integers(1, 2)) if number <= 2 else number, draw(counts(2, 4, wild))
     common = {"num_heads": heads, "head_dim": size, "conv_kernel": kernel, "chunk_size": chunk}
     eps = draw(positive(1e-6, 1e-2, wild))
+    if kind is spec.RWKV4:
+        return spec.RWKV4(width=draw(st.none() | counts(1, 9, wild)), chunk_size=chunk)
+    if kind is spec.MLSTM:
+        return spec.MLSTM(
+            num_heads=heads, head_dim=size, v_head_dim=draw(counts(1, 5, wild)), bias=draw(st.booleans()),
+            gate_softcap=draw(st.none() | positive(1.0, 20.0, wild)), norm_eps=eps, eps=eps, chunk_size=chunk,
+        )  # fmt: skip
+    if kind is spec.Mamba3:
+        return spec.Mamba3(
+            num_heads=heads, head_dim=size, num_groups=number, rotary_dim=2,
+            state_size=draw(counts(2, 5, wild).map(lambda size: max(size, 2))),
+            rank=draw(counts(1, 2, wild)), norm=draw(st.booleans()), eps=eps, chunk_size=chunk,
+        )  # fmt: skip
     if kind is spec.RGLRU:
         width = heads * (size if heads * size <= MAX_SIZE else 1)
         return spec.RGLRU(num_heads=heads, width=width, conv_kernel=kernel, chunk_size=chunk, activation=spec.SiLU())
@@ -505,14 +528,22 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
 def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
     """Every mixer that fits a place; attention more often, for it has the most choices."""
     kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild)
-    kinds = (
-        *kinds,
-        linear_mixers(wild, place.causal) | compressed_attentions(wild) if place.causal else linear_mixers(wild),
-    )
+    causal_only = rwkv7s(place, wild) | compressed_attentions(wild) if place.causal else st.nothing()
+    kinds = *kinds, linear_mixers(wild, place.causal) | causal_only
     alone = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
     if place.relative is not None and isinstance(place.relative[0], spec.RelativeVectors):
         alone |= disentangled_attentions(*place.relative)
     return st.sampled_from([True] * 7 + [False]).flatmap(lambda is_alone: alone if is_alone else together(alone, wild))
+
+
+def rwkv7s(place: Place, wild: bool) -> SearchStrategy[spec.Mixer]:
+    """RWKV-7 with each rank, in causal stacks."""
+    if not place.causal:
+        return st.nothing()
+    heads = st.sampled_from([heads for heads in range(1, place.d_model + 1) if place.d_model % heads == 0])
+    ranks = {name: counts(1, 4, wild) for name in ("decay_rank", "rate_rank", "gate_rank", "value_rank")}
+    chunks = counts(1, CONTEXT, wild)
+    return st.builds(spec.RWKV7, num_heads=heads, eps=positive(1e-4, 1e-2, wild), chunk_size=chunks, **ranks)
 
 
 @st.composite

@@ -59,6 +59,11 @@ def test_messages_come_from_a_pipe_and_are_remembered(archetype: Any, folder: Pa
     assert row.text.startswith("<user>What is 2 + 2?</s><assistant>Four, I say.</s><user>Really?")
     done = archetype("chat", folder, "--temperature", "0", "--system", "Be brief.", input="What is 2 + 2?\n")
     assert done.stdout == "4\n"
+    done = archetype("chat", folder, "--temperature", "0", "--json", input="What is 2 + 2?\nReally?\n")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(one["message"], one["text"], one["finish_reason"]) for one in answers] == [
+        ("What is 2 + 2?", "Four, I say.", "stop"), ("Really?", "Yes, really.", "stop"),
+    ]  # fmt: skip
 
 
 def test_wrong_lines_and_models_are_refused_in_one_line(archetype: Any, folder: Path, tmp_path: Path) -> None:

@@ -132,3 +132,39 @@ def test_generate_streams_one_prompt_and_batches_several(archetype: Command, run
 def test_resume_goes_on_where_the_run_stood(archetype: Command, run_directory: Path) -> None:
     done = archetype("train", "--resume", run_directory, "--json")
     assert json.loads(done.stdout)["step"] == 20
+
+
+def test_commands_on_a_run_print_one_object_with_their_keys(
+    archetype: Command, run_directory: Path, text_file: Path, tmp_path: Path
+) -> None:
+    """Of commands that need a model; tests/unit/apps/cli/test_json.py has the others."""
+    hf, back, grouped = (tmp_path / name for name in ("hf", "back", "grouped"))
+    scored = {"file", "loss", "num_tokens", "num_bytes", "accuracy", "perplexity", "bits_per_byte"}
+    keys: dict[tuple[str | Path, ...], set[str]] = {
+        ("plot", run_directory): {"x", "loss", "runs"},
+        ("runs", run_directory): {"runs"},
+        ("export", run_directory, "--to", hf): {"folder", "format", "family", "seed"},
+        ("import", hf, "--to", back): {"folder", "kind", "family"},
+        ("transplant", back, "layers[*].mixer.num_kv_heads=1", "--to", grouped): {
+            "changes", "tensors", "promise", "promises", "proof", "costs",
+        },
+        ("tokenizer", "encode", run_directory, "ab"): {"ids", "pieces"},
+        ("generate", run_directory, "ab", "--max-new-tokens", "3"): {"prompts", "texts", "settings"},
+        ("generate", run_directory, "ab", "--minutes", "1"): {"prompts", "texts", "settings", "ended_by"},
+        ("evaluate", run_directory, text_file, "--length", "32"): {"texts"},
+        ("evaluate", run_directory, text_file, "--minutes", "0.001"): {"texts", "ended_by"},
+    }  # fmt: skip
+    printed = {}
+    for command, expected in keys.items():
+        done = archetype(*command, "--json")
+        assert done.returncode == 0, done.stderr
+        printed[command] = json.loads(done.stdout)
+        assert expected == printed[command].keys() or (
+            command[0] == "transplant" and expected <= printed[command].keys()
+        )
+    whole, part = (printed[command]["texts"][0] for command in list(keys)[-2:])
+    assert whole.keys() == part.keys() == scored and part["num_tokens"] < whole["num_tokens"]
+    assert list(printed.values())[-1]["ended_by"] == "minutes" and list(printed.values())[-3]["ended_by"] is None
+    assert "archetype: --minutes 0.001 ended this; the result is of what was done\n" in done.stderr
+    refused = archetype("plot", run_directory, "--json", "--to", tmp_path / "a.png")
+    assert refused.returncode == 2 and "cannot be combined with --json" in refused.stderr

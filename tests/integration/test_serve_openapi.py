@@ -45,6 +45,9 @@ POSTS: dict[str, list[dict[str, Any]]] = {
     "/api/spec/position": [{"preset": "llama-tiny"}],
     "/api/spec/cache": [{"preset": "llama-tiny"}],
     "/api/spec/recipe": [{"preset": "llama-tiny", "size": 1000}],
+    "/api/transplant": [
+        {"model": "llama", "changes": ["num_layers=1"], "compare": True, "text": "a cat"}, {"source": "kind: ["},
+    ],
 }  # fmt: skip
 PLACES = {"/v1/models/{id}": "llama", "/api/reports/{name}": "heads", "/api/pictures/{name}": "heads.svg",
           "/gallery/{name}": "llama-3-8b.yaml"}  # fmt: skip

@@ -20,6 +20,7 @@ SCREENS = {  # by a name: the screen with its state, and what shows that it is r
     "a part": ("architecture", {"spec": "preset:llama-3-8b", "part": "blocks.*.mixer.q"}, "rect.selected"),
     "two models": ("architecture", {"spec": "preset:gpt2", "against": "preset:llama-3-8b"}, "rect.box"),
     "spec": ("spec", {"spec": "preset:llama-3-8b"}, "[data-number=parameters]"),
+    "transplant": ("transplant", {"spec": "preset:mixtral-tiny", "text": "a cat, a cat"}, "[data-number=kl]"),
     "position": ("position", {"spec": "preset:llama-3-8b"}, "[data-number=theta]"),
     "position of t5": ("position", {"spec": "preset:t5-small"}, "[data-number=buckets]"),
     "write": ("write", {}, "textarea"),

@@ -270,6 +270,7 @@ def test_axe_finds_nothing(page: Page, dark: bool, nth: int) -> None:
         "spec?view=form&spec=preset:mixtral-8x7b": "fieldset input[type=radio]",
         "architecture?spec=preset:gpt2-tiny&against=preset:llama-tiny": "rect.box",
         "position?spec=preset:t5-tiny": "canvas",
+        "transplant?model=llama-tiny&spec=preset:mixtral-tiny&text=a cat": "[data-number=kl]",
         "write?model=llama-tiny": "textarea",
         "write?model=llama-tiny&mode=chat": ".turn",
         "write?model=bert-tiny": "textarea",
@@ -351,6 +352,31 @@ def test_mistakes_stand_at_their_line_and_are_undone(page: Page) -> None:
     tab.click("text=Undo")
     tab.wait_for_selector("[role=alert]", state="detached")
     assert "num_kv_heads: 8" in tab.locator(".cm-content").inner_text()
+
+
+def test_a_change_says_what_survives_and_how_far_predictions_move(page: Page, server: Served) -> None:
+    tab, change = page.tab, "layers[*].mixer.num_kv_heads=1"
+    body = {"model": "llama-tiny", "changes": [change], "text": "a cat, a cat"}
+    page.open(f"transplant?model=llama-tiny&text={quote(body['text'])}")
+    tab.wait_for_selector("text=Nothing has changed yet")
+    tab.click("text=One key head for two")
+    answer = server.call("/api/transplant", body | {"compare": True}).json
+    proof, merged = answer["report"]["proof"], [taken["how"] for taken in answer["report"]["tensors"].values()]
+    tab.wait_for_selector(f"[data-how=merged]:text-is('{merged.count('merged')}')")
+    tab.wait_for_selector(f"[data-number=agreement]:text-is('{100 * proof['agreement']:.1f}%')")
+    assert float(page.text("[data-number=kl]").removesuffix(" nats")) == pytest.approx(proof["divergence"], rel=0.01)
+    assert "".join(tab.locator(".tokens span").all_text_contents()) == body["text"]
+    shares = [f"{100 * share:.1f}%" for share in answer["rows"][0]["next"][-1]["after"]]
+    assert tab.locator(".next td.number:last-child").all_inner_texts() == shares
+    assert page.text("pre[aria-label=Command]").startswith("archetype transplant llama-tiny --spec ")
+    tab.fill("section[aria-label=Change] input", "layers[0].mixer.num_hads=2")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("[role=alert]:has-text('num_hads')")
+    tab.fill("section[aria-label=Change] input", "num_layers=1")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("text=layer 1 dropped")
+    tab.click("text=Undo")
+    tab.wait_for_selector("text=layer 1 dropped", state="detached")
 
 
 def test_a_text_is_stopped_and_branches(page: Page) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 import archetype
 from archetype import spec
@@ -131,3 +132,60 @@ def test_without_lambda_the_first_half_of_the_heads_is_left() -> None:
 def test_heads_without_pairs_are_refused(fields: dict[str, int], message: str) -> None:
     with pytest.raises(ValidationError, match=message.partition(": ")[2]):
         spec.Attention(**fields, differential=spec.Differential())
+
+
+# Names and keys as published: NX-AI/xLSTM-7b and RWKV/rwkv-4-169m-pile. Sizes of xLSTM's cache are multiples of 64.
+XLSTM: dict[str, Any] = {
+    "add_out_norm": True, "architectures": ["xLSTMForCausalLM"], "autocast_kernel_dtype": "bfloat16",
+    "bos_token_id": 0, "cell_norm_eps": 1e-6, "chunk_size": 16, "chunkwise_kernel": "chunkwise--native_autograd",
+    "embedding_dim": 128, "eos_token_id": 2, "eps": 1e-4, "ffn_proj_factor": 1.3, "ffn_round_up_to_multiple_of": 8,
+    "gate_soft_cap": 3.0, "hidden_size": 128, "inference_state_dtype": "float32", "mode": "inference",
+    "model_type": "xlstm", "norm_eps": 1e-3, "norm_reduction_force_float32": True, "num_blocks": 2, "num_heads": 4,
+    "num_hidden_layers": 2, "output_logit_soft_cap": 5.0, "pad_token_id": 1, "qk_dim_factor": 0.5,
+    "return_last_states": True, "sequence_kernel": "native_sequence__native", "step_kernel": "native",
+    "tie_word_embeddings": False, "torch_dtype": "float32", "use_bias": False, "use_cache": True, "v_dim_factor": 1.0,
+    "vocab_size": 61, "weight_mode": "single",
+}  # fmt: skip
+RWKV: dict[str, Any] = {
+    "architectures": ["RwkvForCausalLM"], "attention_hidden_size": 32, "bos_token_id": 0, "context_length": 128,
+    "eos_token_id": 0, "hidden_size": 32, "intermediate_size": 48, "layer_norm_epsilon": 1e-5, "model_type": "rwkv",
+    "num_hidden_layers": 3, "rescale_every": 6, "tie_word_embeddings": False, "use_cache": True, "vocab_size": 61,
+}  # fmt: skip
+
+
+def test_xlstm(tmp_path: Path) -> None:
+    """Matrix memories with exponential gates; gates in the wrong order show."""
+    mistake = swap("blocks.0.mixer.input_gate.weight", "blocks.0.mixer.forget_gate.weight")
+    lm = check(XLSTM, mistake, tmp_path, their_cache=False)  # which has another name
+    mixer = spec.MLSTM(num_heads=4, head_dim=16, gate_softcap=3.0, norm_eps=1e-3, eps=1e-4, chunk_size=16)
+    assert {layer.mixer for layer in lm.spec.layers} == {mixer}
+    assert lm.spec.head.softcap == 5.0
+
+
+@torch.no_grad()
+def test_rwkv(tmp_path: Path) -> None:
+    """Sums of exponential weights and a network that reads the token before; shares of another projection show."""
+    mistake = swap("blocks.1.feedforward.mix", "blocks.1.feedforward.mix_receptance")
+    lm = check(RWKV, mistake, tmp_path, their_cache=False)  # which is a list here
+    assert {layer.mixer for layer in lm.spec.layers} == {spec.RWKV4()}
+    network = spec.ChannelMixing(d_ff=48, receptance=True, mix_of="token")
+    assert {layer.feedforward for layer in lm.spec.layers} == {network}
+    assert lm.spec.embedding.norm == spec.LayerNorm() and lm.spec.context_length == 128
+    # in evaluation mode their class halves the stream after some layers, which LayerNorm's epsilon shows
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs", rescale_every=1)
+    logits = theirs.train()(TOKENS, use_cache=False).logits
+    assert distance(lm.model(TOKENS).logits, logits) < EXACT
+    assert distance(theirs.eval()(TOKENS, use_cache=False).logits, logits) > EXACT
+
+
+@pytest.mark.parametrize(
+    ("values", "change", "message"),
+    [
+        (XLSTM, {"use_bias": True}, "use_bias: needs RMSNorm with a bias, which is not supported; only false is"),
+        (XLSTM, {"weight_mode": "fused"}, "weight_mode: 'fused' is not supported"),
+        (RWKV, {"layer_norm_epsilon": 1e-3}, "layer_norm_epsilon: 0.001 is not supported"),
+    ],
+)
+def test_keys_that_mean_another_part_are_refused(values: dict[str, Any], change: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_unknown(values | change, {})

@@ -24,8 +24,8 @@ MODULES = {
 LAYERS = (
     "errors", "distribution", "legend", "dtypes", "table", "chart", "confined", "io", "machine", "spec", "roles",
     "native", "cost", "nn", "weights", "parts", "models", "settings", "estimate", "families", "diagram", "gallery",
-    "tokenizers", "convert", "runs", "data", "training", "generate", "evaluation", "inspection", "built_costs",
-    "surgery", "api", "hf", "checking", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
+    "tokenizers", "convert", "runs", "data", "generate", "inspection", "surgery", "training", "evaluation",
+    "built_costs", "api", "hf", "checking", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = (

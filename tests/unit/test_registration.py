@@ -8,9 +8,9 @@ from tests.unit.test_names import FILES
 # (studies) are another matter
 KINDS = {
     "mixer": (tuple(f"parts/short_convolution/{name}.py"
-                    for name in ("__init__", "spec", "module", "cost", "diagram", "infer")),
+                    for name in ("__init__", "spec", "module", "cost", "diagram", "infer", "transplant")),
               r"short_convolution\b|ShortConvolution"),
-    "norm": (tuple(f"parts/norm/{name}.py" for name in ("spec", "module", "cost", "inspect")),
+    "norm": (tuple(f"parts/norm/{name}.py" for name in ("spec", "module", "cost", "inspect", "transplant")),
              r"kind: batch\b|\bBatchNorm\b"),
     "activation": (("parts/activation/spec.py", "parts/activation/module.py"), r"\brelu2\b|\bReLU2\b"),
     "router": (tuple(f"parts/router/{name}.py" for name in ("spec", "module", "cost")), r"SigmoidRouter"),

@@ -100,7 +100,7 @@ def test_a_run_directory_has_files_that_obey_their_schemas(tmp_path: Path) -> No
     run, spec = Run(tmp_path), archetype.load_spec("llama-tiny")
     write_run_spec(run, spec)
     recipe = Recipe.parse({"spec": "llama-tiny", "steps": 3, "trackers": ["tensorboard"]})
-    objective = SimpleNamespace(description="", fingerprint="none", guessing_loss=lambda spec: None)
+    objective = SimpleNamespace(description="", fingerprint="none", guessing_loss=lambda spec: None, teacher=None)
     write_recipe(run, recipe, spec, objective, Skipped(0))  # type: ignore[arg-type]
     for file, kind in ((run.spec_file, "specification"), (run.recipe_file, "recipe")):
         assert "http" not in file.read_text()

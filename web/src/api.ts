@@ -33,6 +33,7 @@ export type Measure = "parameters" | "active" | "flops" | "bytes";
 
 export interface EvaluateRequest extends Origin {
   set?: Record<string, unknown>;
+  changes?: string[]; // as for `archetype set`
   batch?: number;
   length?: number;
   dtype?: string;
@@ -175,8 +176,70 @@ export interface Evaluated {
 
 export interface Refused {
   ok: false;
-  source: string;
+  source?: string;
   problems: Problem[];
+}
+
+export interface TransplantRequest {
+  model: string;
+  source: string;
+  layers?: string;
+  ways?: string[];
+  compare?: boolean;
+  text?: string;
+}
+
+export type How = "kept" | "cut" | "grown" | "merged" | "copied" | "new";
+export type Start = "same" | "rounded" | "changed";
+
+export interface Taken {
+  how: How;
+  sources: string[];
+  note: string;
+}
+
+/** Comparison of a new model with the donor of its weights. */
+export interface Proof {
+  num_tokens: number;
+  start: Start;
+  difference: number;
+  divergence: number;
+  agreement: number;
+  loss_before: number;
+  loss_after: number;
+  layers: { layer: number; origin: number; distance: number }[];
+}
+
+export interface TransplantReport {
+  changes: { path: string; before: unknown; after: unknown }[];
+  tensors: Record<string, Taken>;
+  promise: Start;
+  promises: Record<string, { start: Start; why: string }>;
+  proof: Proof | null;
+  costs: Record<string, { before: number; after: number }>;
+}
+
+export interface NextTokens {
+  tokens: string[];
+  before: (number | null)[];
+  after: (number | null)[];
+}
+
+export interface ComparedRow {
+  tokens: string[];
+  kl: (number | null)[];
+  next: NextTokens[];
+}
+
+export interface Transplanted {
+  ok: true;
+  problems: Problem[];
+  name: string;
+  command: string;
+  sizes: Record<string, number>; // entries of each new tensor
+  donated: Record<string, number>; // those of them that are the donor's
+  report: TransplantReport;
+  rows: ComparedRow[]; // of the text that both models read
 }
 
 /** An error response, with the server's message. */
@@ -267,6 +330,7 @@ export const api = {
   positions: (body: Origin & { length?: number; dtype?: string }, signal?: AbortSignal) =>
     call<Positions | { ok: false; problems: Problem[] }>("/api/spec/position", body, signal),
   evaluate: (body: EvaluateRequest, signal?: AbortSignal) => call<Evaluated | Refused>("/api/spec/evaluate", body, signal),
+  transplant: (body: TransplantRequest, signal?: AbortSignal) => call<Transplanted | Refused>("/api/transplant", body, signal),
 };
 
 export interface Waves {

@@ -33,6 +33,13 @@ export const screens: Screen[] = [
     load: () => import("./screens/architecture/Architecture.svelte"),
   },
   {
+    id: "transplant",
+    title: "Transplant",
+    key: "t",
+    about: "Change the model's architecture, and see which weights survive and how far its predictions move",
+    load: () => import("./screens/transplant/Transplant.svelte"),
+  },
+  {
     id: "position",
     title: "Position",
     key: "p",

@@ -17,6 +17,7 @@ from archetype.estimate.report import cost_report
 from archetype.estimate.roofline import PhaseTime, phase_times, weights_read
 from archetype.io.tensors import dtype_of
 from archetype.machine.hardware import Device
+from archetype.machine.time_budget import in_time
 from archetype.models.spec import CausalSpec, ModelSpec
 from archetype.parts.head.spec import NoHead
 from archetype.runs import peaks
@@ -86,7 +87,7 @@ def measure(
     Args:
         dtype: compute dtype.
         weights: weight format, if it differs from `dtype`.
-        repeat: number of timed repetitions, after one warm-up.
+        repeat: number of timed repetitions, after one warm-up; fewer if a time budget ends.
         state_dtype: dtype of keys and values, if it differs from `dtype`.
 
     Returns:
@@ -105,6 +106,7 @@ def measure(
     ours = rates(workload, timings["archetype"])
     if equal is not None:
         ours["of_equal_lengths"] = ours["tokens_per_s"] / rates(equal, timings["equal lengths"])["tokens_per_s"]
+    ours["repeat"] = len(timings["archetype"])
     measured = ours | against_limit(lm.spec, workload, dtype, weights, peaks, ours["seconds"], state_dtype)
     if peers:
         measured["peers"] = [beside(ours, peer, rates(workload, timings[peer.name])) for peer in peers]
@@ -127,7 +129,7 @@ def take_turns(sides: Mapping[str, Callable[[], Timing]], repeat: int) -> dict[s
         run()
     timings: dict[str, list[Timing]] = {name: [] for name in sides}
     # in turns, so that a change of the machine's speed meets all alike
-    for _ in range(repeat):
+    for _ in in_time(range(repeat)):
         for name, run in sides.items():
             timings[name].append(run())
     return timings

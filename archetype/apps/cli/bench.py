@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from archetype.apps.cli.options import Deterministic, Device, Exported, Json, StateDtype
+from archetype.apps.cli.options import Deterministic, Device, Exported, Json, Minutes, StateDtype
 from archetype.apps.cli.output import console, print_device, print_json, show_warnings
 
 DTYPE = typer.Option(help="Data type of the computation.  [default: as stored; float32 for a preset]")
@@ -46,6 +46,7 @@ def bench(
         str | None,
         typer.Option(metavar="PATH", help="Python interpreter for --peer.  [default: the one that runs archetype]"),
     ] = None,
+    minutes: Minutes = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:

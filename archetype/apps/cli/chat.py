@@ -12,8 +12,18 @@ import typer
 
 from archetype.apps.cli.fields import takes, values_of
 from archetype.apps.cli.generate import OWN, SAMPLING
-from archetype.apps.cli.options import AcceptUnproved, Device, Dtype, Model, Overrides, StateDtype, Template, Weights
-from archetype.apps.cli.output import print_device, show_warnings
+from archetype.apps.cli.options import (
+    AcceptUnproved,
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Overrides,
+    StateDtype,
+    Template,
+    Weights,
+)
+from archetype.apps.cli.output import print_device, print_json_line, show_warnings
 from archetype.errors import ArchetypeError, DataError, nearest
 from archetype.settings.generation import Sampling
 
@@ -49,6 +59,7 @@ def chat(
     overrides: Overrides = None,
     accept_unproved: AcceptUnproved = False,
     device: Device = "auto",
+    as_json: Json = False,
     **options: Any,
 ) -> None:
     """Chat with a model in the terminal; each line is a message.
@@ -76,7 +87,7 @@ def chat(
     if lm.template is None:
         remedy = "pass a template with --chat-template, or fine-tune with `archetype train --chat`"
         raise DataError(str(model), "has no chat template, so it is not a chat model", remedy)
-    talk = Conversation(lm, Engine(lm, slots=1), settings, system)  # one slot: one conversation
+    talk = Conversation(lm, Engine(lm, slots=1), settings, system, as_json)  # one slot
     print_device(lm.model.device)
     is_terminal = sys.stdin.isatty()
     if is_terminal:
@@ -97,13 +108,16 @@ class Conversation:
     Args:
         engine: the model's engine. Its prefix cache keeps the earlier turns.
         settings: fields of `Sampling`.
+        as_json: print each answer as an object on one line, instead of as it is generated.
 
     Raises:
         ArchetypeError: the model's template rejects the system message.
     """
 
-    def __init__(self, lm: "CausalLM", engine: "Engine", settings: dict[str, Any], system: str | None) -> None:
-        self._lm, self._engine, self._settings = lm, engine, settings
+    def __init__(
+        self, lm: "CausalLM", engine: "Engine", settings: dict[str, Any], system: str | None, as_json: bool = False
+    ) -> None:
+        self._lm, self._engine, self._settings, self._as_json = lm, engine, settings, as_json
         self.messages: list[Message] = []
         self._begin(system)
 
@@ -143,8 +157,13 @@ class Conversation:
         request = self._engine.submit(ids, continues=False, **self._settings)
         with _on_interrupt(request.cancel):
             for piece in request.pieces():
-                print(piece, end="", flush=True)
-        print(flush=True)
+                if not self._as_json:
+                    print(piece, end="", flush=True)
+        if self._as_json:
+            about = {"text": request.text, "finish_reason": request.finish_reason}
+            print_json_line({"message": text} | about | {"completion_tokens": len(request.tokens)})
+        else:
+            print(flush=True)
         # only now, so that an error leaves the conversation unchanged; an interrupted answer stays as far as it got
         self.messages = [*messages, {"role": "assistant", "content": request.text}]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from archetype.apps.cli.options import SPEC_HELP, Json, OptionalOutput
+from archetype.apps.cli.options import MINUTES, SPEC_HELP, Json, OptionalOutput
 from archetype.apps.cli.output import print_json
 from archetype.apps.cli.sweep_progress import SweepProgress
 from archetype.apps.cli.verb import WRITTEN, Verb
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MODES = ("quick", "full", "extended", "gpu")
 # each mode excludes the earlier ones, so each pair of modes is refused once; nothing trains under --exact
 EXCLUDES = {mode: MODES[:number] for number, mode in enumerate(MODES)} | {"exact": ("workers", "engine")}
+# the runs of a cluster go on without this process
+EXCLUDES["within"] = ("engine",)
 
 
 class Comparisons(TyperGroup):
@@ -68,6 +70,10 @@ ClaimsFolder = Annotated[
 ]
 Workers = Annotated[int, typer.Option(min=1, help="Number of parallel processes, with one thread each.")]
 EngineName = Annotated[str, typer.Option("--engine", help="Where to run: here, ray or slurm.")]
+Within = Annotated[
+    float | None,
+    typer.Option("--minutes", **MINUTES, help="Stop after these minutes; the same command continues."),
+]
 To = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="Folder for the reports.")]
 
 
@@ -78,6 +84,10 @@ def models(
         str, typer.Option(help="Text file, folder or corpus name; pystdlib is Python's own documentation.")
     ] = "pystdlib",
     minutes: Annotated[float, typer.Option(min=0.01, help="Total time of all runs, in minutes.")] = 10,
+    from_weights: Annotated[
+        bool,
+        typer.Option("--from-weights", help="Start from the models' weights; the first, a donor, is not trained."),
+    ] = False,
     store: StoreFolder = None,
     data_dir: DataFolder = None,
     workers: Workers = 1,
@@ -90,10 +100,10 @@ def models(
     from archetype.studies.sweep import engine as open_engine
 
     open_engine(engine, workers)
-    chosen = choose_experiment(sources, data, minutes, workers, _data_folder(data_dir), _store(store))
+    chosen = choose_experiment(sources, data, minutes, workers, _data_folder(data_dir), _store(store), from_weights)
     _say(str(chosen))
     study = _study(str(chosen.file), "full", store, data_dir)
-    _run(study, workers, engine)
+    _run(study, workers, engine, as_json)
     _report(study, to, as_json)
 
 
@@ -128,6 +138,7 @@ def run(
     data_dir: DataFolder = None,
     workers: Workers = 1,
     engine: EngineName = "here",
+    within: Within = None,
     to: To = None,
     as_json: Json = False,
 ) -> None:
@@ -135,7 +146,7 @@ def run(
     study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
     if study.without_verdict:
         _say(study.without_verdict)
-    _run(study, workers, engine)
+    _run(study, workers, engine, as_json)
     _report(study, to, as_json)
 
 
@@ -194,6 +205,7 @@ def extend(
     data_dir: DataFolder = None,
     workers: Workers = 1,
     engine: EngineName = "here",
+    within: Within = None,
     to: To = None,
     as_json: Json = False,
 ) -> None:
@@ -201,7 +213,7 @@ def extend(
     from archetype.studies.extend import ReportExtension
 
     study = ReportExtension(report_file, corpus or (), _data_folder(data_dir), _store(store))
-    _run(study, workers, engine)
+    _run(study, workers, engine, as_json)
     _report(study, to, as_json)
 
 
@@ -212,6 +224,7 @@ def calibrate(
     data_dir: DataFolder = None,
     workers: Workers = 1,
     engine: EngineName = "here",
+    within: Within = None,
     to: To = None,
     as_json: Json = False,
 ) -> None:
@@ -220,7 +233,7 @@ def calibrate(
     from archetype.studies.calibration import MUST_GIVE, calibration_file, read_calibration
 
     study = _study(str(file or calibration_file()), "full", store, data_dir)
-    _run(study, workers, engine)
+    _run(study, workers, engine, as_json)
     _report(study, to, as_json)
     calibration = read_calibration(study.store)
     if calibration is None or not calibration["passed"]:
@@ -248,13 +261,15 @@ def claim(
     data_dir: DataFolder = None,
     workers: Workers = 1,
     engine: EngineName = "here",
+    within: Within = None,
     to: To = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate one claim, part by part."""
     from archetype.studies.claims import claim_file
 
-    run(str(claim_file(number, folder)), quick, full, extended, gpu, store, data_dir, workers, engine, to, as_json)
+    file = str(claim_file(number, folder))
+    run(file, quick, full, extended, gpu, store, data_dir, workers, engine, None, to, as_json)
 
 
 @app.command("all", cls=Verb)
@@ -268,6 +283,7 @@ def all_(
     data_dir: DataFolder = None,
     workers: Workers = 1,
     engine: EngineName = "here",
+    within: Within = None,
     to: To = None,
     exact: Annotated[bool, typer.Option("--exact", help="Train nothing; report which parts have no runs.")] = False,
     as_json: Json = False,
@@ -280,7 +296,7 @@ def all_(
     _check_mode(files, mode)  # one claim with the mode is enough, so `_study` does not check each
     for file in files:
         study = _study(str(file), mode, store, data_dir, exact, False)
-        _run(study, workers, engine)
+        _run(study, workers, engine, as_json)
         outcomes.append(_outcome(study, to))
     print_json({"claims": outcomes}) if as_json else print(overview_text(outcomes))
 
@@ -292,6 +308,7 @@ def search(
     data_dir: DataFolder = None,
     workers: Workers = 1,
     engine: EngineName = "here",
+    within: Within = None,
     to: To = None,
     as_json: Json = False,
 ) -> None:
@@ -299,7 +316,7 @@ def search(
     from archetype.studies.search import Search, read_search
 
     study = Search(read_search(file), _data_folder(data_dir), _store(store))
-    _run(study, workers, engine)
+    _run(study, workers, engine, as_json)
     result = study.outcome()
     if to is not None:
         from archetype.studies.search_report import write_search
@@ -373,8 +390,9 @@ def _study(
         raise error.at(str(path)) from None
 
 
-def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -> None:
+def _run(study: "Study | ReportExtension | Search", workers: int, engine: str, as_json: bool) -> None:
     from archetype.machine.allocation import keep_freed_memory
+    from archetype.machine.time_budget import time_is_over
     from archetype.studies.execute import Stopped
     from archetype.studies.sweep import engine as open_engine
 
@@ -383,7 +401,11 @@ def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -
         study.run(open_engine(engine, workers), _say, SweepProgress())
     except Stopped:
         _say("stopped; run the same command to continue")
-        raise typer.Exit(130) from None  # as a shell reports Ctrl-C
+        if not time_is_over():
+            raise typer.Exit(130) from None  # as a shell reports Ctrl-C
+        if as_json:  # without an outcome, which needs all runs
+            print_json({"left": len({request.key for request in study.needed()})})
+        raise typer.Exit from None
 
 
 def _say(line: str) -> None:

@@ -25,6 +25,7 @@ EXCLUDES = {
         "overrides",
         "accept_unproved",
         "with_code",
+        "with_state",
     ),
 }
 
@@ -42,12 +43,13 @@ def import_(
         bool, typer.Option("--further-tokens", help="Also import the multi-token prediction layers.")
     ] = False,
     accept_unproved: AcceptUnproved = False,
+    as_json: Json = False,
 ) -> None:
     """Import a Hugging Face folder, a GGUF file or a model on huggingface.co as a run directory."""
     from archetype.api.loading import load
     from archetype.io.tensors import dtype_of
 
-    load(
+    lm = load(
         model,
         dtype_of(dtype),
         allow_pickle=allow_pickle,
@@ -56,8 +58,12 @@ def import_(
         mapped=True,
         further_tokens=further_tokens,
         accept_unproved=accept_unproved,
-    ).save(to)
-    print(f"wrote {to}")
+    )
+    lm.save(to)
+    if as_json:
+        print_json({"folder": str(to), "kind": lm.spec.kind, "family": lm.family and lm.family.name})
+    else:
+        print(f"wrote {to}")
 
 
 def export(
@@ -87,6 +93,13 @@ def export(
         bool,
         typer.Option("--with-code", help="With archetype-hf: add a code file for trust_remote_code."),
     ] = False,
+    with_state: Annotated[
+        bool,
+        typer.Option(
+            "--with-state",
+            help="With torch-export or onnx: a step whose inputs and outputs include its state.",
+        ),
+    ] = False,
     weights: Weights = None,
     dtype: StoredDtype = None,
     seed: Annotated[
@@ -97,6 +110,7 @@ def export(
     ] = False,
     overrides: Overrides = None,
     accept_unproved: AcceptUnproved = False,
+    as_json: Json = False,
 ) -> None:
     """Export a model for transformers, llama.cpp, torch or ONNX, and verify the result.
 
@@ -112,7 +126,10 @@ def export(
 
     if adapter_only:
         written = export_adapter(Path(model), to, family)
-        print(f"wrote {to} as an adapter of {written.name}")
+        if as_json:
+            print_json({"folder": str(to), "format": "peft", "family": written.name, "seed": None})
+        else:
+            print(f"wrote {to} as an adapter of {written.name}")
         return
     trained = names_weights(model)
     if trained and seed is not None:
@@ -146,8 +163,13 @@ def export(
         type=type,
         allow_different_tokens=allow_different_tokens,
         with_code=with_code,
+        with_state=with_state,
         card=card,
     )
+    if as_json:  # written, reloaded and compared
+        own_seed = None if trained else seed
+        print_json({"folder": str(to), "format": format, "family": written.name, "seed": own_seed})
+        return
     names = {"gguf": f"GGUF of {written.name}", "torch-export": "a torch.export program", "onnx": "an ONNX program"}
     name = names.get(format) or written.format.architecture_of(lm.spec)
     fresh = "" if trained else f"; {model} has no weights, so these are random (seed {seed})"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archetype.apps.cli.options import TEXT_HELP, Column, OptionalOutput
-from archetype.apps.cli.output import console
+from archetype.apps.cli.options import TEXT_HELP, Column, Json, OptionalOutput
+from archetype.apps.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +31,7 @@ def demo(
     column: Column = None,
     to: OptionalOutput = None,
     minutes: Annotated[float, typer.Option(min=0.05, help="Training time in minutes, approximately.")] = 1.5,
+    as_json: Json = False,
 ) -> None:
     """Train a small model on text from this machine, show its cost and loss, and generate."""
     out = console(stderr=True)
@@ -43,6 +44,7 @@ def demo(
         from archetype.data.library_text import library_text
         from archetype.data.text_files import read_joined
         from archetype.io.atomic import check_absent
+        from archetype.training import metrics
         from archetype.training.setup import start
 
     folder = to or _free_folder(Path("runs/demo"))
@@ -58,12 +60,17 @@ def demo(
     with out.status(f"training a tokenizer of {VOCABULARY} tokens"):
         state = start(folder, recipe, torch.device("cpu"), contents)
     out.print(f"[bold]Tokenizer[/]  byte-level BPE, {VOCABULARY} tokens")
-    _print_cost(out, cost_report(spec, BATCH_SIZE, LENGTH, "float32"))
+    _print_cost(out, cost_report(spec, BATCH_SIZE, LENGTH, "float32"), as_json)
     out.print(f"[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops after a step, and the run can be resumed")
     raise_if_interrupted(state, run_with_progress(state, curve_height=1, samples=False))
+    pieces = CausalLM.load(folder).stream(PROMPT, max_new_tokens=120, temperature=0.7, seed=1)
+    if as_json:
+        last = metrics.last(state.run.metrics_file)
+        print_json({"run": str(folder), "step": state.step, "last": last, "prompt": PROMPT, "text": "".join(pieces)})
+        return
     # the text is the only standard output, besides the table of costs
     print(PROMPT, end="")
-    for piece in CausalLM.load(folder).stream(PROMPT, max_new_tokens=120, temperature=0.7, seed=1):
+    for piece in pieces:
         print(re.sub(r"\s+", " ", piece), end="", flush=True)  # in one line
     print()
     out.print("\n[bold]Try next[/]")
@@ -87,7 +94,7 @@ def _web_ui() -> str:
     return "the web UI, at http://127.0.0.1:8000/" if is_built() else f"the web UI; first {HOW_TO_BUILD}"
 
 
-def _print_cost(out: "Console", report: "CostReport") -> None:
+def _print_cost(out: "Console", report: "CostReport", as_json: bool) -> None:
     from archetype.table import Table, quantity, size
 
     flops, memory, total = report.flops["train"], report.memory["training_peak"], report.parameters["total"]
@@ -97,7 +104,8 @@ def _print_cost(out: "Console", report: "CostReport") -> None:
     )
     largest = sorted(report.rows, key=lambda row: -row.parameters)[:LARGEST]
     rows = [(row.module, f"{row.parameters:,}", f"{row.parameters / total:.1%}") for row in largest]
-    print(Table(("module", "parameters", "share"), rows))
+    if not as_json:
+        print(Table(("module", "parameters", "share"), rows))
 
 
 def demo_spec() -> "Decoder":

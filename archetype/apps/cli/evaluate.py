@@ -16,6 +16,7 @@ from archetype.apps.cli.options import (
     Device,
     Dtype,
     Json,
+    Minutes,
     Model,
     Overrides,
     Weights,
@@ -44,6 +45,7 @@ NEEDS = {
     "stride": ("text", "files"),
     "length": ("text", "files"),
     "draws": ("text", "files"),
+    "minutes": ("text", "files"),
     "num_fewshot": ("tasks",),
     "limit": ("tasks",),
     "column": ("text", "files"),
@@ -54,7 +56,7 @@ NEEDS = {
 }
 SECTIONS = {  # of the options, in the help
     "Data": ("text", "data", "source", "target", "retrieval", "correlation", "tasks"),
-    "Texts": ("column", "stride", "length", "draws"),
+    "Texts": ("column", "stride", "length", "draws", "minutes"),
     "Translations": tuple(BEAM),
     "Vectors": ("recall_at",),
     "Tasks": ("num_fewshot", "limit"),
@@ -104,6 +106,7 @@ def evaluate(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of questions per task.  [default: all]")
     ] = None,
+    minutes: Minutes = None,
     dtype: Dtype = None,
     weights: Weights = None,
     overrides: Overrides = None,
@@ -126,6 +129,7 @@ def evaluate(
     from archetype.data.text_files import read_texts
     from archetype.errors import SpecError
     from archetype.evaluation import RECALL_AT, LikelihoodBound
+    from archetype.machine.time_budget import about_budget, in_time
     from archetype.table import Table
 
     if sum(bool(source_of_data) for source_of_data in (files, text, data, source, tasks, retrieval, correlation)) != 1:
@@ -146,6 +150,8 @@ def evaluate(
                 str(files[1]), f"a model of kind {lm.spec.kind} takes a single file", "remove this argument"
             )
         data = files[0]
+        if about_budget():
+            raise SpecError("--minutes", f"a model of kind {lm.spec.kind} reads all records", "remove it")
 
     def show(record: dict[str, Any], report: object) -> None:
         if as_json:
@@ -163,7 +169,8 @@ def evaluate(
         if stride is not None:
             raise SpecError("--stride", "windows of a model that predicts masked tokens do not overlap", "remove it")
         with preparation_bar("reading", "windows"):
-            bounds = {name: _bound(lm.expect(TextEncoder), name, one, length, draws) for name, one in documents.items()}
+            of_each = in_time(documents.items())
+            bounds = {name: _bound(lm.expect(TextEncoder), name, one, length, draws) for name, one in of_each}
         table = Table(("text", *LikelihoodBound.COLUMNS), [[name, *each.cells] for name, each in bounds.items()])
         show({"texts": [{"file": name} | each.record() for name, each in bounds.items()]}, table)
     elif documents:
@@ -171,7 +178,8 @@ def evaluate(
             raise SpecError("--draws", f"a model of kind {lm.spec.kind} scores each token exactly", "remove it")
         with preparation_bar("reading", "windows"):
             records = {
-                name: _score(lm.expect(CausalLM), name, one, stride, length).record() for name, one in documents.items()
+                name: _score(lm.expect(CausalLM), name, one, stride, length).record()
+                for name, one in in_time(documents.items())
             }
         show({"texts": [{"file": name} | record for name, record in records.items()]}, _table(records))
     else:
@@ -204,9 +212,10 @@ def _bound(
 
 def _of_each(file: str, documents: list[str], compute: Callable[[str], T]) -> list[T]:
     from archetype.errors import ArchetypeError
+    from archetype.machine.time_budget import in_time
 
     results = []
-    for index, text in enumerate(documents, start=1):
+    for index, text in enumerate(in_time(documents), start=1):
         try:
             # each text by itself: no window has tokens of two
             results.append(compute(text))

@@ -5,17 +5,26 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from archetype.apps.cli.options import Json
+from archetype.apps.cli.output import print_json
+
 if TYPE_CHECKING:
     from archetype.cost.formula import Formula
     from archetype.models.block.cost import BlockCost
     from archetype.models.stack.spec import StackView
     from archetype.spec.base import Spec
 
+EXCLUDES = {"everything": ("kind",)}
 SHOWN_IN = "llama-3-8b"  # the preset searched first, with these changes for kinds that no preset has
 ASSIGNMENTS = {
     "gated_delta_net": "layers[*].mixer={kind: gated_delta_net, num_heads: 32}",
     "linear_attention": "layers[*].mixer={kind: linear_attention, num_heads: 32}",
+    "mamba3": "layers[*].mixer={kind: mamba3, num_heads: 128}",
+    "mlstm": "layers[*].mixer={kind: mlstm, num_heads: 32}",
     "rg_lru": "layers[*].mixer={kind: rg_lru, num_heads: 32}",
+    "rwkv4": "layers[*].mixer=rwkv4",
+    "rwkv7": "layers[*].mixer={kind: rwkv7, num_heads: 64}",
+    "channel_mixing": "layers[*].feedforward={kind: channel_mixing, d_ff: 16384}",
     "short_convolution": "layers[*].mixer={kind: short_convolution}",
     "batch": "layers[*].wiring.norm={kind: batch}",
     "parallel": "layers[*].wiring.kind=parallel",
@@ -67,6 +76,7 @@ class Module(NamedTuple):
 
 
 def explain(
+    ctx: typer.Context,
     kind: Annotated[
         str | None,
         typer.Argument(
@@ -74,6 +84,11 @@ def explain(
             help="Kind such as rotary, or role such as pattern (lists its kinds).  [default: list all]",
         ),
     ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Explain all kinds; with --json also the commands, and what each kind supports."),
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Explain a kind: its fields, modules and cost.
 
@@ -82,6 +97,12 @@ def explain(
     """
     from archetype.spec import describe
 
+    if as_json:
+        print_json(_everything(ctx) if everything else _records(kind))
+        return
+    if everything:
+        print(describe.page(), end="")
+        return
     if kind is None:
         print(f"{describe.all_kinds()}\n\n`archetype explain KIND` describes a kind and its fields.")
         return
@@ -95,6 +116,34 @@ def explain(
     usage = first_usage(str(parts[0][1].model_fields["kind"].default), tuple(cls for _, cls in parts))
     if usage is not None:
         print("\n" + example(usage))
+
+
+def _everything(ctx: typer.Context) -> dict[str, Any]:
+    from archetype.apps.cli.verb_records import EXIT_STATUSES, verb_records
+    from archetype.spec.catalogue import catalogue
+
+    verbs = list(verb_records(ctx.find_root().command))
+    return {"version": 1, "verbs": verbs, "exit_statuses": EXIT_STATUSES} | catalogue()
+
+
+def _records(kind: str | None) -> dict[str, Any]:
+    # one kind, the kinds of a role, or the names of all
+    from archetype.spec import describe
+    from archetype.spec.catalogue import record
+
+    names, roles = set[str](), dict[str, list[str]]()
+    for role, cls in describe.kinds():
+        names.add(name := str(cls.model_fields["kind"].default))
+        roles.setdefault(role, []).append(name)
+    if kind is None:
+        return {"roles": roles}
+    word = kind.lower().replace("_", "")
+    if kind not in names and (
+        listed := {role: members for role, members in roles.items() if describe.is_called(role, word)}
+    ):
+        return {"roles": listed}
+    parts, written = describe.classes_of(kind)
+    return {"kind": written, "kinds": [record(role, cls) for role, cls in parts]}
 
 
 def first_usage(kind: str, parts: "tuple[type[Spec], ...]") -> Usage | None:

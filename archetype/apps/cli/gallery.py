@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from archetype.apps.cli.options import Json
+from archetype.apps.cli.output import print_json
 from archetype.apps.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -39,12 +41,13 @@ FOLDER = Path("gallery")
 
 
 @app.command(cls=Verb)
-def write(to: To = FOLDER, only: Only = "") -> None:
+def write(to: To = FOLDER, only: Only = "", as_json: Json = False) -> None:
     """Write the site, with the models that were added to it, and print the address of its first page."""
     from archetype.gallery.site import added_to, write_site
 
-    write_site(to, added_to(to), _ids(only))
-    print(to / "index.html")
+    cards = write_site(to, added_to(to), _ids(only))
+    page = to / "index.html"
+    print_json({"page": str(page), "models": len(cards)}) if as_json else print(page)
 
 
 @app.command(cls=Verb)
@@ -60,6 +63,7 @@ def add(
     date: Annotated[str, typer.Option(metavar="YYYY-MM-DD", help="Date of its publication.")] = "",
     why: Annotated[str, typer.Option(help="Why it matters, in one sentence.")] = "",
     only: Only = "",
+    as_json: Json = False,
 ) -> None:
     """Add a card for a model from its configuration alone, and write the site again.
 
@@ -80,7 +84,9 @@ def add(
     save_added(to, [*others, entry])
     if entry.evidence.needs:
         print(f"archetype: {source}: needs {entry.evidence.needs}", file=sys.stderr)
-    print(to / f"{entry.id}.html")
+    page = to / f"{entry.id}.html"
+    about = {"page": str(page), "id": entry.id, "needs": entry.evidence.needs or None}
+    print_json(about) if as_json else print(page)
 
 
 def _ids(only: str) -> list[str]:

@@ -13,6 +13,7 @@ from archetype.apps.cli.options import (
     Device,
     Dtype,
     Json,
+    Minutes,
     Model,
     Overrides,
     StateDtype,
@@ -20,6 +21,7 @@ from archetype.apps.cli.options import (
     Weights,
 )
 from archetype.apps.cli.output import print_device, print_json, show_warnings
+from archetype.machine.time_budget import in_time
 from archetype.settings.generation import Beam, Sampling, Unmasking
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # genera
 UNMASKING = settings_of(Unmasking, "tokens_per_step", "block", "order")
 BEAM = settings_of(Beam, "num_beams", "length_penalty", "max_extra_tokens")
 SECTIONS = {  # of the options, in the help
-    "Text": ("max_new_tokens", "stop", "ignore_eos", "json_schema", "json_whitespace", "regex", "lark"),
+    "Text": ("max_new_tokens", "minutes", "stop", "ignore_eos", "json_schema", "json_whitespace", "regex", "lark"),
     "Sampling": ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),
     "Conversation": ("chat", "system", "template"),
     "Speculation": ("draft", "lookup"),
@@ -104,6 +106,7 @@ def generate(
         typer.Option(help="With --input: output file; results are appended and finished prompts are skipped."),
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="With --input: number of prompts decoded together.")] = 32,
+    minutes: Minutes = None,
     dtype: Dtype = None,
     state_dtype: StateDtype = None,
     weights: Weights = None,
@@ -215,6 +218,7 @@ def translate(
     dtype: Dtype = None,
     weights: Weights = None,
     device: Device = "auto",
+    minutes: Minutes = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -231,7 +235,7 @@ def translate(
     sources = texts or _lines()
     targets: list[str] = []
     # printed batch by batch, so that a long input shows results before its end
-    for start in range(0, len(sources), LINES_AT_ONCE):
+    for start in in_time(range(0, len(sources), LINES_AT_ONCE)):
         batch = lm.translate(sources[start : start + LINES_AT_ONCE], **settings)
         targets += batch
         if not as_json:
@@ -240,7 +244,7 @@ def translate(
             # one line for each source, whatever the target has
             print(*(" ".join(target.splitlines()) for target in batch), sep="\n", flush=True)
     if as_json:
-        print_json({"targets": [{"source": s, "target": t} for s, t in zip(sources, targets, strict=True)]})
+        print_json({"targets": [{"source": s, "target": t} for s, t in zip(sources, targets, strict=False)]})
 
 
 def _print_stream(
@@ -261,7 +265,8 @@ def _print_unmasked(
     lm: "TextEncoder", prompts: list[str], unmasking: dict[str, Any], settings: dict[str, Any], as_json: bool
 ) -> None:
     fields: Any = unmasking
-    texts = [lm.unmask(prompt, fields, **settings) for prompt in prompts]
+    texts = [lm.unmask(prompt, fields, **settings) for prompt in in_time(prompts)]
+    prompts = prompts[: len(texts)]
     if as_json:
         print_json({"prompts": prompts, "texts": texts, "settings": settings | unmasking})
         return
@@ -338,11 +343,11 @@ def _print_answers(
     lm: "CausalLM", conversations: list[list["Message"]], settings: dict[str, Any], as_json: bool
 ) -> None:
     if as_json:
-        answers = [{"messages": messages, "text": lm.chat(messages, **settings)} for messages in conversations]
+        answers = [{"messages": messages, "text": lm.chat(messages, **settings)} for messages in in_time(conversations)]
         print_json({"chats": answers, "settings": lm.settings(**settings).dump(full=True)})
         return
     engine = lm.engine()
-    for messages in conversations:
+    for messages in in_time(conversations):
         # the answer does not continue the template's last word, so no space is kept between them
         _print_stream(lm, engine, lm.encode_chat(messages), settings | {"continues": False})
     _print_speed(engine)

@@ -1,7 +1,8 @@
 """Arguments and options shared by several commands."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -90,5 +91,20 @@ TEXT_HELP = "A text file, or a file of records (JSON, CSV, TSV, Parquet)"
 Column = Annotated[
     str | None,
     typer.Option(help="Text column of a record file.  [default: text, or the only text column]"),
+]
+
+
+def _limit_time(context: typer.Context, minutes: float | None) -> None:
+    if minutes is not None and not context.resilient_parsing:
+        from archetype.machine.time_budget import time_budget
+
+        budget = context.with_resource(time_budget(minutes))
+        context.call_on_close(lambda: budget.has_ended and print(f"{budget}", file=sys.stderr))
+
+
+MINUTES: dict[str, Any] = {"min": 0.001, "callback": _limit_time, "expose_value": False}
+Minutes = Annotated[
+    float | None,
+    typer.Option("--minutes", **MINUTES, help="Time budget in minutes; when it ends, the result is of what was done."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

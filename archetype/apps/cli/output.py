@@ -1,10 +1,16 @@
-"""Output of commands: tables on standard output for people, or one JSON object for programs."""
+"""Output of commands: tables on standard output for people, or JSON for programs.
+
+With --json, standard output has one JSON object, printed when the command is done. `chat` prints an object on one line
+for each answer, and `serve` one when it accepts connections. Progress and messages are on standard error.
+"""
 
 import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from archetype.machine.time_budget import about_budget
 
 if TYPE_CHECKING:
     import torch
@@ -25,13 +31,21 @@ def replace_drawing(error: UnicodeError) -> tuple[str, int]:
 
 
 def print_json(data: Mapping[str, Any], to: Path | None = None) -> None:
-    """Print one JSON object as the only text on standard output, or write it to a file."""
+    """Print one JSON object as the only text on standard output, or write it to a file.
+
+    With a time budget, the object says by `ended_by` whether it ended: minutes, or null.
+    """
     if to is None:
-        print(json.dumps(data, indent=2))
+        print(json.dumps({**data, **about_budget()}, indent=2))
         return
     from archetype.io import atomic
 
     atomic.write_json(to, data)
+
+
+def print_json_line(data: Mapping[str, Any]) -> None:
+    """Print a JSON object on one line, at once: a program may wait for it while the command goes on."""
+    print(json.dumps(data), flush=True)
 
 
 def show_warnings() -> None:

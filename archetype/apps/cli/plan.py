@@ -44,9 +44,11 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
     if recipe.micro_batch_size is not None or recipe.recompute != "none":
         name = "recompute" if recipe.micro_batch_size is None else "micro_batch_size"
         raise SpecError(name, "is chosen by a plan for a cluster", "remove it")
-    for name in ("adapter", "trainable"):
-        if getattr(recipe, name) is not None:
+    for name in ("adapter", "trainable", "stages"):
+        if getattr(recipe, name):
             raise SpecError(name, "a plan for a cluster needs all parameters trained", "remove it")
+    if recipe.teacher is not None:
+        raise SpecError("teacher", "a plan for a cluster counts a single model", "remove it")
     source = recipe.spec
     if leaves_vocabulary_open(source):
         raise SpecError("spec.vocab_size", "is missing, and a plan reads no text", "add --set spec.vocab_size=N")

@@ -12,6 +12,7 @@ from archetype.apps.cli.output import print_device
 from archetype.apps.cli.record_file import Line, append_records, read_records_with_ids
 from archetype.errors import ArchetypeError, DataError, one_line
 from archetype.generate import Engine, Request, Sampling
+from archetype.machine.time_budget import time_is_over
 from archetype.tokenizers.chat_template import Message
 
 OWN_KEYS = {"id", "prompt", "messages"}
@@ -115,11 +116,11 @@ def generate_file(
     def speed() -> str:
         return f"{engine.stats().tokens_per_second:,.0f} tokens/s"
 
-    before, _, failed = append_records(prompts, output, "finish_reason", of, compute, speed)
+    before, finished, failed = append_records(prompts, output, "finish_reason", of, compute, speed)
     stats = engine.stats()
     return {
         "before": before,
-        "finished": stats.finished,
+        "finished": finished,
         "failed": failed,
         "tokens": stats.generated_tokens,
         "tokens_per_second": round(stats.tokens_per_second, 1),
@@ -131,7 +132,7 @@ def _finished_requests(
 ) -> Iterator[Request]:
     # only a few prompts are encoded in advance: one for each slot, and as many again that wait for a slot
     upcoming, unfinished = iter(prompts), 0
-    while True:
+    while not time_is_over():  # what is unfinished then has no record, so the next command generates it
         while unfinished < 2 * engine.slots and (prompt := next(upcoming, None)) is not None:
             ids, continues = prompt.ids(lm, engine, settings), prompt.messages is None
             engine.submit(ids, id=prompt.id, continues=continues, **settings | prompt.settings)
@@ -139,7 +140,7 @@ def _finished_requests(
         if not unfinished:
             return
         for event in engine.step():
-            if event.finish_reason is not None:
+            if event.finish_reason not in (None, "cancelled"):
                 if isinstance(event.request.error, Exception) and not isinstance(event.request.error, ArchetypeError):
                     raise event.request.error  # a bug, not a fault of the prompt
                 unfinished -= 1

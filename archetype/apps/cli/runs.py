@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from archetype.table import Table
     from archetype.training.plot import Axis, Curves
 
+EXCLUDES = {"as_json": ("to",)}
 MAX_CELL = 40  # characters of a value; some, such as a list of layers, are long
 UNITS = {"steps": "step", "tokens": "tokens", "flops": "FLOPs", "seconds": "seconds"}
 
@@ -140,6 +141,7 @@ def plot(
     ] = "steps",
     loss: Annotated[Literal["validation", "training"], typer.Option(help="Loss to plot.")] = "validation",
     to: OptionalOutput = None,
+    as_json: Json = False,
 ) -> None:
     """Plot the validation or training losses of several runs."""
     from archetype.errors import SpecError
@@ -154,6 +156,10 @@ def plot(
         remedy = "train longer, or plot --loss training" if loss == "validation" else "train longer"
         raise SpecError(", ".join(map(str, folders)), f"no {loss} loss has been recorded yet", remedy)
     _warn_of_texts([_texts_of(Run(folder)) for folder in folders])
+    if as_json:
+        data = {name: {"x": list(xs), "loss": list(losses)} for name, (xs, losses) in labelled.items()}
+        print_json({"x": x, "loss": loss, "runs": data})
+        return
     title = f"{loss} loss (nats)"
     if to is not None:
         draw_curves(labelled, to, title, UNITS[x])

@@ -15,10 +15,11 @@ from archetype.apps.cli.options import (
     Deterministic,
     Device,
     Dtype,
+    Json,
     StateDtype,
     Weights,
 )
-from archetype.apps.cli.output import device_name, show_warnings
+from archetype.apps.cli.output import device_name, print_json_line, show_warnings
 
 if TYPE_CHECKING:
     from archetype.apps.serve.models import Source
@@ -114,6 +115,7 @@ def serve(
     deterministic: Deterministic = False,
     accept_unproved: AcceptUnproved = False,
     device: Device = "auto",
+    as_json: Json = False,
 ) -> None:
     """Serve models over OpenAI's HTTP API.
 
@@ -183,6 +185,9 @@ def serve(
 
             on_device = f" on {device_name(resolve_device(device))}"
         print(f"archetype: {names}{on_device}; {shown}\narchetype: API at {api}", file=sys.stderr, flush=True)
+        if as_json:
+            named = [source.name for source in served.sources]
+            print_json_line({"api": api, "web_ui": web_ui if page.is_built() else None, "models": named})
         if in_browser:  # in a thread: a terminal browser blocks until it is closed
             Thread(target=open_browser, args=[web_ui], daemon=True).start()
 

@@ -15,6 +15,7 @@ from archetype.errors import DataError
 from archetype.io.atomic import write_bytes, write_json
 from archetype.io.files import read_json
 from archetype.io.text import read_text
+from archetype.machine.time_budget import in_time
 
 JSON_LINES = (".jsonl", ".ndjson")  # suffixes of JSON lines; other files have one text per line
 LINES_AT_ONCE = 256  # translated together; at most these are lost if the process is killed
@@ -90,7 +91,7 @@ def translate_file(
         # longest first: batches of similar lengths have little padding, and if memory is short the first one fails
         left.sort(key=lambda source: -lengths[source.id])
         print_device(lm.model.device)
-        for first in range(0, len(left), LINES_AT_ONCE):
+        for first in in_time(range(0, len(left), LINES_AT_ONCE)):
             batch = left[first : first + LINES_AT_ONCE]
             targets = lm.translate([source.text for source in batch], **settings)
             num_done += len(batch)
@@ -101,7 +102,8 @@ def translate_file(
         return num_done / (time.perf_counter() - started)
 
     before, finished, _ = append_records(sources, records, "target", of, compute, lambda: f"{speed():,.1f} lines/s")
-    if records != output:
+    # without a target for each source, the records stay, and the next command continues them
+    if records != output and before + finished == len(sources):
         targets = finished_records(records, sources, "target", of)
         # in the order of the input; one line for each target, whatever it has
         lines = [" ".join(targets[source.id]["target"].splitlines()) for source in sources]

@@ -41,7 +41,7 @@ def train(
 
     if to is None and resume is None and plan is None and not find_rate:
         raise SpecError("--to", "is missing", "name the run directory to create, such as --to runs/first")
-    from archetype.api.loading import open_pretrained
+    from archetype.api.loading import open_pretrained, open_teacher
     from archetype.apps.cli.plan import print_plan, print_plan_here, print_rates
     from archetype.apps.cli.progress import preparation_bar, raise_if_interrupted, run_with_progress, tokenization_bar
     from archetype.machine.device import resolve_device
@@ -57,7 +57,8 @@ def train(
     # reads data and a pretrained model, which may take long, so only in the branches that need it
     def assembled() -> tuple["Pretrained | None", "Recipe", str]:
         pretrained = None if start_from is None else open_pretrained(start_from)
-        return pretrained, *assemble(recipe, fields, assignments or [], budget, pretrained)
+        chosen, reasons = assemble(recipe, fields, assignments or [], budget, pretrained)
+        return pretrained and pretrained.for_recipe(chosen), chosen, reasons
 
     if plan == opts.HERE and gpu is not None:
         raise SpecError("--gpu", "needs the size of a cluster in --plan", "add the size, such as --plan 1x8")
@@ -66,7 +67,9 @@ def train(
         if plan not in (None, opts.HERE):
             print_plan(chosen, plan, gpu or opts.GPU, budget, as_json)
             return
-        resolved = resolve_recipe(folder, chosen, here, None, True, budget, pretrained, is_plan=not find_rate)
+        resolved = resolve_recipe(
+            folder, chosen, here, None, True, budget, pretrained, is_plan=not find_rate, open_teacher=open_teacher
+        )
         if find_rate:
             print_rates(resolved, here, to, as_json)
         else:
@@ -78,9 +81,10 @@ def train(
         def begin() -> "TrainState":
             if resume is not None:
                 steps = fields.get("steps")
-                return setup.resume(resume, own_device, steps, allow_changes, force, assignments or (), processes)
+                sizes = assignments or ()
+                return setup.resume(resume, own_device, steps, allow_changes, force, sizes, processes, open_teacher)
             pretrained, chosen, reasons = assembled()
-            state = setup.start(folder, chosen, own_device, None, force, budget, pretrained, processes)
+            state = setup.start(folder, chosen, own_device, None, force, budget, pretrained, processes, open_teacher)
             state.notes = (*([f"chosen: {reasons}"] if reasons else []), *state.notes)
             return state
 

@@ -22,6 +22,7 @@ DEFAULTS = {  # shown in the help, if neither an option nor a recipe file sets t
     "sequence_length": "the model's context, if the text is long enough",
     "train": "all parameters, or only the adapter's",
     "adapter": "none",
+    "teacher": "none",
     "micro_batch_size": "the whole batch",
     "patience": "never",
     "skip_bad": "0",
@@ -29,9 +30,9 @@ DEFAULTS = {  # shown in the help, if neither an option nor a recipe file sets t
 SECTIONS = {
     "Run": ("recipe", "to", "resume", "track", "assignments", "allow_changes"),
     "Model and data": (
-        "spec", "start_from", "train", "adapter", "new_tokens", "text", "source", "target", "images", "labelled",
-        "labelled_tokens", "chat", "preferences", "pairs", "scored_pairs", "column", "skip_bad", "tokenizer",
-        "vocab_size",
+        "spec", "start_from", "teacher", "train", "adapter", "new_tokens", "text", "source", "target", "images",
+        "labelled", "labelled_tokens", "chat", "preferences", "pairs", "scored_pairs", "column", "skip_bad",
+        "tokenizer", "vocab_size",
     ),
     "Optimization": (
         "steps", "epochs", "tokens", "flops", "minutes", "batch_size", "micro_batch_size", "sequence_length",
@@ -53,6 +54,7 @@ FIELDS = {
         train="trainable",
         adapter="adapter.kind",
     ),
+    "teacher": setting("teacher.model", settings.TeacherModel),
     "text": setting("data.text", settings.TextFiles),
     "source": setting("data.source", settings.SourceFiles),
     "target": setting("data.target", settings.TargetFiles),

@@ -24,15 +24,25 @@ def transplant(
     layers: Annotated[
         str | None,
         typer.Option(
-            metavar="LIST", help="The donor's layer of each new layer, such as 0-5,5,6-11.  [default: spread evenly]"
+            metavar="LIST|WAY",
+            help="The donor's layer of each new layer, such as 0-5,5,6-11; or which layers to keep: influence on the "
+            "text, first or random.  [default: spread evenly]",
         ),
     ] = None,
     ways: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="SUBJECT=WAY", help="How weights become one, such as heads=first; repeatable."),
+        typer.Option(
+            "--with",
+            metavar="SUBJECT=WAY",
+            help="How weights become one or are chosen, such as heads=first, experts=merged or cut=magnitude; "
+            "repeatable. docs/guide/surgery.md lists them.",
+        ),
     ] = None,
     text: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Text to compare on.  [default: of Python's library]")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE|FOLDER", help="Another tokenizer, whose tokens begin from the donor's.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of new weights.")] = 0,
     as_json: Json = False,
@@ -43,22 +53,16 @@ def transplant(
     on a text, and what both cost. FOLDER is a run directory; archetype train --from FOLDER trains it on.
     """
     from archetype.api.loading import load
-    from archetype.api.transplanting import save, transplant
-    from archetype.convert.source import open_spec
-    from archetype.errors import SpecError
+    from archetype.api.transplanting import changed_spec, save, transplant
     from archetype.io.text import read_text
-    from archetype.spec.edit import assign
     from archetype.surgery.choices import read_choices, read_layers
+    from archetype.tokenizers.registry import open_tokenizer
 
-    if not changes and spec is None:
-        raise SpecError(
-            "transplant", "nothing is changed", "add changes such as layers[*].mixer.num_kv_heads=2, or --spec"
-        )
-    donor = load(model)
-    new = open_spec(spec) if spec is not None else assign(donor.spec, changes or [])
+    donor, other = load(model), None if tokenizer is None else open_tokenizer(tokenizer)
+    new = changed_spec(donor, changes or [], spec, other)
     done = transplant(
         donor, new, None if text is None else read_text(text),
-        None if layers is None else read_layers(layers), read_choices(ways or []), seed,
+        None if layers is None else read_layers(layers), read_choices(ways or []), seed, other,
     )  # fmt: skip
     save(done, to, str(model))
     if as_json:

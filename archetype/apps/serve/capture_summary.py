@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from archetype.apps.serve.exchange import finite
 from archetype.apps.serve.served_model import ServedModel
 from archetype.inspection.attention import AttentionView
 from archetype.inspection.residual import ResidualView
@@ -27,13 +28,7 @@ class Summary(TypedDict):
 def numbers(tensor: Tensor) -> Any:
     """Convert a tensor to nested lists of exact numbers; null for values that are not finite."""
     values = tensor.detach().cpu()
-    return _without_nan(values.tolist()) if values.is_floating_point() else values.tolist()
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return value if value == value and abs(value) != float("inf") else None
+    return finite(values.tolist()) if values.is_floating_point() else values.tolist()
 
 
 def joined(heads: list[AttentionView]) -> AttentionView:

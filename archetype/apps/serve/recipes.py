@@ -1,7 +1,6 @@
 """POST /api/spec/recipe: a training recipe for a specification. The first request imports torch."""
 
 import asyncio
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,7 +9,7 @@ from typing_extensions import TypedDict
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
 from archetype.apps.serve.spec_problems import Problem, Problems, problems
-from archetype.apps.serve.specs import SpecRequest, read
+from archetype.apps.serve.specs import SpecRequest, file_name, read
 from archetype.errors import SpecError, enumeration
 from archetype.estimate.report import cost_report
 from archetype.io.yaml import mapping_to_yaml, with_schema_line
@@ -90,8 +89,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
     report = cost_report(spec, batch_size, recipe.sequence_length)
     fields = recipe.dump()
     text = mapping_to_yaml({key: fields[key] for key in sorted(fields, key=lambda key: key == "spec")})
-    # a file name, part of the command
-    name = re.sub(r"[^\w.-]+", "-", spec.name or spec.kind).strip("-.") or spec.kind
+    name = file_name(spec)
     extensions = "".join(f" --extension {extension.name}" for extension in extensions_of([spec]))
     return {
         "ok": True,

@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from archetype.apps.serve.errors import ApiError
-from archetype.apps.serve.exchange import Exchange, Raw
+from archetype.apps.serve.exchange import Exchange, Raw, finite
 from archetype.errors import ArchetypeError, one_line
 from archetype.io.files import MAX_CONFIG_BYTES, read_bytes, read_json
 
@@ -107,7 +107,7 @@ def _details(name: str, file: Path) -> ReportDetails:
     pictures = [other.name for other in file.parent.glob(f"{file.stem}*") if other.suffix in PICTURES]
     return {
         "name": name,
-        "report": _finite(read_json(file, MAX_CONFIG_BYTES)),
+        "report": finite(read_json(file, MAX_CONFIG_BYTES)),
         # claim-05-quick-loss.svg is a picture of claim-05-quick, not of claim-05
         "pictures": sorted(name for name in pictures if max(filter(name.startswith, reports), key=len) == file.stem),
         "text": read_bytes(text, MAX_CONFIG_BYTES).decode("utf-8", "replace") if text.is_file() else "",
@@ -116,12 +116,3 @@ def _details(name: str, file: Path) -> ReportDetails:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float) and value == value
-
-
-def _finite(value: Any) -> Any:
-    # null for NaN and infinities, which JSON does not have
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and (value != value or abs(value) == float("inf")) else value

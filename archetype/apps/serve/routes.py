@@ -121,6 +121,7 @@ ROUTES = (
     of_models("GET", "/api/inspect/{id}/choice", "token_way.choice", "Sample a token at a position",
               query=POSITION | {"temperature": NUMBER, "top_k": INTEGER, "top_p": NUMBER, "min_p": NUMBER,
                                 "seed": INTEGER, "k": INTEGER}),
+    of_models("POST", "/api/transplant", "transplants.transplant", "Weights and output of a changed specification"),
     Route("GET", "/api/events", "engine_bar.events", "Follow the engines"),
     Route("GET", "/api/state", "engine_bar.state", "Slots and states of the engines", query=MODEL),
     Route("GET", "/api/models", "catalog.served_models", "List the models for the web UI"),

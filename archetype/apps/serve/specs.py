@@ -56,6 +56,7 @@ class EvaluateRequest(SpecRequest):
     """POST /api/spec/evaluate."""
 
     set: dict[str, Any] = Field(default_factory=dict)
+    changes: list[str] = Field(default_factory=list, max_length=1024)  # as for `archetype set`
     batch: Count = 1
     length: Count | None = None
     dtype: str = "bfloat16"
@@ -105,9 +106,9 @@ def evaluated(models: Models, body: EvaluateRequest) -> Evaluation | Problems:
     text = body.source or ""
     try:
         spec = read(models, body)
-        if body.source is None or body.set:
+        if body.source is None or body.set or body.changes:
             # JSON is YAML, so each value can be read as one
-            spec = assign(spec, [f"{path}={json.dumps(value)}" for path, value in body.set.items()])
+            spec = assign(spec, [*(f"{path}={json.dumps(value)}" for path, value in body.set.items()), *body.changes])
             text = to_yaml(spec)
         base = None if body.base is None else read(models, body.base)
         length = common_length([spec, base]) if base is not None and body.length is None else body.length
@@ -184,6 +185,11 @@ def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
         model = next((loaded for loaded in models.loaded if loaded.name == source.name), None)
         return open_spec(source.place) if model is None else model.lm.spec
     raise SpecError("source", "no specification is named", "send source, preset or model")
+
+
+def file_name(spec: ModelSpec) -> str:
+    """Return a model's name as a file name without suffix, for a command line."""
+    return re.sub(r"[^\w.-]+", "-", spec.name or spec.kind).strip("-.") or spec.kind
 
 
 def fitting(report: CostReport) -> list[dict[str, Any]]:

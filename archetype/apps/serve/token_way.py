@@ -9,7 +9,7 @@ from archetype.apps.serve.capture_summary import numbers
 from archetype.apps.serve.captures import TOP, Capture
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.exchange import Exchange, Raw
-from archetype.apps.serve.inspections import bytes_of_trace, raw_tensor
+from archetype.apps.serve.inspections import bytes_of_pass, raw_tensor
 from archetype.apps.serve.limits import MAX_CHOICES
 from archetype.generate.filters import filtered
 from archetype.generate.sample import Sampler, sample
@@ -104,7 +104,7 @@ async def _stations(capture: Capture, exchange: Exchange) -> list[Station]:
     source = exchange.number("source", 0, 0, max(0, len(inputs.source_tokens) - 1))
     captures = exchange.app.captures
     async with exchange.app.models.use(capture.model.name) as model, captures.turn:
-        with model.memory.hold(2 * bytes_of_trace(model, length), f"tracing one position of {length:,} tokens"):
+        with model.memory.hold(2 * bytes_of_pass(model.lm.spec, length), f"tracing one position of {length:,} tokens"):
             stations = await capture.way(position, source)
     captures.put(capture)
     return stations

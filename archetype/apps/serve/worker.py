@@ -223,6 +223,7 @@ class Worker:
             if job is not None:
                 # outside the lock: jobs and steps take long, and submitting must not wait for them
                 job()
+                job = None  # what it holds, such as a model, is free while the thread waits
             if self._is_generating and self.engine is not None and (events := self.engine.step()):
                 finished = [event.request for event in events if event.finish_reason is not None]
                 with self._changed:

@@ -26,6 +26,7 @@ from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
 from archetype.parts.activation.spec import SiLU, Swish
+from archetype.parts.channel_mixing.spec import ChannelMixing
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.norm.spec import NoNorm
@@ -59,6 +60,9 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     names = layer.network
     if not names and (layer.reader.stands_alone or apart):
         return NoFeedForward()
+    if "mix" in names and "down.weight" in names:  # RWKV-4
+        width = info.sides(names["down.weight"])[1]
+        return ChannelMixing(d_ff=width, receptance="receptance.weight" in names, mix_of="token")
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     names = layer.network
     network = _scaled(info, _dense(info, layer, names, transposed))

@@ -43,7 +43,7 @@ OUTER: NameTable = (
     (r"(?:predictions\.transform\.LayerNorm|predictions\.LayerNorm|lm_head\.(?:layer_norm|norm)|"
      r"generator_predictions\.LayerNorm)", "lm_head.norm"),
     (r"(?:encoder\.LayerNorm|encoder\.ln|roberta_prelayernorm\.LayerNorm|norm|ln_f|final_layernorm|final_layer_norm|"
-     r"norm_f|final_norm|ln_out|layer_norm|layernorm)", "final_norm"),
+     r"norm_f|final_norm|ln_out|out_norm|layer_norm|layernorm)", "final_norm"),
     (r"(?:lm_head|predictions|generator_lm_head|embed_out|output|output_projection|predictions\.decoder|"
      r"lm_head\.decoder|decoder)", "lm_head"),
     (r"(?:project_in|encoder\.embedding_hidden_mapping_in)", "embedding.project"),
@@ -87,17 +87,21 @@ EXPERTS: NameTable = (
 SPARSE = re.compile(rf"{NETWORK}(?:experts\.(?:\d+\..*|fc1\..*|gate_up_proj|up_proj|mlp\.w1)|input_linear\..*)")
 NETWORKS: NameTable = (
     (rf"{NETWORK}(?:gate_up_proj|dense_h_to_8h)", "gate_up"),
-    (rf"{NETWORK}(?:gate_proj|w1|wi_0|c_fc_0|linear_gate|gate_linear)", "gate"),
+    (rf"{NETWORK}(?:gate_proj|proj_up_gate|w1|wi_0|c_fc_0|linear_gate|gate_linear)", "gate"),
     (rf"{NETWORK}(?:up_proj|w3|wi_1|c_fc(?:_1)?|fc1|fc_in|dense_h_to_4h|lin1|linear_in|intermediate\.dense|0)", "up"),
-    (rf"{NETWORK}(?:down_proj|w2|c_proj|fc2|fc_out|dense_4h_to_h|lin2|linear_out|output\.dense|2)", "down"),
+    (rf"{NETWORK}proj_up", "up"),
+    (rf"{NETWORK}(?:down_proj|proj_down|w2|c_proj|fc2|fc_out|dense_4h_to_h|lin2|linear_out|output\.dense|2)", "down"),
     (rf"{NETWORK}ffn_sub_norm", "hidden_norm"),
+    *((rf"feed_forward\.{theirs}", ours) for theirs, ours in (("key", "up"), ("value", "down"))),  # of RWKV
+    (r"feed_forward\.receptance", "receptance"),
     (r"intermediate\.dense", "up"),
     (r"output\.dense", "down"),
 )
 # Numbers of a network, named without `.weight` or `.bias`.
-NUMBERS: NameTable = tuple(
-    (rf"{NETWORK}act_fn\.{name}", f"activation.{name}")
-    for name in ("alpha_p", "alpha_n", "beta", "eps")  # xIELU
+NUMBERS: NameTable = (
+    *((rf"{NETWORK}act_fn\.{name}", f"activation.{name}") for name in ("alpha_p", "alpha_n", "beta", "eps")),  # xIELU
+    (r"feed_forward\.time_mix_key", "mix"),
+    (r"feed_forward\.time_mix_receptance", "mix_receptance"),
 )
 
 # Weights of residual streams, named without `.weight` or `.bias` (Hy4, DeepSeek-V4): of a layer's sublayers, and of the
@@ -132,11 +136,11 @@ BESIDE_EXPERTS = {
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",
          "attention_norm", "attn_norm", "norm_1", "norm1", "self_attn_layer_norm", "attention_layernorm", "ln_attn",
          "pre_attention_layernorm", "input_norm", "sa_layer_norm", "layernorm1", "operator_norm", "ln", "norm",
-         "attention.output.LayerNorm", "attention_layer_norm", "temporal_pre_norm")  # fmt: skip
+         "attention.output.LayerNorm", "attention_layer_norm", "temporal_pre_norm", "norm_mlstm")  # fmt: skip
 SECOND = ("intermediate.LayerNorm", "post_attention_layernorm", "ln_2", "ln2", "ffn_norm", "norm_2", "norm2",
           "final_layer_norm", "mlp_norm", "feedforward_layernorm", "ln_mlp", "post_attention_norm",
           "output_layer_norm", "output.LayerNorm", "layernorm2", "LayerNorm", "ln",
-          "feedforward_layer_norm")  # fmt: skip
+          "feedforward_layer_norm", "norm_ffn")  # fmt: skip
 BEFORE_NETWORK = ("pre_feedforward_layernorm", "pre_mlp_layernorm", "pre_ff_layernorm", "channel_pre_norm")
 AFTER_NETWORK = (
     "post_feedforward_layernorm",

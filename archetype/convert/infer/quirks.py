@@ -17,7 +17,7 @@ from archetype.roles.checkpoint import MixerQuirks
 
 # Sizes and settings in config.json.
 CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length",
-           "model_max_length")  # fmt: skip
+           "model_max_length", "context_length")  # fmt: skip
 EPS = (
     "rms_norm_eps",
     "layer_norm_epsilon",
@@ -105,6 +105,7 @@ NEUTRAL = (
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|interleave_moe_layer_step)",
     r"(global_head_dim|num_kv_shared_layers|hidden_size_per_layer_input|use_double_wide_mlp|enable_moe_block)",
+    r"rescale_every",  # halves the stream and what is added to it in passes without gradients, for 16 bits
     r"(layers_block_type|block_types|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out
 )
 # Keys of parts that some models lack.
@@ -237,6 +238,19 @@ def xlm(keys: Config) -> dict[str, Any]:
     keys.used |= {"emb_dim", "n_langs", "use_lang_emb", "lang_id", "is_encoder", "sinusoidal_embeddings", "n_words"}
     keys.used |= {f"{name}_index" for name in ("bos", "eos", "pad", "unk", "mask")} | {"start_n_top", "end_n_top"}
     return {"hidden_act": "gelu" if keys.get("gelu_activation", True) else "relu"}
+
+
+def xlstm(keys: Config) -> dict[str, Any]:
+    """Return xLSTM's soft cap under the usual name, and refuse norms with a bias."""
+    if keys.flag("use_bias", False):
+        raise keys.error("use_bias", "needs RMSNorm with a bias, which is not supported", "only false is")
+    keys.expect("weight_mode", "single", "several projections in one tensor")
+    # sizes, which the tensors show; how results are computed; and the last norm, which the class always has
+    keys.used |= {"num_blocks", "embedding_dim", "num_heads", "qk_dim_factor", "v_dim_factor", "add_out_norm"}
+    keys.used |= {"mode", "return_last_states", "norm_reduction_force_float32", "inference_state_dtype"}
+    keys.used |= {f"{name}_kernel" for name in ("chunkwise", "sequence", "step")}
+    keys.used |= {"autocast_kernel_dtype", "max_inference_chunksize"}
+    return {"final_logit_softcapping": keys.optional_positive("output_logit_soft_cap"), "hidden_act": "silu"}
 
 
 def deepseek_v4(keys: Config) -> dict[str, Any]:
@@ -401,6 +415,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
         sigmoid=True, weighs_inputs=True, interleaved=True, qk_norm=True, qk_norm_after_rope=True
     ),
     "recurrent_gemma": FamilyQuirks(norm=RMSNorm(unit_offset=True), derive=recurrent_gemma),
+    "rwkv": FamilyQuirks(
+        norm=LayerNorm(),
+        only=(("layer_norm_epsilon", 1e-5),),  # except in the last norm
+        renames=((r"rwkv\.blocks\.0\.pre_ln\.(.*)", r"embedding_norm.\1"), (r"head\.(.*)", r"lm_head.\1")),
+    ),
+    "xlstm": FamilyQuirks(norm=RMSNorm(), derive=xlstm),
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
     "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, steps_from_min=True),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
@@ -454,7 +474,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.(self_attn\.linear_attn|mlp\.linear_mlp)\.weight", "a single matrix in place of attention or a network"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
     (r".*\.conv_qk_\w+\..*", "queries and keys from convolutions over positions (CCA)"),
-    (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
     (r"transformer\.lang_embeddings\..*", "embeddings of languages"),
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),

@@ -124,5 +124,7 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool, bel
             params = (f"{below}.{parent}{part}.{kind}" for part in parts)
             rules.append(rule(name, *params, transposed=is_transposed, heads=times))
         else:
-            rules.append(rule(name, f"{below}.{param}", transposed=transposed and len(shape) == 2))
+            is_matrix = transposed and len(shape) == 2
+            named = kind in ("weight", "bias")  # else it may have further dimensions of size 1
+            rules.append(rule(name, f"{below}.{param}", transposed=is_matrix, shape=None if named else shape))
     return rules

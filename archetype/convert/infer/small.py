@@ -9,7 +9,7 @@ from archetype.io.low_bit.settings import without_settings
 MOST = 7_000_000  # parameters; a larger model has a size that is not in SIZES
 WIDTH = (
     "hidden_size n_embd d_model embed_dim dim model_dim embedding_size word_embed_proj_dim input_embedding_size "
-    "output_embedding_size"
+    "output_embedding_size embedding_dim"
 )
 # Small values for sizes, by the names that configurations use.
 SIZES: dict[str, int] = {
@@ -22,8 +22,9 @@ SIZES: dict[str, int] = {
             "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim n_inner ffn_hidden_size d_ff inner_dim d_inner "
             "dff",
         ),
-        (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers "),
-        (2, "num_encoder_layers num_key_value_heads num_kv_heads kv_n_heads num_experts_per_tok depth top_k_experts"),
+        (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers"),
+        (2, "num_blocks num_encoder_layers num_key_value_heads num_kv_heads kv_n_heads num_experts_per_tok depth"),
+        (2, "top_k_experts"),
         (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
@@ -51,7 +52,7 @@ BLOCK_SIZES = {"sparse_index_dim": 8, "sparse_block_size": 3, "sparse_topk_block
 # For latent attention some configurations use head_dim for the rotated part of a head.
 LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
 PARTS = ("qk_nope_head_dim", "qk_rope_head_dim")
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
 # Not sizes of tensors, except of position tables.
 KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id", "pad_token_id", "sliding_window"}
 LEFT_OUT = ("dtype", "torch_dtype", "auto_map", "_name_or_path")

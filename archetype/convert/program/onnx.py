@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,11 +30,12 @@ def check(dtype: torch.dtype) -> None:
         raise CheckpointError("--format onnx", "onnxruntime does not support bfloat16", "add --dtype float32")
 
 
-def write(program: ExportedProgram, folder: Path, output: str) -> None:
+def write(program: ExportedProgram, folder: Path, outputs: list[str], inputs: list[str] | None = None) -> None:
     """Convert a program to ONNX and write it to a file.
 
     Args:
-        output: name for the program's output.
+        outputs: names for the program's outputs, in order.
+        inputs: names for its inputs (absent: those of the traced arguments).
 
     Raises:
         CheckpointError: torch cannot convert an operation. The message names the first such operation.
@@ -45,7 +47,9 @@ def write(program: ExportedProgram, folder: Path, output: str) -> None:
     try:
         with torch.no_grad(), warnings.catch_warnings():  # the exporter warns about its own internals
             warnings.simplefilter("ignore")
-            translated = torch.onnx.export(program, dynamo=True, output_names=[output], verbose=False)
+            translated = torch.onnx.export(
+                program, dynamo=True, input_names=inputs, output_names=outputs, verbose=False
+            )
             assert translated is not None
             translated.save(folder / FILE, external_data=weights > LARGE)
     except torch.onnx.OnnxExporterError as error:
@@ -55,8 +59,11 @@ def write(program: ExportedProgram, folder: Path, output: str) -> None:
         log.setLevel(before)
 
 
-def reader(folder: Path) -> Callable[[dict[str, Tensor]], Tensor] | None:
-    """Return a function that runs an ONNX program; None if onnxruntime is not installed."""
+def reader(folder: Path) -> Callable[[dict[str, Any]], list[Tensor]] | None:
+    """Return a function that runs an ONNX program; None if onnxruntime is not installed.
+
+    A dictionary among its inputs, such as a state, is passed as one input for each tensor: `state.` and the key.
+    """
     if find_spec("onnxruntime") is None:
         return None
     import onnxruntime
@@ -65,8 +72,10 @@ def reader(folder: Path) -> Callable[[dict[str, Tensor]], Tensor] | None:
     options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(folder / FILE, options, providers=["CPUExecutionProvider"])
 
-    def read(inputs: dict[str, Tensor]) -> Tensor:
-        (result,) = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
-        return torch.from_numpy(result)
+    def read(inputs: dict[str, Any]) -> list[Tensor]:
+        tensors: dict[str, Tensor] = {}
+        for name, value in inputs.items():
+            tensors |= {name: value} if isinstance(value, Tensor) else {f"{name}.{key}": x for key, x in value.items()}
+        return [torch.from_numpy(x) for x in session.run(None, {name: x.numpy() for name, x in tensors.items()})]
 
     return read

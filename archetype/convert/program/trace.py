@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from archetype.models.build import Model
 from archetype.models.output import Output
 from archetype.models.spec import ModelSpec
 
-Inputs = dict[str, Tensor]
+Inputs = dict[str, Any]  # tensors by name; a state is a dictionary of tensors
 # Sizes of the traced batch: distinct, so that torch keeps them apart, and not 1, which torch would make a constant.
 ROWS, LENGTH, SOURCE_LENGTH = 3, 7, 11
 
@@ -27,18 +27,29 @@ def trace(model: Model) -> ExportedProgram:
     Raises:
         CheckpointError: torch.export cannot trace a part, such as a plug-in that branches on a tensor's data.
     """
-    model.eval()
-    inputs, error = example_inputs(model, ROWS, LENGTH, SOURCE_LENGTH), None
+    inputs = example_inputs(model, ROWS, LENGTH, SOURCE_LENGTH)
+    return export_module(_pass_of(model), inputs, _dynamic_shapes(model.spec, inputs), model.spec.name)
+
+
+def export_module(module: nn.Module, inputs: Inputs, shapes: dict[str, Any], name: str) -> ExportedProgram:
+    """Trace a module with example inputs.
+
+    Args:
+        shapes: the dimensions of each input that may vary.
+        name: name of the model, for messages.
+
+    Raises:
+        CheckpointError: torch.export cannot trace a part.
+    """
+    error = None
     for is_oblivious in (False, True):
         try:
             with torch.no_grad(), _sizes_of_one(is_oblivious):
-                return torch.export.export(
-                    _pass_of(model), (), inputs, dynamic_shapes=_dynamic_shapes(model.spec, inputs), strict=False
-                )
+                return torch.export.export(module, (), inputs, dynamic_shapes=shapes, strict=False)
         except (torch._dynamo.exc.TorchDynamoException, RuntimeError, TypeError, AssertionError) as caught:
             error = error or caught
     cause = f"torch.export cannot trace it: {str(error).strip().splitlines()[0]:.120}"
-    raise CheckpointError(model.spec.name or "model", cause, "use --format archetype-hf") from error
+    raise CheckpointError(name or "model", cause, "use --format archetype-hf") from error
 
 
 def example_inputs(model: Model, batch_size: int, length: int, source_length: int, seed: int = 0) -> Inputs:
@@ -100,7 +111,7 @@ class _OfTokens(nn.Module):
 
     def forward(self, tokens: Tensor, num_tokens: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         types = {} if token_types is None else {"token_types": token_types}
-        return _result(self.network(tokens, num_tokens=num_tokens, **types))
+        return result_of(self.network(tokens, num_tokens=num_tokens, **types))
 
 
 class _OfPairs(_OfTokens):
@@ -111,12 +122,14 @@ class _OfPairs(_OfTokens):
     ) -> Tensor:
         # tells torch that both batch sizes are one symbol
         torch._check(target.shape[0] == source.shape[0])
-        return _result(self.network(target, num_tokens=num_tokens, source=source, source_num_tokens=source_num_tokens))
+        return result_of(
+            self.network(target, num_tokens=num_tokens, source=source, source_num_tokens=source_num_tokens)
+        )
 
 
 class _OfImages(_OfTokens):
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
-        return _result(self.network(images))
+        return result_of(self.network(images))
 
 
 def _pass_of(model: Model) -> nn.Module:
@@ -125,7 +138,8 @@ def _pass_of(model: Model) -> nn.Module:
     return kind(model).eval()
 
 
-def _result(output: Output) -> Tensor:
+def result_of(output: Output) -> Tensor:
+    """Return the output of a program: vectors of texts, logits, or the vectors that a head would read."""
     results = (output.text_vectors, output.logits, output.hidden)
     return next(result for result in results if result is not None)
 

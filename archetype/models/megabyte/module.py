@@ -183,8 +183,9 @@ class MegaByte(CausalModel):
             num_patches = None if context.num_tokens is None else context.num_tokens // size + 1
             return self._globally(x, _context_of(context, x, num_tokens=num_patches))
         complete = context.ends // size - first[:, 0]  # (B,), patches that the new bytes complete
-        # only one in J decoded bytes completes a patch: this check (a synchronization) is cheaper than a needless step
-        if bool((complete > 0).any()):
+        # only one in J decoded bytes completes a patch: this check (a synchronization) is cheaper than a needless step,
+        # which an exported program takes, since its operations do not depend on values
+        if torch.compiler.is_exporting() or bool((complete > 0).any()):
             layers = [layer.layer for layer in state.layers if isinstance(layer, PatchState)]
             x = self._globally(x, _context_of(context, x, first[:, 0] + 1, complete), layers)
         return torch.cat((_partial(state).context[:, None].to(x.dtype), x), dim=1)

@@ -1,6 +1,7 @@
 """A stack of blocks with a final norm."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -51,11 +52,13 @@ class Stack(nn.Module):
 
     Attributes:
         num_recomputed: number of blocks, counted from the first, with activation checkpointing in training.
+        recorded: residual streams that a pass keeps, within `recording`.
     """
 
     def __init__(self, stack: StackView) -> None:
         super().__init__()
         self.num_recomputed = 0
+        self.recorded: dict[int, Tensor | None] = {}
         self.position_bias: nn.Module | None = None
         if (shared := stack.relative_bias) is not None:
             position, num_heads = shared
@@ -87,6 +90,8 @@ class Stack(nn.Module):
         stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
         read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
         for index in range(len(self.blocks)) if layers is None else layers:
+            if index in self.recorded:
+                self.recorded[index] = stream
             if index in self.reinjected:
                 stream = stream + read[self.reinjected[index]]
             # the input of the first repetition, which the later ones add to theirs
@@ -99,7 +104,21 @@ class Stack(nn.Module):
                 stream = recomputed(block, stream, context)
             else:
                 stream = block(stream, context, None if state is None else state.layers[index])
+            if index + 1 in self.recorded:
+                self.recorded[index + 1] = stream
         return self.leave(stream) if layers is None else stream
+
+    @contextmanager
+    def recording(self, layers: Iterable[int]) -> Iterator[dict[int, Any]]:
+        """Record the residual stream before these layers; the number of layers stands for the stream after the last.
+
+        Yields a dictionary that each pass within the block fills.
+        """
+        self.recorded = dict.fromkeys(layers)
+        try:
+            yield self.recorded
+        finally:
+            self.recorded = {}
 
     def leave(self, stream: Tensor) -> Vectors:
         """Return the output vectors, (B, T, D), from the residual stream after the last layer."""

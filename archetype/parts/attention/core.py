@@ -62,7 +62,9 @@ def attend(
             enable_gqa=q.shape[1] != k.shape[1],
         )
     if is_symbolic(q.shape[2]):  # heads cannot be grouped for a symbolic length: repeat keys and values per head
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        # by index, since the view that repeats them has strides which torch cannot compare for symbolic lengths
+        heads = torch.arange(q.shape[1], device=q.device) // (q.shape[1] // k.shape[1])
+        k, v = (x.index_select(1, heads) for x in (k, v))
     weights = dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype)  # (B, H, T, S)
     # the H / K query heads of a key head become rows of one product: (B, K, H/K T, S) @ (B, K, S, Q)
     return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])

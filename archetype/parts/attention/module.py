@@ -86,7 +86,9 @@ class Attention(MultiHeadProjection):
             keys = keys.widened(q.dtype)
             keys = keys._replace(v=values_of_pairs(keys.v))
         y: ValueHeads | None = None  # softmax(score(q, k) + bias) v, (B, H, T, Q)
-        if context.rows is not None:
+        if context.attend is not None:
+            y = context.attend(self, q, keys.k, keys.v, score.scale, score.dropout)
+        elif context.rows is not None:
             y = attend_across_processes(self.pairs, q, keys, score, bias, context)
         elif self.step is not None and keys.positions is not None and context.kernels.records:
             # a decode step that is being recorded for the native kernels

@@ -1,28 +1,58 @@
-"""Transplants of attention: heads repeated, merged or removed, and fields that change no score within the context."""
+"""Transplants of attention: heads added, repeated, merged or removed, and fields that change no score."""
 
-from collections.abc import Mapping
-from typing import ClassVar
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, ClassVar
 
-from archetype.nn.transplant import Start, Transfer, Transplant
+import torch
+from torch import Tensor
+
+from archetype.nn.heads import Heads, HeadsTransplant, Rows, heads_of, spread, with_bias
+from archetype.nn.inspect import PartTrace
+from archetype.nn.random import generator_for
+from archetype.nn.transplant import NEW, Start, Transfer, Transplant, are_equal, best, mean
+from archetype.parts.attention.equal import begin, equal_fields, fold_factors, open_gate, sees_all
 from archetype.parts.attention.spec import Attention
-from archetype.roles.pattern import Pattern, pattern_rule
+from archetype.parts.position.frequencies import rotates_alike
+from archetype.parts.position.spec import Rotary
+from archetype.spec.base import Spec
 from archetype.spec.registry import provides
 
-KEYS = {"k.weight": "P", "k.bias": "P", "v.weight": "Q", "v.bias": "Q"}  # tensors of key heads, and their features
+HARMLESS = ("dropout", "num_heads", "num_kv_heads", "head_dim", "v_head_dim")  # what these change is seen in the sizes
+# what a layer that reads another layer's keys does not have
+OF_KEYS = ("k.weight", "k.bias", "v.weight", "v.bias", "k_norm.weight", "k_norm.bias", "value_norm.weight")
 
 
 @provides("transplant", Attention)
-class AttentionTransplant(Transplant[Attention]):
-    """Fewer key heads are the means of their groups by default (Ainslie 2023, section 2.1)."""
+class AttentionTransplant(HeadsTransplant[Attention]):
+    """Fewer key heads for the same queries are the means of their groups, which lose least (Ainslie 2023, section 2.1).
+
+    `heads=first` takes the first head of each group and `heads=random` draws new ones, as in their figure 4. Fewer
+    query heads are those that add most to the output on a text (as in Muralidharan 2024, equation 1, where the output
+    projection is left out).
+    """
 
     writes: ClassVar = ("o.weight", "o.bias")
+    convolutions: ClassVar = ()
 
-    @property
-    def layouts(self) -> Mapping[str, str]:  # type: ignore[override]
-        return {
+    def layouts_of(self, part: Attention) -> Mapping[str, str]:
+        over_all = part.qk_norm_over == "all"
+        queries, keys = ("HP", "KP") if over_all else ("P", "P")
+        gate = "HQ D" if part.gate is None or part.gate.per == "feature" else "H D"
+        layout = {
             "q.weight": "HP D", "k.weight": "KP D", "v.weight": "KQ D", "o.weight": "D HQ",
-            "q.bias": "HP", "k.bias": "KP", "v.bias": "KQ", "o.bias": "D", "sinks": "H", "score": "HP",
+            "q.bias": "HP", "k.bias": "KP", "v.bias": "KQ", "o.bias": "D", "sinks": "H", "score": "H P",
+            "q_norm.weight": queries, "q_norm.bias": queries, "k_norm.weight": keys, "k_norm.bias": keys,
+            "value_norm.weight": "Q", "value_norm.bias": "Q", "heads_norm.weight": "HQ", "heads_norm.bias": "HQ",
+            "gate.weight": gate, "value_embedding.weight": "V KQ",
+            "q_global.weight": "HP D", "k_global.weight": "KP D", "v_global.weight": "KQ D",
+            "q_global.bias": "HP", "k_global.bias": "KP", "v_global.bias": "KQ",
         }  # fmt: skip
+        if part.value_embedding is not None and part.value_embedding.gate is not None:
+            layout |= {} if part.value_embedding.gate.features else {"value_gate.weight": "K D"}
+        return layout
 
     def sizes(self, part: Attention, sizes: Mapping[str, int]) -> Mapping[str, int]:
         heads = part.sizes(sizes["D"])
@@ -31,53 +61,217 @@ class AttentionTransplant(Transplant[Attention]):
             "Q": part.value_width(sizes["D"]),
         }  # fmt: skip
 
+    def inside(self, part: Attention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
+        return {} if part.index is None else {"index": (part.index, {"D": "D", "R": "D", "X": "1"})}
+
+    def importance(self, part: Attention, trace: PartTrace) -> Mapping[str, Tensor]:
+        squares = trace.activations["heads"].square().sum((0, 2))  # (B, H, T, Q) to (H, Q)
+        return {"H": (squares * trace.module.o.weight.square().sum(0).view(squares.shape)).sum(1)}
+
     def transfer(self, at: Transfer[Attention]) -> None:
+        if not Transplant.takes(self, at.old, at.new):
+            source = heads_of(at)
+            scale = self.heads(at.new, at.tensors, at.new_sizes).scale if self.has_heads(at.new) else source.scale
+            self.take_heads(at, replace(source, q=source.q * (source.scale / scale)))
+            return
+        fold_factors(at)
+        begin(at)
+        borrowed = self._read_keys(at)
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
-        if new["H"] == old["H"] and new["P"] == old["P"] and new["Q"] == old["Q"] and "K" not in at.selected:
-            if new["K"] > old["K"] and new["K"] % old["K"] == 0:
-                at.selected = {**at.selected, "K": [head * old["K"] // new["K"] for head in range(new["K"])]}
-            elif new["K"] < old["K"] and old["K"] % new["K"] == 0:
-                self._merge(at, old["K"], new["K"])
-        super().transfer(at)
+        at.promise(*self.start(at))
+        for why in self._obstacles(at, old, new):
+            at.promise(Start.CHANGED, why)
+        merged = ""
+        if not at.selected.keys() & {"H", "K"}:
+            merged = self._choose_heads(at, old, new)
+        self.take_named(at)
+        if at.new.gate is not None and at.old.gate is None:
+            open_gate(at, at.new.gate)
+        for name in borrowed:
+            at.note(name, "of the layer whose keys it read", "copied", (f"{at.similar['keys'].path}.{name}",))
+        if new["P"] > old["P"]:  # keys of zero for the new features of the queries
+            for name in at.tensors.keys() & {"k.weight", "k.bias"}:
+                at.tensors[name].view(new["K"], new["P"], -1)[:, old["P"] :] = 0.0
+        for name in _with_keys(self.layouts_of(at.new)) if merged else ():
+            if name in at.tensors and name in at.donated:
+                at.note(name, merged, "new" if merged == DRAWN else "merged")
 
-    def _merge(self, at: Transfer[Attention], old: int, new: int) -> None:
-        # the donor's key heads of each new one, as one of them: their mean unless another way is chosen
-        way = at.choice("heads", "mean", "first")
-        is_equal = True
-        for name in KEYS:
+    def _choose_heads(self, at: Transfer[Attention], old: Mapping[str, int], new: Mapping[str, int]) -> str:
+        # which of the donor's heads each head continues, so that each query head still reads its own keys
+        heads, keys, merged = old["H"], old["K"], ""
+        ranks = at.rank("H") if new["H"] < heads else None
+        if heads // keys == new["H"] // new["K"]:  # groups of the same size are added or removed
+            size = heads // keys
+            groups = best(keys, new["K"], None if ranks is None else ranks.view(keys, size).sum(1))
+            chosen = [_entry(group, size, index) for group in groups for index in range(size)]
+            at.selected = {**at.selected, "H": chosen, "K": groups}
+            return ""
+        fits = heads % new["K"] == 0 and (new["K"] % keys == 0 or keys % new["K"] == 0)
+        if not fits:
+            at.promise(Start.CHANGED, f"{new['K']} key heads are neither groups nor copies of {keys}")
+            return ""
+        if new["K"] < keys:
+            merged = self._merge(at, old, new["K"])
+            groups = list(range(new["K"]))
+        else:
+            groups = [group * keys // new["K"] for group in range(new["K"])]
+        size, into = heads // new["K"], new["H"] // new["K"]
+        chosen = []
+        for group in range(new["K"]):
+            own = None if ranks is None else ranks[group * size :][:size]
+            chosen += [index if index == NEW else group * size + index for index in best(size, into, own)]
+        at.selected = {**at.selected, "H": chosen, "K": groups}
+        return merged
+
+    def _merge(self, at: Transfer[Attention], old: Mapping[str, int], count: int) -> str:
+        # the donor's key heads of each new one, as one of them
+        way, is_equal = at.choice("heads", "mean", "first", "random"), True
+        for name, layout in _with_keys(self.layouts_of(at.old)).items():
             if name in at.donated:
-                groups = at.donated[name].unflatten(0, (new, old // new, -1))  # (K, K_old / K, P, ...)
-                is_equal &= bool((groups == groups[:, :1]).all())
-                at.donated[name] = (groups.mean(1) if way == "mean" else groups[:, 0]).flatten(0, 1)
-        merged = f"{way} of each {old // new} heads"
-        at.promise(Start.ROUNDED if is_equal else Start.CHANGED, "the merged heads are equal" if is_equal else merged)
-        at.old = at.old.replace(num_kv_heads=new)
-        self.merged = merged
+                letters = [letter for letter in layout if letter != " "]
+                axis = letters.index("K")
+                groups = at.donated[name].reshape([old[letter] for letter in letters]).unflatten(axis, (count, -1))
+                first = groups.select(axis + 1, 0)
+                is_equal &= are_equal(groups, first.unsqueeze(axis + 1).expand_as(groups))
+                merged = mean(groups, axis + 1) if way == "mean" and not is_equal else first
+                if way == "random":
+                    generator = generator_for(0, f"{at.path}.{name}", merged.device)
+                    merged = torch.empty_like(merged).normal_(0.0, float(merged.std()), generator=generator)
+                sizes = {**old, "K": count}
+                at.donated[name] = merged.reshape([prod(sizes[letter] for letter in word) for word in layout.split()])
+        words = DRAWN if way == "random" else f"{way} of each {old['K'] // count} heads"
+        is_equal &= way != "random"
+        at.promise(Start.ROUNDED if is_equal else Start.CHANGED, "the merged heads are equal" if is_equal else words)
+        at.old = at.old.model_copy(update={"num_kv_heads": count})
+        return words
 
-    def take_named(self, at: Transfer[Attention]) -> None:
-        super().take_named(at)
-        if merged := getattr(self, "merged", None):
-            for name in KEYS:
-                if name in at.tensors:
-                    at.note(name, merged, "merged")
+    def _read_keys(self, at: Transfer[Attention]) -> Sequence[str]:
+        # keys of another layer, or one's own instead of them; returns what is taken from the layer that was read
+        borrowed: list[str] = []
+        source = at.similar.get("keys")
+        theirs: dict[str, Tensor] = {} if source is None else source.module.state_dict()
+        if at.new.keys_from is not None and at.old.keys_from is None:
+            own = {name: at.donated.pop(name) for name in OF_KEYS if name in at.donated}
+            is_equal = source is not None and all(are_equal(own[name], theirs[name]) for name in own)
+            cause = "reads the keys of another layer, which are not its own"
+            at.promise(*((Start.SAME, "") if is_equal else (Start.CHANGED, cause)))
+        elif at.old.keys_from is not None and at.new.keys_from is None:
+            borrowed = [name for name in OF_KEYS if name in theirs and name in at.tensors]
+            at.donated |= {name: theirs[name] for name in borrowed}
+            at.promise(Start.CHANGED, "keys of its own, with the matrices of the layer whose keys it read")
+        at.old = at.old.model_copy(update={"keys_from": at.new.keys_from})
+        return borrowed
+
+    def _obstacles(self, at: Transfer[Attention], old: Mapping[str, int], new: Mapping[str, int]) -> Iterator[str]:
+        # why other sizes cannot start equal
+        part = at.new
+        other_heads = (old["H"], old["K"]) != (new["H"], new["K"])
+        if part.qk_norm_over == "all" and not part.qk_norm.is_absent and (other_heads or old["P"] != new["P"]):
+            yield "the norm of all queries sees other heads"
+        if not part.heads_norm.is_absent and (old["H"], old["Q"]) != (new["H"], new["Q"]):
+            yield "the norm of all heads sees other heads"
+        is_biased = not (part.position.is_absent or isinstance(part.position, Rotary))
+        if old["H"] != new["H"] and is_biased:
+            yield "each head has its own position biases"
+        is_resized = other_heads or (old["P"], old["Q"]) != (new["P"], new["Q"])
+        if part.differential is not None and (is_resized or at.path != at.donor_path):
+            yield "pairs of heads are subtracted with a factor that depends on the layer"
+        if part.index is not None and other_heads and part.index.num_selections != 1:
+            yield "the index selects keys for other heads"
+        if old["Q"] != new["Q"] and not part.value_norm.is_absent:
+            yield "the norm of values sees other features"
+        if old["P"] != new["P"] and (not part.qk_norm.is_absent or part.score != "dot"):
+            yield "the scores see other features"
+
+    def has_heads(self, part: Attention) -> bool:
+        return part.score == "dot" and part.keys_from is None
+
+    def heads(self, part: Attention, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Heads:
+        heads, length = part.sizes(sizes["D"]), sizes["T"]
+        values = "k" if part.keys_as_values else "v"
+        q, k, v = (
+            with_bias(tensors, name, count)
+            for name, count in (("q", heads.num_heads), ("k", heads.num_kv_heads), (values, heads.num_kv_heads))
+        )
+        unlike = {
+            "pattern": not all(sees_all(part.pattern, length, causal) for causal in (True, False)),
+            "index": part.index is not None and not part.index.sees_all(length),
+            **{name: not getattr(part, name).is_absent for name in ("qk_norm", "value_norm", "heads_norm")},
+            **{
+                name: getattr(part, name) is not None
+                for name in ("softcap", "clip_qkv", "differential", "value_embedding")
+            },
+        }
+        sources = {**{name: (f"{name}.weight",) for name in "qko"}, "v": (f"{values}.weight",)}
+        return Heads(
+            q, k, part.value_scale * v, tensors["o.weight"].unflatten(1, (heads.num_heads, -1)), sources,
+            tensors.get("o.bias"), part.scale or heads.head_dim**-0.5, part.position,
+            tuple(name for name, is_set in unlike.items() if is_set),
+        )  # fmt: skip
+
+    def rows(self, part: Attention, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
+        heads = part.sizes(sizes["D"])
+        values = part.value_width(sizes["D"])
+        keys = {} if part.keys_from is not None else {"k": Rows("k", heads.num_kv_heads, heads.head_dim)}
+        if keys and not part.keys_as_values:
+            keys["v"] = Rows("v", heads.num_kv_heads, values)
+        return {
+            "q": Rows("q", heads.num_heads, heads.head_dim), **keys, "o": Rows("o", heads.num_heads, values),
+        }  # fmt: skip
+
+    def start_of(self, at: Transfer[Attention], source: Heads) -> tuple[Start, str]:
+        """Attention with all heads of another kind of attention starts equal, such as latents that are expanded."""
+        old, new = at.old, at.new
+        own = self.heads(new, at.tensors, at.new_sizes) if self.has_heads(new) else None
+        if own is None or source.unlike or own.unlike:
+            return super().start_of(at, source)
+        differs = {
+            "other heads": own.q.shape[:2] != source.q.shape[:2] or len(own.k) % len(source.k) != 0,
+            "fewer features of values": own.v.shape[1] < source.v.shape[1],
+            "other positions": source.position is None
+            or not rotates_alike((source.position, own.q.shape[1]), (new.position, own.q.shape[1]), at.new_sizes["T"]),
+            "other biases": not all(
+                torch.allclose(spread(x, len(y))[..., -1], y[:, : x.shape[1], -1])
+                for x, y in zip((source.q, source.k, source.v), (own.q, own.k, own.v), strict=True)
+            ),
+            "gates, sinks or scales of queries": any(
+                getattr(part, name, None) for part in (old, new) for name in ("gate", "sinks", "query_scale")
+            ),
+            "another width": at.old_sizes["D"] > at.new_sizes["D"],
+        }
+        causes = [cause for cause, differ in differs.items() if differ]
+        return (Start.CHANGED, ", ".join(causes)) if causes else (Start.ROUNDED, "all heads are those of the donor")
 
     def start(self, at: Transfer[Attention]) -> tuple[Start, str]:
-        new, length = at.new, at.new_sizes["T"]
-        same = {name: getattr(new, name) for name in ("dropout", "num_heads", "num_kv_heads", "head_dim", "v_head_dim")}
-        if sees_all(at.old.pattern, length) and sees_all(new.pattern, length):
-            same["pattern"] = new.pattern
-        if new.index is not None and getattr(new.index, "top_k", 0) >= length:
-            same["index"] = new.index
-        if at.old.model_copy(update=same) == new:
-            return Start.SAME, ""
-        changed = [
-            name
-            for name in type(new).model_fields
-            if getattr(at.old.model_copy(update=same), name) != getattr(new, name)
-        ]
-        return Start.CHANGED, f"{', '.join(changed)} differs"
+        new = at.new
+        same: dict[str, Any] = {name: getattr(new, name) for name in HARMLESS}
+        scales = [part.scale or self.sizes(part, sizes)["P"] ** -0.5 for part, sizes in at.both]
+        start = Start.SAME
+        if new.score == at.old.score == "dot" and math.isclose(*scales, rel_tol=1e-6):
+            same["scale"] = new.scale
+            start = Start.SAME if scales[0] == scales[1] else Start.ROUNDED
+        elif new.score == "dot" and new.scale == at.old.scale:
+            return Start.CHANGED, f"scores of {self.sizes(new, at.new_sizes)['P']} features have another scale"
+        position = at.old.position
+        if isinstance(position, Rotary) and isinstance(new.position, Rotary):
+            widths = [part.sizes(sizes["D"]).rotary_dim for part, sizes in at.both]
+            if widths[0] == widths[1]:
+                same["position"] = position.replace(dim=new.position.dim)
+            elif position == new.position:
+                return Start.CHANGED, f"other features are rotated; use position.dim={widths[0]}"
+        equal = equal_fields(at)
+        start = max(start, Start.ROUNDED if equal else start)
+        known: Any = at.old.model_copy(update=same | equal)
+        changed = [name for name in type(new).model_fields if getattr(known, name) != getattr(new, name)]
+        return (Start.CHANGED, f"{', '.join(changed)} differs") if changed else (start, "")
 
 
-def sees_all(pattern: Pattern, length: int) -> bool:
-    """Return whether each position attends to all earlier ones in a context of this length."""
-    return pattern_rule(pattern).cache_length(length) >= length
+DRAWN = "drawn with the donor's standard deviation"
+
+
+def _with_keys(layout: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: letters for name, letters in layout.items() if "K" in letters}
+
+
+def _entry(group: int, size: int, index: int) -> int:
+    return NEW if group == NEW else group * size + index

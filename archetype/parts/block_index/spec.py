@@ -69,6 +69,9 @@ class BlockIndex(KeySelection):
             self.position.check_index(self.head_dim)
         return self
 
+    def sees_all(self, length: int) -> bool:
+        return self.top_blocks * self.block >= length
+
     @property
     def adds_to_loss(self) -> bool:
         return self.loss_weight > 0

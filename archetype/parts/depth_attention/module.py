@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from archetype.nn.autocast import without_autocast
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
@@ -23,7 +24,7 @@ class DepthQuery(nn.Module):
         return True
 
     def forward(self, stream: Float[Tensor, "B T n D"]) -> Vectors:
-        with torch.autocast(stream.device.type, enabled=False):
+        with without_autocast(stream):
             x = stream.to(torch.promote_types(stream.dtype, torch.float32))
             # the norm's factor is applied to scores and weights, so that no normed vectors are stored
             size = (x.square().mean(-1) + self.spec.norm_eps).rsqrt()  # (B, T, n)

@@ -1,37 +1,41 @@
-"""Transplants of embeddings: rows of new tokens become the mean of the old rows, and new features zero."""
+"""Transplants of embeddings: rows of new tokens are means of old rows, and new features are zero."""
 
 from collections.abc import Mapping
 from typing import ClassVar
 
-from archetype.nn.transplant import NEW, Start, Transfer, Transplant, selection
+from archetype.nn.transplant import Start, Transfer, Transplant
 from archetype.parts.embedding.spec import Embedding
 from archetype.spec.registry import provides
 
 
 @provides("transplant", Embedding)
 class EmbeddingTransplant(Transplant[Embedding]):
-    layouts: ClassVar[Mapping[str, str]] = {
-        "token.weight": "R W", "token_type.weight": "Y W", "position.weight": "T W", "project.weight": "D W",
-    }  # fmt: skip
-    writes: ClassVar = ("token.weight", "token_type.weight", "position.weight", "project.weight")
+    """The row of a new token is the mean of the tokens that spelled it (Gee 2022, section 2), or of all tokens."""
+
+    writes: ClassVar = ("token.weight", "token_type.weight", "position.weight", "project.weight", "project.bias")
+
+    def layouts_of(self, part: Embedding) -> Mapping[str, str]:
+        width, added = "W" if part.width else "D", "W" if part.added_width else "D"
+        rows = "V|X" if part.extra_rows else "V"
+        return {
+            "token.weight": f"{rows} {width}", "token_type.weight": f"Y {added}", "position.weight": f"T {added}",
+            "project.weight": "D W", "project.bias": "D",
+        }  # fmt: skip
 
     def sizes(self, part: Embedding, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        width = part.width or sizes["D"]
-        return {**sizes, "R": sizes["V"] + part.extra_rows, "W": width, "Y": part.num_token_types}
+        positions = sizes["T"] + getattr(part.position, "offset", 0)
+        return {**sizes, "W": part.width or sizes["D"], "Y": part.num_token_types, "X": part.extra_rows, "T": positions}
 
     def transfer(self, at: Transfer[Embedding]) -> None:
-        rows = selection(at.old_sizes["V"], at.new_sizes["V"], at.selected.get("V"))
-        extra = selection(at.old.extra_rows, at.new.extra_rows)  # of ids that are not in the vocabulary
-        behind = [row if row == NEW else at.old_sizes["V"] + row for row in extra]
-        at.selected = {**at.selected, "R": [*rows, *behind]}
+        letters = [self.layouts_of(part)["position.weight"][-1] for part in (at.old, at.new)]
+        old, new = self.sizes(at.old, at.old_sizes)[letters[0]], self.sizes(at.new, at.new_sizes)[letters[1]]
+        at.transplant_inner(
+            "norm", "norm", at.old.norm, at.new.norm, old_sizes={"N": old}, new_sizes={"N": new},
+            selected={"N": at.indices(letters[1], old, new)},
+        )  # fmt: skip
         super().transfer(at)
-        new = [row for row in range(at.new_sizes["V"]) if row >= len(rows) or rows[row] == NEW]
-        if new and "token.weight" in at.tensors:
-            table, width = at.tensors["token.weight"], at.donated["token.weight"].shape[1]
-            table[new, :width] = at.donated["token.weight"].mean(0)[: table.shape[1]]
-            at.note("token.weight", "rows of new tokens are the mean of the others")
+        self.fill_tokens(at, "token.weight")
 
     def start(self, at: Transfer[Embedding]) -> tuple[Start, str]:
-        if at.old.replace(dropout=at.new.dropout) == at.new:
-            return Start.SAME, ""
-        return super().start(at)
+        same = at.old.replace(dropout=at.new.dropout, norm=at.new.norm)  # the norm promises for itself
+        return (Start.SAME, "") if same == at.new else super().start(at)

@@ -1,11 +1,16 @@
-"""Transplants of experts: a network copied into each (upcycling, Komatsuzaki 2022), and experts added or removed."""
+"""Transplants of experts: a network copied into each (upcycling, Komatsuzaki 2022), doubled, merged or removed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from archetype.nn.transplant import Start, Transfer, Transplant
+import torch
+from torch import Tensor, nn
+
+from archetype.nn.inspect import PartTrace
+from archetype.nn.transplant import Start, Transfer, Transplant, best
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.router.spec import SoftmaxRouter
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
 
@@ -14,43 +19,173 @@ MATRICES = ("gate", "up", "down")
 
 @provides("transplant", MixtureOfExperts)
 class ExpertsTransplant(Transplant[MixtureOfExperts]):
+    """A network becomes equal experts, of which the weights of a token sum to 1; its first features may be shared.
+
+    Fewer experts are those with the largest weights on a text, or merged in groups (Li 2024, M-SMoE): each of the
+    others joins the one of these with the most similar router logits, and a group is the mean of its experts by their
+    weights. The router keeps the rows of the largest. Hidden features are not permuted before, as upcycled experts need
+    not be.
+    """
+
     layouts: ClassVar[Mapping[str, str]] = {
-        "router.weight": "E D", "router.bias": "E", "correction": "E", "shared_gate.weight": "1 D",
-        "expert_scales": "E", "router.norm.weight": "D",
-        "experts.gate": "E F D", "experts.up": "E F D", "experts.down": "E D F",
-        "experts.gate_bias": "E F", "experts.up_bias": "E F", "experts.down_bias": "E D",
+        "router.table": "V C", "shared_gate.weight": "1 D", "latent_down.weight": "L D", "latent_up.weight": "D L",
+        "expert_scales": "E", "router.norm.weight": "D", "experts.gate_bias": "E F", "experts.up_bias": "E F",
         "shared.gate.weight": "S D", "shared.up.weight": "S D", "shared.down.weight": "D S",
+        "shared.gate.bias": "S", "shared.up.bias": "S", "shared.down.bias": "D",
     }  # fmt: skip
-    writes: ClassVar = ("experts.down", "experts.down_bias", "shared.down.weight")
+    writes: ClassVar = (
+        "experts.down", "experts.down_bias", "shared.down.weight", "shared.down.bias", "latent_up.weight",
+    )  # fmt: skip
+
+    def layouts_of(self, part: MixtureOfExperts) -> Mapping[str, str]:
+        width, routed = "L" if part.latent_width else "D", "I" if part.idle else "E"
+        return {
+            **self.layouts, "router.weight": f"{routed} D", "router.bias": routed, "correction": routed,
+            "router.projection.weight": f"{routed} D", "experts.gate": f"E F {width}", "experts.up": f"E F {width}",
+            "experts.down": f"E {width} F", "experts.down_bias": f"E {width}",
+        }  # fmt: skip
 
     def sizes(self, part: MixtureOfExperts, sizes: Mapping[str, int]) -> Mapping[str, int]:
         width = part.latent_width or sizes["D"]
         shared = 0 if part.shared is None else part.shared.width(sizes["D"])
-        return {**sizes, "E": part.num_experts + part.idle, "F": part.expert.width(width), "S": shared, "1": 1}
+        return {
+            **sizes, "E": part.num_experts, "I": part.num_experts + part.idle, "F": part.expert.width(width),
+            "S": shared, "L": width, "1": 1, "C": part.experts_per_token,
+        }  # fmt: skip
+
+    def importance(self, part: MixtureOfExperts, trace: PartTrace) -> Mapping[str, Tensor]:
+        """Sums of the weights of each expert, and products of the experts' router logits."""
+        weights, chosen, logits = (trace.activations[name] for name in ("weights", "chosen", "router_logits"))
+        counts = torch.zeros(logits.shape[-1]).index_add(0, chosen.flatten(), weights.flatten().float())
+        return {"E": counts, "EE": logits.float().T @ logits.float()}
+
+    def silence(self, part: MixtureOfExperts, module: nn.Module) -> Sequence[str]:
+        return () if part.idle else super().silence(part, module)  # idle experts return their input
 
     def takes(self, old: Spec, new: MixtureOfExperts) -> bool:
         return isinstance(old, MixtureOfExperts | MLP | GatedMLP)
 
     def transfer(self, at: Transfer[Any]) -> None:
-        if isinstance(at.old, MixtureOfExperts):
-            super().transfer(at)
-        else:
+        if not isinstance(at.old, MixtureOfExperts):
             self._upcycle(at)
+            return
+        old, new = at.old.num_experts, at.new.num_experts
+        if "router.table" in at.left and (new < old or at.old.experts_per_token != at.new.experts_per_token):
+            at.keep_initial("router.table", "drawn anew, since it names the donor's experts")
+            at.promise(Start.CHANGED, "other experts for each token id")
+        if at.old.idle or at.new.idle or "E" in at.selected or old == new:
+            super().transfer(at)
+        elif new > old:
+            self._multiply(at, new // old if new % old == 0 else 0)
+        elif at.choice("experts", "cut", "merged") == "merged":
+            self._merge(at, old, new)
+        else:
+            super().transfer(at)
+
+    def start(self, at: Transfer[MixtureOfExperts]) -> tuple[Start, str]:
+        same = {
+            "expert": at.old.expert.replace(d_ff=at.new.expert.d_ff), "num_experts": at.new.num_experts,
+            "balance_loss": at.new.balance_loss,
+        }  # fmt: skip
+        if at.old.shared is not None and at.new.shared is not None:
+            same["shared"] = at.old.shared.replace(d_ff=at.new.shared.d_ff)
+        if at.old.model_copy(update=same) != at.new:
+            return Start.CHANGED, "its fields differ"
+        return (Start.SAME, "") if at.old.num_experts == at.new.num_experts else (Start.CHANGED, "other experts")
 
     def _upcycle(self, at: Transfer[Any]) -> None:
         # each expert is the network, so that any weights that sum to 1 give its output
-        if at.old != at.new.expert or at.new.latent_width is not None or not at.new.norm.is_absent:
+        new, shared = at.new, at.new.shared
+        width, split = at.old.width(at.old_sizes["D"]), self.sizes(new, at.new_sizes)
+        first = 0 if shared is None else split["S"]  # hidden features of the shared expert
+        forms = [at.old.replace(d_ff=1), *(part.replace(d_ff=1) for part in (new.expert, shared) if part is not None)]
+        is_resized = at.old_sizes["D"] != at.new_sizes["D"]
+        is_other = any(form != forms[0] for form in forms) or not new.norm.is_absent
+        if is_other or new.latent_width is not None or is_resized:
             at.promise(Start.CHANGED, "the experts have another form than the network")
             return
+        if first + split["F"] != width:
+            cause = f"{first} shared and {split['F']} other hidden features are not the {width} of the network"
+            at.promise(Start.CHANGED, cause)
+            return
+        total = self._sum_of_weights(new)
         for name in MATRICES:
-            for tensor, source in ((f"experts.{name}", f"{name}.weight"), (f"experts.{name}_bias", f"{name}.bias")):
-                if tensor in at.tensors:
-                    before = at.donated[source]
-                    at.put(tensor, before.expand(at.tensors[tensor].shape), "copied", [source], "into each expert")
-        sums_to_one = at.new.router.renormalize and at.new.router.scale == 1.0 and at.new.weighs == "outputs"
-        if not sums_to_one:
+            for kind in ("weight", "bias"):
+                if (source := f"{name}.{kind}") in at.donated:
+                    self._split(at, name, source, first, total or 1.0)
+        if at.new.shared_gate:
+            at.fill("shared_gate.weight", 0.0)
+        if total is None:
             at.promise(Start.CHANGED, "the weights of a token's experts do not sum to 1; use router.renormalize: true")
-        elif at.new.shared is not None or at.new.idle:
-            at.promise(Start.CHANGED, "the shared or idle experts add to the output")
+        elif new.idle:
+            at.promise(Start.CHANGED, "the idle experts add to the output")
         else:
             at.promise(Start.ROUNDED, "each expert is the network, and the weights sum to 1")
+
+    def _split(self, at: Transfer[Any], name: str, source: str, first: int, total: float) -> None:
+        # hidden features are the rows of gate and up, and the columns of down, whose bias has none
+        before, is_weight = at.donated[source], source.endswith("weight")
+        tensor = f"experts.{name}" if is_weight else f"experts.{name}_bias"
+        if name == "down" and not is_weight:
+            shared, rest = before, (torch.zeros_like(before) if first else before)
+        else:
+            shared, rest = before.tensor_split([first], dim=1 if name == "down" else 0)
+        gate = 2.0 if at.new.shared_gate else 1.0  # a gate of zero is a factor of 1/2
+        scales = (gate, 1 / total) if name == "down" else (1.0, 1.0)
+        note = f"into each expert{f', divided by the sum {total:g} of the weights' if scales[1] != 1.0 else ''}"
+        at.put(tensor, (rest * scales[1]).expand(at.tensors[tensor].shape), "copied", [source], note)
+        if first:
+            words = f"the first {first} hidden features{', doubled for the gate of 1/2' if scales[0] != 1.0 else ''}"
+            at.put(f"shared.{source}", shared * scales[0], "cut", [source], words)
+
+    def _sum_of_weights(self, part: MixtureOfExperts) -> float | None:
+        # of a token's experts, if it is known
+        if part.weighs != "outputs" or part.router.weighs_choices:
+            return None
+        is_whole = isinstance(part.router, SoftmaxRouter) and part.experts_per_token == part.num_experts
+        return part.router.scale if part.router.renormalize or (is_whole and not part.idle) else None
+
+    def _multiply(self, at: Transfer[Any], times: int) -> None:
+        # copies of an expert have equal logits, so that a token which selects `times` as many selects all copies
+        router, chosen = at.new.router, at.new.experts_per_token
+        at.selected = {**at.selected, "E": [expert // max(times, 1) for expert in range(at.new.num_experts)]}
+        shares = router.renormalize or isinstance(router, SoftmaxRouter)
+        same = {"num_experts": at.new.num_experts, "experts_per_token": chosen}
+        is_same = (
+            times and chosen == times * at.old.experts_per_token and at.old.model_copy(update=same) == at.new
+            and shares and not router.routes_tokens and not router.weighs_choices and at.new.groups is None
+            and at.new.weighs == "outputs"
+        )  # fmt: skip
+        if not times:
+            at.selected["E"] = best(at.old.num_experts, at.new.num_experts)
+        self.take_named(at)
+        if is_same:
+            at.promise(Start.ROUNDED, f"{times} copies of each expert share its weight")
+        else:
+            cause = "a token selects other experts; use a multiple of the experts, and of experts_per_token"
+            at.promise(Start.CHANGED, cause)
+
+    def _merge(self, at: Transfer[Any], old: int, new: int) -> None:
+        weights, products = at.rank("E"), at.rank("EE")
+        if weights is None or products is None:  # without a text
+            router = at.donated.get("router.weight", torch.eye(old))
+            weights, products = torch.ones(old), router.float() @ router.float().T
+        dominant = best(old, new, weights)
+        lengths = products.diagonal().clamp(min=1e-30).sqrt()
+        likeness = (products / lengths[:, None] / lengths)[:, list(dominant)]  # (E, E of the new model)
+        likeness[list(dominant), torch.arange(new)] = float("inf")
+        group = likeness.argmax(1)  # (E): which of the dominant experts each one joins
+        shares = nn.functional.one_hot(group, new).T * weights.clamp(min=1e-12)  # (E of the new model, E)
+        shares = shares / shares.sum(1, keepdim=True)
+        names = [name for name in at.tensors if name.startswith("experts.")]
+        for name in names:
+            before = at.donated[name]
+            merged = before.clone()
+            merged[list(dominant)] = torch.einsum("ke,e...->k...", shares.to(before), before)
+            at.donated[name] = merged
+        at.selected = {**at.selected, "E": dominant}
+        super().transfer(at)
+        counts = ", ".join(str(int((group == index).sum())) for index in range(new))
+        for name in names:
+            at.note(name, f"means of groups of {counts}", "merged")
+        at.promise(Start.CHANGED, f"{old} experts are merged into {new}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from archetype.cost.chunks import Chunks, chunk_activations, halved_chunk_activations, without_zero
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
+from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of, projection_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.gated_delta_net import spec
 
@@ -27,19 +27,14 @@ class GatedDeltaNetCost(MixerCost):
         self.decays = decays
         narrow = {"gate": part.gate_rank, "a": part.decay_rank}
         widths = {"q": self.keys, "k": self.keys, "v": self.values, "gate": self.values, "a": decays, "b": self.heads}
-        self.projections: dict[str, tuple[Formula, Formula]] = {}
+        self.projections: dict[str, Linear] = {}
         for name, width in widths.items():
-            if width is None:
-                continue
-            if (size := narrow.get(name)) is None:
-                self.projections[name] = d, width
-            else:
-                rank = symbol("r", size, part)
-                self.projections |= {f"{name}_down": (d, rank), f"{name}_up": (rank, width)}
-        self.projections |= {"conv": (symbol("c", part.conv_kernel, part), self.channels), "o": (self.values, d)}
+            self.projections |= {} if width is None else projection_of(name, d, width, narrow.get(name))
+        conv = Linear(symbol("c", part.conv_kernel, part), self.channels)
+        self.projections |= {"conv": conv, "o": Linear(self.values, d)}
 
     def parameters(self) -> Counts:
-        counts = {name: linear(*sizes) for name, sizes in self.projections.items()}
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
         if self.decays is not None:
             counts |= {"dt_bias": self.decays, "A_log": self.heads}
         return counts | {"norm": self.v_dim}
@@ -49,7 +44,7 @@ class GatedDeltaNetCost(MixerCost):
 
     def flops(self, work: Work) -> Counts:
         rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
-        counts = {name: 2 * work.tokens * inputs * outputs for name, (inputs, outputs) in self.projections.items()}
+        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
         # keys with keys, and keys with queries; with decays of channels only with those of earlier positions
         pairs = symbol("A_e", chunks.earlier) if self.part.decay == "channel" else chunks.pairs
         return counts | without_zero(

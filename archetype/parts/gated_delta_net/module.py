@@ -93,13 +93,11 @@ class GatedDeltaNet(nn.Module):
         a = self._log_decay(x, exact)
         # 1 - b_t |k_t|^2 is an eigenvalue of the update: rates up to 2 make it negative
         b = projected(self, "b", x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
-        if context.valid is not None:  # padding: no decay and no correction
-            padding = ~context.valid[..., None]
-            a, b = a.masked_fill(padding.view(*padding.shape, *(1,) * (a.dim() - 3)), 0.0), b.masked_fill(padding, 0.0)
+        a, b = context.fill_padding(a), context.fill_padding(b)  # neither decay nor correction
         q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
         a, b = context.probe(self, "log_decay", a), context.probe(self, "rate", b)
         inputs = q * mixer.head_dim**-0.5, k, v, a, b
-        y, memory = read_chunks(linear_chunk, mixer.chunk_size, memory.to(exact), *inputs)  # y: (B, T, H, Q)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (memory.to(exact),), *inputs)  # y: (B, T, H, Q)
         state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
         # gate as (B, T, H, Q); the heads are joined to (B, T, H Q)
         z: Tensor = self.o(self.norm(y, projected(self, "gate", x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))

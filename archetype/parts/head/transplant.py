@@ -1,42 +1,63 @@
-"""Transplants of heads: an untied head copies the embedding's table, and rows of new tokens are the mean of the old."""
+"""Transplants of heads: an untied head copies the embedding's table, and rows of new tokens are means of the old."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from archetype.nn.transplant import Start, Transfer, Transplant
-from archetype.parts.head.spec import LanguageModelHead
-from archetype.spec.base import Spec
+import torch
+from torch import Tensor
+
+from archetype.nn.transplant import Start, Transfer, Transplant, are_equal
+from archetype.parts.activation.module import activation
+from archetype.parts.head.spec import HeadTransform, LanguageModelHead
 from archetype.spec.registry import provides
 
 
 @provides("transplant", LanguageModelHead)
 class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
-    layouts: ClassVar[Mapping[str, str]] = {"weight": "V D", "bias": "V"}
+    writes: ClassVar = ("dense.weight", "dense.bias")
 
-    def takes(self, old: Spec, new: LanguageModelHead) -> bool:
-        return isinstance(old, LanguageModelHead)
+    def layouts_of(self, part: LanguageModelHead) -> Mapping[str, str]:
+        width = "D" if part.transform is None else "X"
+        return {
+            "weight": f"V {width}", "bias": "V", "dense.weight": f"{width} D", "dense.bias": width,
+            "norm.weight": width, "norm.bias": width,
+        }  # fmt: skip
+
+    def sizes(self, part: LanguageModelHead, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        return {**sizes, "X": part.table_width or sizes["D"]}
+
+    def fold(self, at: Transfer[LanguageModelHead]) -> None:
+        # the table of a tied head is also read by the embedding, which has no gains
+        if at.new.tied and at.new.transform is None:
+            at.promise(Start.CHANGED, "the gains of the final norm cannot be folded into a tied table; use tied: false")
+        elif at.old.tied:
+            at.donated["weight"] = self._table(at)
+        super().fold(at)
 
     def transfer(self, at: Transfer[LanguageModelHead]) -> None:
-        if at.old.tied and not at.new.tied:
-            table = at.similar["embedding"].state_dict()["token.weight"]
-            at.donated["weight"] = table
-            self.take_named(at)
-            at.note("weight", "from the embedding's table", "copied")
-        else:
-            self.take_named(at)
-        old, new = at.old_sizes["V"], at.new_sizes["V"]
-        if new > old:
-            for name in at.tensors.keys() & {"weight", "bias"}:
-                at.tensors[name][old:] = at.tensors[name][:old].mean(0)
-                at.note(name, "rows of new tokens are the mean of the others")
+        if at.new.tied and not at.old.tied:
+            table, weight = self._table(at), at.donated.pop("weight")
+            is_equal = are_equal(table, weight)
+            at.promise(
+                *((Start.SAME, "") if is_equal else (Start.CHANGED, "the embedding's table replaces the head's matrix"))
+            )
+        is_untied = at.old.tied and not at.new.tied
+        if is_untied:
+            at.donated.setdefault("weight", self._table(at))
+        self.take_named(at)
+        if is_untied:
+            at.note("weight", "from the embedding's table", "copied", ("embedding.token.weight",))
+        for name in ("weight", "bias"):
+            self.fill_tokens(at, name)
         if at.old.replace(tied=at.new.tied) != at.new:
             at.promise(*self.start(at))
-        if at.new.tied and not at.old.tied:
-            self._tie(at)
+        widths = [self.sizes(part, sizes)["X"] for part, sizes in ((at.old, at.old_sizes), (at.new, at.new_sizes))]
+        if at.new.transform is not None and widths[0] != widths[1] and not _ends_at_zero(at.new.transform):
+            at.promise(Start.CHANGED, "the new features of the layer before the logits are not zero")
 
-    def _tie(self, at: Transfer[Any]) -> None:
-        table = at.similar["embedding"].state_dict()["token.weight"]
-        is_equal = bool((table == at.donated["weight"]).all())
-        at.promise(
-            Start.SAME if is_equal else Start.CHANGED, "" if is_equal else "the embedding's table is another matrix"
-        )
+    def _table(self, at: Transfer[LanguageModelHead]) -> Tensor:
+        return at.similar["embedding"].module.get_parameter("token.weight").detach()
+
+
+def _ends_at_zero(transform: HeadTransform) -> bool:
+    return transform.norm.is_absent and not activation(transform.activation)(torch.zeros(1)).any()

@@ -16,6 +16,7 @@ from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import EVERY_KEY, build_selection, gather_chosen, indexed, learn, without_index
 from archetype.nn.shared_rows import SharedRows
+from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.core import attend, attention_weights
 from archetype.parts.attention.projections import gated, scaled_by_position
 from archetype.parts.latent_attention import spec
@@ -107,11 +108,16 @@ class LatentAttention(KeepsKeys, nn.Module):
         return y if self.gate is None else gated(y, self.gate(x), self.spec.gate, self.gate_bias)
 
     def attend(
-        self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels
+        self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels, cached: bool = False
     ) -> Float[Tensor, "B H T Q"]:
-        """Attend in the cheaper form. In training, expand an adapted kv_up, which applies the adapter's dropout."""
+        """Attend in the cheaper form. In training, expand an adapted kv_up, which applies the adapter's dropout.
+
+        Args:
+            cached: whether the latents are those of a cache, which an exported program of any length does not expand.
+        """
         learns = self.training and type(self.kv_up) is not nn.Linear
-        absorbs = not learns and self.spec.absorbs(queries[0].shape[2], latents[0].shape[2])
+        lengths = queries[0].shape[2], latents[0].shape[2]
+        absorbs = not learns and ((cached and is_symbolic(lengths[0])) or self.spec.absorbs(*lengths))
         if absorbs:
             return self._absorbed(queries, latents, allowed)
         return self._plain(queries, latents, allowed, kernels)
@@ -173,7 +179,7 @@ class LatentAttention(KeepsKeys, nn.Module):
         allowed = self._allowed(context, positions) if choice.keys is None else choice.keys
         if choice.can_be_gathered(queries[0].shape[2], 1):
             allowed, _, (latent, key) = gather_chosen(choice, latent, key)
-        return self.attend(queries, (latent.to(dtype), key.to(dtype)), allowed, context.kernels)
+        return self.attend(queries, (latent.to(dtype), key.to(dtype)), allowed, context.kernels, cached=True)
 
     @property
     def _is_direct(self) -> bool:

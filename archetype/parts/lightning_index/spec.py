@@ -68,6 +68,9 @@ class LightningIndex(KeySelection):
             self.position.check_index(self.head_dim)
         return self
 
+    def sees_all(self, length: int) -> bool:
+        return self.top_k >= length
+
     @property
     def adds_to_loss(self) -> bool:
         return self.loss_weight > 0 and self.from_layer is None

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping
 
 from archetype.cost.chunks import Chunks, chunk_activations, halved_chunk_activations, without_zero
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, Linear, MixerCost, NormCost, cost_of
+from archetype.cost.registry import Complexity, Linear, MixerCost, NormCost, cost_of, projection_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.linear_attention import spec
 from archetype.parts.norm.spec import NoNorm
@@ -32,9 +32,9 @@ class LinearAttentionCost(MixerCost):
             case spec.HeadDecay(bias=bias):
                 self.projections["a"] = Linear(d, self.heads, bias)
             case spec.ChannelDecay(rank=rank, bias=bias):
-                self.projections |= _of_rank("a", d, self.keys, rank, bias)
+                self.projections |= projection_of("a", d, self.keys, rank, bias)
         if part.gate != "none":
-            self.projections |= _of_rank("gate", d, self.values, part.gate_rank)
+            self.projections |= projection_of("gate", d, self.values, part.gate_rank)
         if part.conv_kernel is not None:
             self.projections["conv"] = Linear(symbol("c", part.conv_kernel, part), self.channels)
         self.projections["o"] = Linear(self.values, d)
@@ -115,10 +115,3 @@ class LinearAttentionCost(MixerCost):
 
     def _qk_norm(self) -> NormCost:
         return NormCost.of(self.part.qk_norm if not self.part.qk_norm.is_absent else NoNorm(), self.head_dim)
-
-
-def _of_rank(name: str, inputs: Formula, outputs: Formula, rank: int | None, bias: bool = False) -> dict[str, Linear]:
-    if rank is None:
-        return {name: Linear(inputs, outputs, bias)}
-    low = symbol("r", rank)
-    return {f"{name}_down": Linear(inputs, low), f"{name}_up": Linear(low, outputs, bias)}

@@ -95,13 +95,11 @@ class LinearAttention(nn.Module):
         # with keys from the decay, 1 - exp(a) without cancellation
         k = self._prepared("k", parts["k"] if "k" in parts else -torch.expm1(a), context)
         v = ACTIVATIONS[mixer.value_activation](parts["v"])
-        if context.valid is not None:  # padding: no decay, and nothing is written
-            padding = ~context.valid[..., None]
-            k = k.masked_fill(padding[..., None], 0.0)
-            a = a.masked_fill(padding.view(*padding.shape, *(1,) * (a.dim() - 3)), 0.0)
+        k, a = context.fill_padding(k), context.fill_padding(a)  # no decay, and nothing is written
         q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
         a = context.probe(self, "log_decay", a)
-        y, memory = read_chunks(linear_chunk, mixer.chunk_size, before.memory.to(exact), q, k, v, a)  # (B, T, H, Q)
+        memory = before.memory.to(exact)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (memory,), q, k, v, a)  # (B, T, H, Q)
         state.memory = memory.to(state.memory.dtype)
         y = self.norm(y.to(x.dtype) if mixer.norm_over == "head" else y.to(x.dtype).flatten(-2), context)
         y = y.flatten(-2) if mixer.norm_over == "head" else y

@@ -109,8 +109,7 @@ class Mamba(nn.Module):
         low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)  # (B, T, r), (B, T, Z), (B, T, Z)
         b, c = (norm(x).to(exact) for norm, x in zip((self.b_norm, self.c_norm), selected, strict=True))
         delta = nn.functional.softplus(self.dt_proj(self.dt_norm(low_rank)).to(exact))  # (B, T, I)
-        if context.valid is not None:  # padding: a step of zero leaves the state unchanged
-            delta = delta.masked_fill(~context.valid[..., None], 0.0)
+        delta = context.fill_padding(delta)  # a step of zero leaves the state unchanged
         rates, u = -torch.exp(self.A_log.to(exact)), context.probe(self, "u", u.to(exact))
         delta, b, c = context.probe(self, "delta", delta), context.probe(self, "b", b), context.probe(self, "c", c)
         y, hidden = scan(delta, delta * u, b, c, rates, hidden.to(exact))

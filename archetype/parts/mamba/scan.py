@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from archetype.nn import symbolic
+from archetype.nn.autocast import without_autocast
 
 
 def scan(
@@ -34,7 +35,7 @@ def scan(
     if symbolic.is_symbolic(delta.shape[1]):
         y, h = symbolic.scan(lambda h, delta, v, b, c: step(delta, v, b, c, a, h), (h,), delta, v, b, c)
         return y, h
-    with torch.autocast(delta.device.type, enabled=False):  # sums over thousands of positions need full precision
+    with without_autocast(delta):  # sums over thousands of positions need full precision
         if delta.shape[1] == 1:
             y, h = step(delta[:, 0], v[:, 0], b[:, 0], c[:, 0], a, h)
             return y[:, None], h
@@ -84,7 +85,7 @@ class _Scan(torch.autograd.Function):
         delta, v, b, c, a, starts = ctx.saved_tensors
         a_grad, pieces = torch.zeros_like(a), []
         blocks = list(zip(starts.unbind(0), _blocks(delta, v, b, c, y_grad), strict=True))
-        with torch.autocast(a.device.type, enabled=False):  # as in forward
+        with without_autocast(a):  # as in forward
             # the gradient of a block's first state is the gradient of the previous block's last state
             for start, block in reversed(blocks):
                 *gradients, a_part, h_grad = _block_gradients(a, start, h_grad, *block)

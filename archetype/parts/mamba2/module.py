@@ -106,8 +106,7 @@ class Mamba2(nn.Module):
         # in every pass; transformers clamps only when it reads a whole text
         if mixer.limits_steps:
             delta = delta.clamp(mixer.dt_limit_min, mixer.dt_limit_max)
-        if context.valid is not None:  # padding: a step of zero leaves the memory unchanged
-            delta = delta.masked_fill(~context.valid[..., None], 0.0)
+        delta = context.fill_padding(delta)  # a step of zero leaves the memory unchanged
         shared = mixer.num_groups * mixer.state_size
         v, b, c = u.to(exact).split((mixer.inner, shared, shared), dim=-1)  # to (B, T, H, P) and (B, T, K, Z)
         v, b, c = (
@@ -123,5 +122,5 @@ class Mamba2(nn.Module):
         # as linear attention: queries c, keys b, values delta v, log decays delta A
         inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
         # y: (B, T, H, P)
-        y, memory = read_chunks(linear_chunk, mixer.chunk_size, memory.to(exact), *inputs)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (memory.to(exact),), *inputs)
         return (y + self.D.to(exact)[:, None] * v).flatten(-2), memory

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.native import fused
-from archetype.nn.autocast import cast_for_products, dtype_of_products
+from archetype.nn.autocast import cast_for_products, dtype_of_products, without_autocast
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.registry import module_for
 from archetype.parts.norm import spec
@@ -76,7 +76,7 @@ class L2Norm(nn.Module):
 
 def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None = None) -> Vectors:
     """Apply a norm whose output is the residual stream, without autocast, so that the stream keeps its type."""
-    autocast = nullcontext() if dtype_of_products(x) == x.dtype else torch.autocast(x.device.type, enabled=False)
+    autocast = nullcontext() if dtype_of_products(x) == x.dtype else without_autocast(x)
     with autocast:
         y: Vectors = norm(x, context)
     return y

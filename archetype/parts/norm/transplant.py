@@ -1,52 +1,125 @@
 """Transplants of norms: their gains, rescaled where the vectors get wider by features of zero."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from archetype.nn.transplant import Start, Transfer, Transplant
-from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from torch import Tensor, nn
+
+from archetype.nn.inspect import PartTrace
+from archetype.nn.transplant import Start, Transfer, Transplant, holds
+from archetype.parts.norm.spec import BatchNorm, L2Norm, LayerNorm, RMSNorm
 from archetype.roles.norm import Norm
 from archetype.spec.registry import provides
 
 
 @provides("transplant", Norm)
-class NormTransplant(Transplant[Norm]):
-    layouts: ClassVar[Mapping[str, str]] = {"weight": "N", "bias": "N"}
-
-    def transfer(self, at: Transfer[Norm]) -> None:
-        self.take_named(at)
-        if at.old != at.new:
-            at.promise(Start.CHANGED, "another norm")
+class NormTransplant(Transplant[Any]):
+    layouts: ClassVar[Mapping[str, str]] = {"weight": "N", "bias": "N", "running_mean": "N", "running_var": "N"}
 
     def sizes(self, part: Norm, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {"N": sizes["N"]}
 
+    def transfer(self, at: Transfer[Any]) -> None:
+        self.take_named(at)
+        if at.old != at.new:
+            at.promise(Start.CHANGED, "another norm")
+        elif not at.new.is_absent and (old := at.old_sizes["N"]) != (new := at.new_sizes["N"]):
+            at.promise(*self.resized(old, new))
 
-@provides("transplant", RMSNorm)
-class RMSNormTransplant(NormTransplant):
-    """The mean square of D features and D' - D zeros is D / D' of theirs: gains and epsilon follow."""
+    def resized(self, old: int, new: int) -> tuple[Start, str]:
+        """Return what holds if `new` - `old` features of zero are added."""
+        return Start.CHANGED, "a norm over another number of features"
+
+    def silence(self, part: Norm, module: nn.Module) -> Sequence[str]:
+        names = [name for name, _ in module.named_parameters()]
+        for name in names:
+            module.get_parameter(name).fill_(-offset(part) if name == "weight" else 0.0)
+        return names
+
+    def fold(self, at: Transfer[Any]) -> None:
+        """Leave the gains to what reads the norm."""
+
+    def importance(self, part: Norm, trace: PartTrace) -> Mapping[str, Tensor]:
+        return {"D": trace.activations["out"].abs().flatten(0, -2).sum(0)}
+
+    def gains(self, old: Norm, new: Norm, module: nn.Module) -> Tensor | None:
+        """Return the donor's factors of the features, if the new norm has none and is equal otherwise."""
+        return None
+
+
+@provides("transplant", L2Norm, BatchNorm)
+class WithoutMeanTransplant(NormTransplant):
+    """Features of zero change neither the length of a vector nor the statistics of other features."""
+
+    def resized(self, old: int, new: int) -> tuple[Start, str]:
+        return (Start.ROUNDED, "") if new > old else super().resized(old, new)
+
+
+class ScaledTransplant(NormTransplant):
+    """Norms with gains, which may be stored as 1 + weight, be folded into what follows, or begin at 1."""
+
+    def gains(self, old: Any, new: Any, module: nn.Module) -> Tensor | None:
+        is_folded = type(old) is type(new) and old.weight and not new.weight
+        return module.get_parameter("weight") + offset(old) if is_folded else None
 
     def transfer(self, at: Transfer[Any]) -> None:
-        old, new = self.sizes(at.old, at.old_sizes)["N"], self.sizes(at.new, at.new_sizes)["N"]
-        if new <= old:
-            super().transfer(at)
-            return
-        self.take_named(at)
-        scale, eps = math.sqrt(old / new), at.old.eps * old / new
-        if (weight := at.tensors.get("weight")) is None:
+        old, new, scale = at.old, at.new, self.rescaled(at)
+        weight = at.donated.get("weight")
+        if new.weight and weight is None:
+            at.fill("weight", scale - offset(new))
+            at.promise(Start.ROUNDED, "gains of 1 are the norm without them")
+        elif new.weight and weight is not None and (scale != 1.0 or offset(old) != offset(new)):
+            at.donated["weight"] = (weight + offset(old)) * scale - offset(new)
+            at.promise(Start.ROUNDED)
+        elif weight is not None and not new.weight:
+            gains = at.donated.pop("weight") + offset(old)
+            is_kept = holds(gains == 1) or (at.gains is not None and holds(gains != 0))
+            if "bias" in at.donated:  # w (x + b / w) = w x + b
+                at.donated["bias"] = at.donated["bias"] / gains
+            at.promise(Start.ROUNDED if is_kept else Start.CHANGED, "" if is_kept else "the gains are dropped")
+        if not new.weight and scale != 1.0:
             at.promise(Start.CHANGED, "a norm without gains cannot undo the larger width")
-            return
-        offset = 1.0 if at.old.unit_offset else 0.0
-        weight[:old] = (weight[:old] + offset) * scale - offset
-        is_same = math.isclose(at.new.eps, eps, rel_tol=1e-6) and at.old.replace(eps=at.new.eps) == at.new
-        why = "" if is_same else f"eps would have to be {eps:.12g} for {new} features"
-        at.promise(Start.ROUNDED if is_same else Start.CHANGED, why)
+        self.take_named(at)
+        if scale != 1.0 and weight is not None and new.weight:
+            at.note("weight", f"the donor's gains times {scale:.6g}")
+        at.promise(*self.start_of(at))
+
+    def rescaled(self, at: Transfer[Any]) -> float:
+        """Return the factor of the gains for the new number of features."""
+        return 1.0
+
+    def start_of(self, at: Transfer[Any]) -> tuple[Start, str]:
+        old, new = at.old_sizes["N"], at.new_sizes["N"]
+        same = {"weight": at.new.weight, "unit_offset": at.new.unit_offset}
+        if at.old.model_copy(update=same) != at.new:
+            return Start.CHANGED, "another norm"
+        return (Start.SAME, "") if old == new else self.resized(old, new)
+
+
+@provides("transplant", RMSNorm)
+class RMSNormTransplant(ScaledTransplant):
+    """The mean square of D features and D' - D zeros is D / D' of theirs: gains and epsilon follow."""
+
+    def rescaled(self, at: Transfer[Any]) -> float:
+        old, new = at.old_sizes["N"], at.new_sizes["N"]
+        return math.sqrt(old / new) if new > old else 1.0
+
+    def start_of(self, at: Transfer[Any]) -> tuple[Start, str]:
+        old, new = at.old_sizes["N"], at.new_sizes["N"]
+        if new <= old:
+            return super().start_of(at)
+        eps = at.old.eps * old / new
+        same = {"weight": at.new.weight, "unit_offset": at.new.unit_offset, "eps": at.new.eps}
+        if at.old.model_copy(update=same) != at.new or not math.isclose(at.new.eps, eps, rel_tol=1e-6):
+            return Start.CHANGED, f"eps would have to be {eps:.12g} for {new} features"
+        return Start.ROUNDED, ""
 
 
 @provides("transplant", LayerNorm)
-class LayerNormTransplant(NormTransplant):
-    def transfer(self, at: Transfer[Any]) -> None:
-        super().transfer(at)
-        if self.sizes(at.new, at.new_sizes) != self.sizes(at.old, at.old_sizes):
-            at.promise(Start.CHANGED, "the mean and variance of another number of features")
+class LayerNormTransplant(ScaledTransplant):
+    """The mean of more features is another one, so that a wider LayerNorm never starts equal."""
+
+
+def offset(norm: Any) -> float:
+    return 1.0 if getattr(norm, "unit_offset", False) else 0.0

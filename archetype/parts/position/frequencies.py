@@ -3,8 +3,36 @@
 import cmath
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from archetype.parts.position import spec
+from archetype.roles.position import MixerPosition
+
+
+class Rotation(NamedTuple):
+    """Rotations of a head's features by their position.
+
+    Attributes:
+        pairs: first and second feature of each pair, and its angle per position, from the first to the second.
+        factor: factor of the rotated features.
+    """
+
+    pairs: tuple[tuple[int, int, float], ...] = ()
+    factor: float = 1.0
+
+    def equals(self, other: "Rotation | None") -> bool:
+        """Return whether features rotate in the same way, up to rounding."""
+        own, others = self._turning(), other and other._turning()
+        if others is None or own.keys() != others.keys():
+            return False
+        return all(math.isclose(own[pair], others[pair], rel_tol=CLOSE) for pair in own)
+
+    def _turning(self) -> dict[tuple[int, int], float]:
+        turning = {(first, second): angle for first, second, angle in self.pairs if angle}
+        return turning | {(-1, -1): self.factor} if self.pairs else {}
+
+
+CLOSE = 1e-6  # relative difference of two angles that is rounding, since they are computed in float32
 
 
 def frequencies(theta: float, dim: int) -> list[float]:
@@ -50,6 +78,29 @@ def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[flo
         frequency / scaling.factor * share + frequency * (1 - share)
         for frequency, share in zip(plain, shares, strict=True)
     ]
+
+
+def rotation_of(position: MixerPosition, head_dim: int, length: int) -> Rotation | None:
+    """Return how a head's features rotate in a sequence of this length; None for positions of another form."""
+    if position.is_absent:
+        return Rotation()
+    if not isinstance(position, spec.Rotary):
+        return None
+    dim = position.dim or head_dim
+    angles = scaled_frequencies(position, dim, length)
+    firsts, seconds = (
+        (range(0, dim, 2), range(1, dim, 2)) if position.interleaved else (range(dim // 2), range(dim // 2, dim))
+    )
+    pairs = zip(firsts, seconds, angles, strict=True)
+    turned = ((second, first, angle) if position.reversed else (first, second, angle) for first, second, angle in pairs)
+    return Rotation(tuple(turned), attention_factor(position.scaling))
+
+
+def rotates_alike(old: tuple[MixerPosition, int], new: tuple[MixerPosition, int], length: int) -> bool:
+    """Return whether two kinds of positions, each with a width of heads, rotate alike in sequences up to a length."""
+    # scalings that follow the length change once, or grow with it
+    rotations = ((rotation_of(*old, at), rotation_of(*new, at)) for at in (1, length))
+    return all(first is not None and first.equals(second) for first, second in rotations)
 
 
 def yarn_ramp(theta: float, dim: int, scaling: spec.YarnScaling) -> tuple[float, float]:

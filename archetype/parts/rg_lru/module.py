@@ -89,11 +89,9 @@ class RGLRU(nn.Module):
         root = torch.sqrt((-torch.expm1(2.0 * a)).clamp(min=torch.finfo(exact).tiny))
         root = torch.where(context.positions[..., None] == 0, 1.0, root)
         written = root * (u * torch.sigmoid(self.input_gate(u))).to(exact)
-        if context.valid is not None:  # padding: no decay, and nothing is written
-            padding = ~context.valid[..., None]
-            a, written = a.masked_fill(padding, 0.0), written.masked_fill(padding, 0.0)
+        a, written = context.fill_padding(a), context.fill_padding(written)
         u, a = context.probe(self, "u", written), context.probe(self, "log_decay", a)
-        h, hidden = read_chunks(diagonal_chunk, self.spec.chunk_size, hidden.to(exact), u, a)
+        h, hidden = read_chunks(diagonal_chunk, self.spec.chunk_size, (hidden.to(exact),), u, a)
         h = context.probe(self, "hidden", h)
         state.conv, state.hidden = conv.to(state.conv.dtype), hidden.to(state.hidden.dtype)
         z: Tensor = self.o(h.to(x.dtype) * self.activation(self.gate(x)))

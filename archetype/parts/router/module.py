@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype.errors import CheckpointError
+from archetype.nn.autocast import without_autocast
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
@@ -26,7 +27,7 @@ class Projection(WithMatrix):
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext | None = None) -> Float[Tensor, "N E"]:
         # at least float32: rounding could change which expert is selected
         dtype = torch.promote_types(x.dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             bias = None if self.bias is None else self.bias.to(dtype)
             return nn.functional.linear(x.to(dtype), self.weight.to(dtype), bias)
 

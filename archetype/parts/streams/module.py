@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from archetype.nn.autocast import without_autocast
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
@@ -78,7 +79,7 @@ class StreamWeights(nn.Module):
 @contextmanager
 def _exactly(stream: Tensor) -> Iterator[Tensor]:
     # small weights of a sum over all layers need more than bfloat16
-    with torch.autocast(stream.device.type, enabled=False):
+    with without_autocast(stream):
         yield stream.to(torch.promote_types(stream.dtype, torch.float32))
 
 

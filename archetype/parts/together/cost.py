@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
-from archetype.cost.formula import Counts, Formula, Symbol, prefixed
+from archetype.cost.formula import Counts, Formula, Symbol, constant, prefixed
 from archetype.cost.registry import Complexity, ContentCost, FeedForwardCost, MixerCost, NormCost, cost_of
 from archetype.cost.work import TrainingWork, Work
 from archetype.parts.together import spec
@@ -13,6 +13,10 @@ class TogetherCost(ContentCost):
     """Sum of the parts' costs. Their common input is saved once."""
 
     parts: tuple[Any, ...]
+
+    @property
+    def learns(self) -> bool:
+        return bool(self.part.scales == "learned")
 
     @property
     def norms(self) -> dict[str, NormCost]:
@@ -27,18 +31,19 @@ class TogetherCost(ContentCost):
         return {symbol for part in self.parts for symbol in part.symbols}
 
     def parameters(self) -> Counts:
-        return self._joined([part.parameters() for part in self.parts]) | self._of_norms()
+        return self._joined([part.parameters() for part in self.parts]) | self._own()
 
     def active_parameters(self) -> Counts:
-        return self._joined([part.active_parameters() for part in self.parts]) | self._of_norms()
+        return self._joined([part.active_parameters() for part in self.parts]) | self._own()
 
     def tables(self) -> Counts:
         return self._joined([part.tables() for part in self.parts])
 
     def saved_activations(self, work: TrainingWork) -> int:
+        outputs = len(self.parts) * work.input_bytes(self.d.value) if self.learns else 0  # which the scales multiply
         norms: int = sum(norm.saved_activations(work.tokens) for norm in self.norms.values())
         parts: int = sum(part.saved_activations(work) for part in self.parts)
-        return norms + parts
+        return outputs + norms + parts
 
     def state(self, length: int) -> int:
         return sum(part.state(length) for part in self.parts)
@@ -66,8 +71,9 @@ class TogetherCost(ContentCost):
             sizes |= {f"parts.{index}.{name}": size for name, size in part.projection_sizes().items()}
         return sizes
 
-    def _of_norms(self) -> Counts:
-        return {name: norm.parameters() for name, norm in self.norms.items()}
+    def _own(self) -> Counts:
+        scales = {"scales": constant(len(self.parts))} if self.learns else {}
+        return scales | {name: norm.parameters() for name, norm in self.norms.items()}
 
     def _joined(self, counts: list[Counts]) -> Counts:
         joined: Counts = {}

@@ -31,14 +31,28 @@ def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str
         outputs += [name] if (name := post_norm or output) else []
         width = max(cell.column + cell.span for cell in moved) + GAP
         cells += moved
-    scales = part.scales or (1.0,) * len(part.parts)
+    learns = part.scales == "learned"
     terms = [
-        f"{'' if scale == 1.0 else f'{scale:g} · '}{title(inner)}"
-        for scale, inner in zip(scales, part.parts, strict=True)
+        f"{'s · ' if learns else _factor(scale)}{title(inner)}"
+        for scale, inner in zip(part.factors, part.parts, strict=True)
     ]
     above = max(cell.row for cell in cells) + 2  # leaves a row for the names of the parts
-    total = Cell("sum", 0, above, tuple(outputs), width - GAP, " + ".join(terms), slim=True, kind="operation")
+    total = Cell(
+        "sum",
+        0,
+        above,
+        tuple(outputs),
+        width - GAP,
+        " + ".join(terms),
+        ("scales",) if learns else (),
+        "operation",
+        slim=True,
+    )
     return Inside((*cells, total), total.name, tuple(groups), tuple(loops))
+
+
+def _factor(scale: float) -> str:
+    return "" if scale == 1.0 else f"{scale:g} · "
 
 
 def _norms(part: MixersTogether | FeedForwardsTogether, index: int) -> list[tuple[str, bool]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -54,13 +54,16 @@ class StatesTogether(LayerState):
 class Together(nn.Module):
     """sum_i s_i n'_i(F_i(r_i n_i(x)))."""
 
+    parameter_roles: ClassVar = {"scales": "vector"}
     probes: ClassVar[dict[str, str]] = {}  # the parts have their own
+    scales: Sequence[float] | nn.Parameter
 
     def __init__(self, together: spec.MixersTogether | spec.FeedForwardsTogether, place: Place) -> None:
         super().__init__()
         self.parts = nn.ModuleList(module_class(part)(part, place) for part in together.parts)
-        self.scales = together.scales or (1.0,) * len(self.parts)
-        self.input_scales = together.input_scales or (1.0,) * len(self.parts)
+        learns = together.scales == "learned"
+        self.scales = nn.Parameter(torch.empty(len(self.parts))) if learns else together.factors
+        self.input_scales = spec.factors(together.input_scales, len(self.parts))
         self.norms, self.post_norms = (_built(norms, place) for norms in (together.norms, together.post_norms))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> StatesTogether | None:
@@ -74,12 +77,13 @@ class Together(nn.Module):
         states: Sequence[LayerState | None] = (
             state.parts if isinstance(state, StatesTogether) else [None] * len(self.parts)
         )
+        scales: Sequence[Any] = self.scales.unbind() if isinstance(self.scales, nn.Parameter) else self.scales
         outputs = []  # each (B, T, D)
         for index, (part, part_state) in enumerate(zip(self.parts, states, strict=True)):
             h = x if self.norms is None else self.norms[index](x, context)
             y = part(_scaled(h, self.input_scales[index]), context, part_state)
             y = y if self.post_norms is None else self.post_norms[index](y, context)
-            outputs.append(_scaled(y, self.scales[index]))
+            outputs.append(_scaled(y, scales[index]))
         # not `sum`, which would begin with the integer 0
         y, *others = outputs
         for other in others:
@@ -91,5 +95,7 @@ def _built(norms: Sequence[Norm] | None, place: Place) -> nn.ModuleList | None:
     return None if norms is None else nn.ModuleList(build_norm(norm, place.d_model) for norm in norms)
 
 
-def _scaled(x: Vectors, scale: float) -> Vectors:
+def _scaled(x: Vectors, scale: float | torch.Tensor) -> Vectors:
+    if isinstance(scale, torch.Tensor):
+        return x * scale.to(x.dtype)
     return x if scale == 1.0 else x * scale

@@ -17,6 +17,7 @@ from archetype.spec.kinds import part
 __all__ = ["FeedForwardsTogether", "MixersTogether"]
 
 Scales = tuple[Finite, ...]
+OutputScales = Scales | Literal["learned"] | None
 Norms = tuple[VectorNorm, ...]
 
 
@@ -26,7 +27,7 @@ class MixersTogether(Mixer):
 
     Attributes:
         parts: the mixers, F_i.
-        scales: factor on each mixer's output, s_i (absent: 1).
+        scales: factor on each mixer's output, s_i; `learned`: parameters that begin at 1 (absent: 1).
         input_scales: factor on each mixer's input, r_i (absent: 1).
         norms: norm of each mixer's input, n_i (absent: none).
         post_norms: norm of each mixer's output, n'_i (absent: none).
@@ -35,7 +36,7 @@ class MixersTogether(Mixer):
     title: ClassVar[str] = "Side by side"
     kind: Literal["together"] = "together"
     parts: Annotated[tuple[AnyMixer, ...], Field(min_length=1)]
-    scales: Scales | None = None
+    scales: OutputScales = None
     input_scales: Scales | None = None
     norms: Norms | None = None
     post_norms: Norms | None = None
@@ -48,6 +49,11 @@ class MixersTogether(Mixer):
                 cause = "reads another layer, which mixers side by side cannot do"
                 invalid(f"parts[{index}]", cause, "use a mixer that reads no other layer")
         return self
+
+    @property
+    def factors(self) -> Scales:
+        """Constant or initial factors on the mixers' outputs."""
+        return factors(self.scales, len(self.parts))
 
     @property
     def separates_documents(self) -> bool:
@@ -88,7 +94,7 @@ class FeedForwardsTogether(FeedForward):
 
     Attributes:
         parts: the feed-forward parts, F_i.
-        scales: factor on each part's output, s_i (absent: 1).
+        scales: factor on each part's output, s_i; `learned`: parameters that begin at 1 (absent: 1).
         input_scales: factor on each part's input, r_i (absent: 1).
         norms: norm of each part's input, n_i (absent: none).
         post_norms: norm of each part's output, n'_i (absent: none).
@@ -97,7 +103,7 @@ class FeedForwardsTogether(FeedForward):
     title: ClassVar[str] = "Side by side"
     kind: Literal["together"] = "together"
     parts: Annotated[tuple[AnyFeedForward, ...], Field(min_length=1)]
-    scales: Scales | None = None
+    scales: OutputScales = None
     input_scales: Scales | None = None
     norms: Norms | None = None
     post_norms: Norms | None = None
@@ -106,6 +112,11 @@ class FeedForwardsTogether(FeedForward):
     def _one_scale_a_part(self) -> "FeedForwardsTogether":
         _check(self)
         return self
+
+    @property
+    def factors(self) -> Scales:
+        """Constant or initial factors on the parts' outputs."""
+        return factors(self.scales, len(self.parts))
 
     @property
     def adds_to_loss(self) -> bool:
@@ -125,10 +136,15 @@ def _named(parts: Sequence[Content]) -> Iterator[tuple[str, Any]]:
             yield f"parts.{index}.{path}".rstrip("."), inner
 
 
+def factors(scales: OutputScales, count: int) -> Scales:
+    """Return a factor for each part: 1 where none is given, or where it is learned."""
+    return (1.0,) * count if scales is None or scales == "learned" else scales
+
+
 def _check(together: MixersTogether | FeedForwardsTogether) -> None:
     for name in ("scales", "input_scales", "norms", "post_norms"):
         values, what = getattr(together, name), "norm" if name.endswith("norms") else "factor"
-        if values is not None and len(values) != len(together.parts):
+        if isinstance(values, tuple) and len(values) != len(together.parts):
             cause = f"{len(values)} {what}s for {len(together.parts)} parts"
             invalid(name, cause, f"use one {what} for each part")
     for index, inner in enumerate(together.parts):

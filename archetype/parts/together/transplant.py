@@ -1,17 +1,46 @@
-"""Transplants of parts side by side: the donor's part becomes one of them, and the others begin with a weight of 0."""
+"""Transplants of parts side by side: the donor's part becomes one of them, and the others begin by adding nothing."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import nn
 
 from archetype.nn.transplant import Start, Transfer, Transplant, transplant_of
-from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
+from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether, factors
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
+
+NORMS = ("norms", "post_norms")
+
+
+class Donor(NamedTuple):
+    """A part of the donor: its module's name, and the factors of its output and its input."""
+
+    part: Any
+    path: str
+    scale: float
+    input_scale: float
 
 
 @provides("transplant", MixersTogether, FeedForwardsTogether)
 class TogetherTransplant(Transplant[Any]):
+    """A part beside the donor's adds nothing at first: its scale is 0, or its output projection.
+
+    With `scales: learned` the scale has a gradient, and with constant scales the output projection has one. The part
+    takes over what it can of the donor's part, such as queries, keys and values.
+    """
+
     def takes(self, old: Spec, new: Any) -> bool:
         return type(old) is type(new) or self._place(old, new) is not None
+
+    def fold(self, at: Transfer[Any]) -> None:
+        """Leave the gains to the parts, which all read the same input."""
+
+    def silence(self, part: Any, module: nn.Module) -> Sequence[str]:
+        parts = [transplant_of(inner).silence(inner, module.get_submodule(f"parts.{index}"))
+                 for index, inner in enumerate(part.parts)]  # fmt: skip
+        names = [f"parts.{index}.{name}" for index, names in enumerate(parts) for name in names]
+        return names if all(parts) else ()
 
     def _place(self, old: Spec, new: Any) -> int | None:
         # the first part of the donor's kind, or else the first that takes over anything of it
@@ -19,22 +48,50 @@ class TogetherTransplant(Transplant[Any]):
         takes = [transplant_of(part).takes(old, part) for part in new.parts]
         return kinds.index(True) if any(kinds) else takes.index(True) if any(takes) else None
 
+    def _donors(self, at: Transfer[Any]) -> dict[int, Donor]:
+        # by the index of the new part
+        if type(at.old) is not type(at.new):
+            place = self._place(at.old, at.new)
+            assert place is not None
+            return {place: Donor(at.old, "", 1.0, 1.0)}
+        scales = at.donated["scales"].tolist() if "scales" in at.donated else at.old.factors
+        parts = enumerate(zip(at.old.parts, scales, _inputs(at.old), strict=True))
+        return {index: Donor(part, f"parts.{index}", scale, before) for index, (part, scale, before) in parts}
+
     def transfer(self, at: Transfer[Any]) -> None:
-        if type(at.old) is type(at.new):
-            for index, (old, new) in enumerate(zip(at.old.parts, at.new.parts, strict=False)):
-                at.transplant_inner(f"parts.{index}", f"parts.{index}", old, new)
-            self.take_named(at)  # norms
-            for name in ("scales", "input_scales", "norms", "post_norms"):
-                if getattr(at.old, name) != getattr(at.new, name):
-                    at.promise(Start.CHANGED, f"other {name}")
-            return
-        place = self._place(at.old, at.new)
-        assert place is not None
-        at.transplant_inner(f"parts.{place}", "", at.old, at.new.parts[place])
-        scales = at.new.scales or (1.0,) * len(at.new.parts)
-        inputs = at.new.input_scales or (1.0,) * len(at.new.parts)
-        is_same = all(scale == (1.0 if index == place else 0.0) for index, scale in enumerate(scales))
-        if at.new.norms or at.new.post_norms:
-            at.promise(Start.CHANGED, "the norms are new")
-        if not is_same or inputs[place] != 1.0:
-            at.promise(Start.CHANGED, "the other parts add to the output; begin with scales of 0")
+        donors, new = self._donors(at), at.new
+        learns = "scales" in at.tensors
+        initial = [donors[index].scale if index in donors else 0.0 for index in range(len(new.parts))]
+        parts = zip(new.parts, initial if learns else new.factors, _inputs(new), strict=True)
+        for index, (part, scale, before) in enumerate(parts):
+            path = f"parts.{index}"
+            if (donor := donors.get(index)) is None:
+                self._beside(at, path, part, next(iter(donors.values())), scale)
+                continue
+            at.transplant_inner(path, donor.path, donor.part, part)
+            if (scale, before) != (donor.scale, donor.input_scale):
+                at.promise(Start.CHANGED, "other scales")
+        if learns:
+            at.put(
+                "scales", at.tensors["scales"].new_tensor(initial), "new", (), "those of the donor, and 0 for others"
+            )
+        if any(getattr(new, name) for name in NORMS):
+            self.take_named(at)
+        if any(getattr(at.old, name, None) != getattr(new, name) for name in NORMS):
+            at.promise(Start.CHANGED, "other norms")
+        if dropped := [donor.path for index, donor in donors.items() if index >= len(new.parts)]:
+            at.promise(Start.CHANGED, f"{', '.join(dropped)} of the donor is not used")
+
+    def _beside(self, at: Transfer[Any], path: str, part: Any, donor: Donor, scale: float) -> None:
+        if transplant_of(part).takes(donor.part, part):
+            at.transplant_inner(path, donor.path, donor.part, part)
+        names = transplant_of(part).silence(part, at.module.get_submodule(path)) if scale else ()
+        for name in names:
+            at.fill(f"{path}.{name}", 0.0)
+        at.ledger.forget(f"{at.path}.{path}")
+        if scale and not names:
+            at.promise(Start.CHANGED, f"{path} adds to the output; begin with a scale of 0, or scales: learned")
+
+
+def _inputs(part: Any) -> Sequence[float]:
+    return factors(part.input_scales, len(part.parts))

@@ -4,12 +4,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from archetype.models.output import Output
 from archetype.models.spec import ModelSpec
 from archetype.parts.head.module import LanguageModelHead
 from archetype.spec.kinds import Part
@@ -19,6 +20,9 @@ from archetype.training.chunked_loss import IGNORED as IGNORED
 from archetype.training.chunked_loss import Head, chunked_cross_entropy
 from archetype.training.datasets import Data
 from archetype.training.objectives.further_tokens import further_loss, further_targets
+
+if TYPE_CHECKING:
+    from archetype.training.teacher.loss import TeacherLoss
 
 Batch = tuple[Tensor, ...]
 Counts = tuple[int, ...]  # see `Objective.target_counts`
@@ -90,6 +94,7 @@ class Objective(ABC):
         compares_rows: whether the loss of a row depends on the other rows of the forward pass.
         batch_shape: (rows per batch, maximal tokens per row or None for images); None if the recipe decides.
         num_further: number of tokens after the next token that the model also learns to predict.
+        teacher: loss of a training pass that compares the model with a teacher; None without a teacher.
     """
 
     unit: ClassVar[str] = "token"
@@ -104,6 +109,7 @@ class Objective(ABC):
     steps_per_epoch: float | None = None
     batch_shape: tuple[int, int | None] | None = None
     num_further: int = 0
+    teacher: "TeacherLoss | None" = None
 
     @property
     def loss_label(self) -> str:
@@ -128,6 +134,14 @@ class Objective(ABC):
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the tensors that `prepare` returned at the start of the run."""
         assert not tensors, "what was prepared is for another objective"
+
+    def held_bytes(self, batch: int, length: int) -> int:
+        """Return the bytes that a step on `batch` sequences of `length` tokens holds in addition to the model's."""
+        return self.teacher.held_bytes(batch, length) if self.teacher is not None else 0
+
+    def further_flops(self, batch: int, length: int | None) -> float:
+        """Return the FLOPs of a step in addition to the model's."""
+        return self.teacher.flops(batch, length) if self.teacher is not None else 0.0
 
     def guessing_loss(self, spec: ModelSpec) -> float | None:
         """Return the validation loss of a predictor that ignores the inputs; None if unknown.
@@ -173,11 +187,14 @@ class Objective(ABC):
     ) -> LossOutput:
         """Compute the loss from model inputs and targets, in chunks if the logits are large.
 
-        During training, a model with multi-token prediction adds the losses of further tokens.
+        During training, a teacher determines the loss, and a model with multi-token prediction adds the losses of
+        further tokens.
         """
         num_targets = counts[0] if counts else None
         smoothing = self.label_smoothing if model.training else 0.0
         plain: Any = getattr(model, "module", model)  # unwrapped from DDP or the like
+        if self.teacher is not None and model.training:
+            return self.teacher.loss(self, plain, inputs, targets, counts)
         head = head_to_chunk(plain, targets.numel()) if self.chunks_logits else None
         if head is None:
             output = model(**inputs)
@@ -185,17 +202,24 @@ class Objective(ABC):
         else:
             output = model(**inputs, with_logits=False)
             loss = _chunked_loss(output.hidden, plain, targets, smoothing, output.aux_loss, num_targets, weights)
-        # empty in evaluation
+        return self.with_further(loss, output, plain, inputs, targets, counts)
+
+    def with_further(
+        self, loss: LossOutput, output: Output, model: Any, inputs: Mapping[str, Any], targets: Tensor, counts: Counts
+    ) -> LossOutput:
+        """Add the losses of further tokens, which the output has in training with multi-token prediction."""
         if not output.further:
             return loss
+        smoothing = self.label_smoothing if model.training else 0.0
+        head = head_to_chunk(model, targets.numel()) if self.chunks_logits else None
 
         def loss_of(vectors: Tensor, targets: Tensor, count: int) -> Tensor:
             if head is None:
-                return cross_entropy_loss(plain.lm_head(vectors, plain.token_table), targets, smoothing).loss
-            return _chunked_loss(vectors, plain, targets, smoothing, None, count).loss
+                return cross_entropy_loss(model.lm_head(vectors, model.token_table), targets, smoothing).loss
+            return _chunked_loss(vectors, model, targets, smoothing, None, count).loss
 
         further = further_loss(output.further, targets, inputs.get("document_ids"), loss_of, counts[1:])
-        return replace(loss, loss=loss.loss + plain.spec.further_tokens.loss_weight * further)
+        return replace(loss, loss=loss.loss + model.spec.further_tokens.loss_weight * further)
 
 
 def _chunked_loss(

@@ -106,6 +106,9 @@ class Parallel(Spec):
     def _check_weights(self, recipe: "Recipe") -> None:
         if self.num_processes > 1 and recipe.weights_dtype != "float32":
             raise SpecError("weights_dtype", "bfloat16 weights cannot be trained by several processes", "remove it")
+        for field in ("teacher", "stages"):
+            if self.num_processes > 1 and getattr(recipe, field):
+                raise SpecError(field, "cannot be combined with several processes", "start a single process")
         if recipe.adapter is not None and max(self.tensor, self.pipeline) > 1:
             raise SpecError("adapter", "cannot be combined with tensor or pipeline", "use data_parallel and shard")
         if self.pipeline > 1 and recipe.objective is not None and recipe.objective.kind != "next_token":

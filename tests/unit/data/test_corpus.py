@@ -37,6 +37,7 @@ def test_the_library_of_this_python_is_a_few_megabytes_of_english(monkeypatch: p
     assert len(files) > 300 and not any("site-packages" in file.parts for file in files)
     monkeypatch.setattr(library_text, "source_files", lambda root: files[::10])
     text = library_text.library_text()
+    assert library_text.library_text(1000) == text[:1000]
     assert 1e5 < len(text.encode()) < 2e6
     assert text.count(" the ") > 1_000
 

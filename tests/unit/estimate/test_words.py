@@ -25,6 +25,8 @@ STATES = {
     "attention": "KV cache", "latent": "latent KV cache", "rnn": "recurrent state", "gru": "recurrent state",
     "lstm": "recurrent state", "mamba": "convolution and SSM state", "mamba2": "convolution and SSM state",
     "gated_delta_net": "convolution and delta-rule state",
+    "mamba3": "SSM state, angles and last token", "mlstm": "mLSTM state",
+    "rwkv4": "token shift and weighted sums", "rwkv7": "token shift and delta-rule state",
     "linear_attention": "linear attention state", "rg_lru": "convolution and recurrent state",
     "short_convolution": "convolution state",
 }  # fmt: skip
@@ -99,6 +101,7 @@ def test_the_state_is_called_after_the_mixers_that_keep_it(name: str) -> None:
     stack = one.spec.stacks[-1 if isinstance(one.spec, spec.EncoderDecoder) else 0]
     expected = {STATES[block.mixer.kind] for block in stack.layers if not block.mixer.is_absent}  # type: ignore[attr-defined]
     expected |= {"KV cache"} if any(block.cross_attention for block in stack.layers) else set()
+    expected |= {"token shift"} if any(block.feedforward.kind == "channel_mixing" for block in stack.layers) else set()
     expected |= {"open patch"} if isinstance(one.spec, spec.MegaByte) else set()
     assert set(one.state_name.split(", ")) == expected
     assert f"state ({one.state_name})" in one.table()

@@ -71,6 +71,8 @@ def maps_times_values_are_outputs(trace: Trace) -> None:
             y = module.o(module.apply_gate(y, trace[f"{path}.in"]).transpose(1, 2).flatten(2))
         else:
             assert isinstance(module, MultiHeadProjection)
+            difference = getattr(module, "differential", None)
+            y = y if difference is None else difference(y)
             y = module.merge_heads(module.normalize_heads(module.apply_gate(y, trace[f"{path}.in"])))
         assert distance(y, trace[f"{path}.out"]) < EXACT, path
 

@@ -58,6 +58,17 @@ def test_operations_in_place_without_a_kernel_are_called_again() -> None:
     assert y.tolist() == [[8.0, -5.0, 6.0]]
 
 
+def test_remainders_of_floats_are_torchs() -> None:
+    """The kernel has integers alone."""
+    x, n = torch.tensor([7.5, -1.0, 0.25]), torch.tensor([7, -1, 3])
+    with torch.inference_mode(), Recorder(kernels("native"), [x, n]) as recorder:
+        results = [x % 2.0, torch.floor_divide(x, 2.0), n % 2]
+    replay = recorder.finish(results)
+    x.add_(4.0)
+    replay(2)
+    assert [result.tolist() for result in results] == [[1.5, 1.0, 0.25], [5.0, 1.0, 2.0], [1, 1, 1]]
+
+
 def test_constants_are_computed_once_and_what_nobody_reads_never() -> None:
     x, w = torch.ones(4), torch.arange(4.0)
     with torch.inference_mode(), Recorder(kernels("native"), [x]) as recorder:

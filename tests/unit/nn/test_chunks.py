@@ -71,7 +71,7 @@ def test_chunks_are_the_recurrence_and_so_are_their_gradients(delta: bool, rows:
                 tensors = inputs(length, heads, key_heads, delta, rows)
 
                 def chunked(memory: Tensor, *rest: Tensor, size: int = size) -> Any:
-                    return read_chunks(linear_chunk, size, memory, *rest)
+                    return read_chunks(linear_chunk, size, (memory,), *rest)
 
                 for ours, theirs in zip(chunked(*tensors), defined(*tensors), strict=True):
                     assert distance(ours, theirs) < EXACT
@@ -91,7 +91,7 @@ def test_strong_decays_of_some_steps_do_not_round_the_others(
     strong = random(*tensors[4].shape, seed=seed) > 0.5
     tensors[4] = torch.where(strong, tensors[4] * scale, tensors[4] * 1e-2)
     single = [tensor.float() for tensor in tensors]
-    ours = read_chunks(linear_chunk, size, *single)
+    ours = read_chunks(linear_chunk, size, (single[0],), *single[1:])
     for result, exact in zip(ours, defined(*(tensor.double() for tensor in single)), strict=True):
         assert distance(result, exact) < 1e-5
 
@@ -100,7 +100,8 @@ def test_equal_decays_of_all_rows_are_a_decay_of_the_head() -> None:
     for delta in (False, True):
         tensors = inputs(20, 4, 2, delta)
         rows = [*tensors[:4], tensors[4][..., None].expand(2, 20, 4, 3), *tensors[5:]]
-        for one, other in zip(read_chunks(linear_chunk, 8, *tensors), read_chunks(linear_chunk, 8, *rows), strict=True):
+        ours, theirs = (read_chunks(linear_chunk, 8, (memory,), *rest) for memory, *rest in (tensors, rows))
+        for one, other in zip(ours, theirs, strict=True):
             assert distance(one, other) < 1e-12
 
 
@@ -109,7 +110,7 @@ def test_neither_instant_nor_endless_decay_gives_anything_but_numbers() -> None:
         for delta, rows in product((False, True), repeat=2):
             tensors = [tensor.float() for tensor in inputs(20, 2, 2, delta, rows)]
             tensors[4] = tensors[4] * scale
-            for result in read_chunks(linear_chunk, 8, tensors[0], *tensors[1:]):
+            for result in read_chunks(linear_chunk, 8, (tensors[0],), *tensors[1:]):
                 assert result.isfinite().all()
 
 

@@ -37,7 +37,7 @@ def test_chunks_are_the_recurrence_and_so_are_their_gradients() -> None:
         tensors = [random(2, 5), random(2, length, 5, seed=1), -random(2, length, 5, seed=2).square() * 9]
         for size in (1, 8, 64):
             results = []
-            for run in (defined, lambda *inputs, size=size: read_chunks(diagonal_chunk, size, *inputs)):
+            for run in (defined, lambda hidden, *rest, size=size: read_chunks(diagonal_chunk, size, (hidden,), *rest)):
                 inputs = [tensor.clone().requires_grad_() for tensor in tensors]
                 y, last = run(*inputs)
                 weighed = (y * random(*y.shape, seed=3)).sum() + (last * random(*last.shape, seed=4)).sum()

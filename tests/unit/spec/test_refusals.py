@@ -109,8 +109,8 @@ IMPOSSIBLE = [
      "layers[3].mixer.position.scaling: 'ntk' is not a kind of scaling (none, linear, dynamic, yarn, llama3, longrope, "
      "proportional); write dynamic"),
     ((*MIXER, "kind"), "atention", "layers[3].mixer: 'atention' is not a kind of mixer (none, attention, "
-     "disentangled_attention, gated_delta_net, latent, linear_attention, mamba, mamba2, rnn, lstm, gru, "
-     "rg_lru, short_convolution, together); "
+     "disentangled_attention, gated_delta_net, latent, linear_attention, mamba, mamba2, mamba3, mlstm, rnn, lstm, gru, "
+     "rg_lru, rwkv4, rwkv7, short_convolution, together); "
      "did you mean attention?"),
     ((*MIXER, "qk_norm"), {"kind": "batch"},
      "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, l2, none"),
@@ -561,8 +561,8 @@ def test_all_mistakes_of_a_file_are_said_at_once() -> None:
         spec.parse(data)
     assert sorted(str(caught.value).split("\n")) == [
         "head.tied: 'x' is neither true nor false; use true or false",
-        "layers[0].feedforward: 'moe' is not a kind of feed forward (experts, mlp, gated, none, ngram_memory, "
-        "per_layer_input, together); write experts",
+        "layers[0].feedforward: 'moe' is not a kind of feed forward (channel_mixing, experts, mlp, gated, none, "
+        "ngram_memory, per_layer_input, together); write experts",
         "layers[0].mixer.num_heads: -1 is too small; use more than 0",
         "layers[0].mixer.scal: is not a known key; did you mean scale?",
         "layers[30].dropout: 1 is too large; use less than 1.0",

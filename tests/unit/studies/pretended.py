@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from archetype.spec.base import fingerprint
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.study import Study
 from tests.unit.studies.small import experiment, trained
@@ -38,7 +37,7 @@ class Pretended(Store):
         gain = self.gain[width] if isinstance(self.gain, dict) else self.gain * (width > 8)
         loss = self.losses.get(rate, 1.5) - gain + self.spread * ((7 * seed + width) % 11 - 5)
         about = {"seconds": 1.0, "predictions": 192, "environment": {"processor": "none"}}
-        names = [fingerprint(metric) for metric in request.metrics]
+        names = [metric.key for metric in request.metrics]
         return RunResult(dict.fromkeys(names, loss), False, about, [(2, 2.0), (6, loss)], loss, 0.5, self.folder)
 
     def make(self, requests: list[RunRequest]) -> None:

@@ -64,6 +64,7 @@ CHANGES: dict[str, Any] = {  # of keys, another value for each; with the part, i
     "mode.device": "cuda", "gpu mode.device": "cpu", "decide.margin": "20%", "decide.side": "worse",
     "at_least decide.side": "above", "decide.than": 0.04, "decide.low": 1.46, "decide.high": 1.44,
     "slope decide.low": -0.001, "slope decide.high": -0.5, "decide.x": {"a": 1, "wide": 4}, "arm.spec": DEEP,
+    "retained": [{"name": "test.accuracy"}], "metric.task": "piqa", "metric.limit": 3,
     "arm.seed_offset": 100, "arm.recipe.batch_size": 2, "arm.data.symbols": 10, "arm.metric.length": 4, "arm.d_ff": 3,
 }  # fmt: skip
 UNSEEN = {  # keys that change nothing, and why
@@ -74,7 +75,8 @@ FAR = "the arms of this part are far apart"
 REFUSED = {  # what no other value of the key can be, and why
     "check type": "is that of its check", "check expect.effect": "a check has no effect",
     "law expect.effect": "a law has no effect", "law tune.extend": "the grid of a law stays as it is",
-    "experiment is_calibration": "needs other parts",
+    "experiment is_calibration": "needs other parts", "retained": "no arm here starts from weights",
+    "metric.task": "belongs to test.task", "metric.limit": "belongs to a task",
     "trained match": FAR, "trained match.params": FAR, "trained match.flops": FAR, "trained match.state": FAR,
 }  # fmt: skip
 NEAR = {"arms": {"a": {}, "shared": {"layers[*].mixer.num_kv_heads": 1}}}

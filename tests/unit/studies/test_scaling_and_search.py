@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from archetype.errors import SpecError
-from archetype.spec.base import fingerprint
 from archetype.studies.overview import write_overview
 from archetype.studies.report import markdown
 from archetype.studies.scaling import Law, fit_law
@@ -37,7 +36,7 @@ class Pretended(Store):
             return None
         loss = self.made[request.key]
         about = {"seconds": 1.0, "predictions": 1, "environment": {"processor": "none"}}
-        values = {fingerprint(metric): self.test(request) for metric in request.metrics}
+        values = {metric.key: self.test(request) for metric in request.metrics}
         return RunResult(values, False, about, [], loss, None, self.folder)
 
     def test(self, request: RunRequest) -> float:

@@ -157,18 +157,24 @@ def test_a_model_is_trained_further(tmp_path: Path, recipe: Recipe, text_file: P
     assert load(tmp_path / "further").special["eos_token_id"] == 7
     assert not torch.equal(resumed.model.state_dict()["lm_head.weight"], weights["lm_head.weight"])
     first = open_pretrained(tmp_path / "first")
-    (tmp_path / "recipe.yaml").write_text("spec: gpt2-tiny\n")
+    (tmp_path / "recipe.yaml").write_text("data: {tokenizer: bytes}\n")
     for file, more, assignments, place in (
-        (None, {"spec": "gpt2"}, [], "spec"), (None, {"data.tokenizer": "bytes"}, [], "data.tokenizer"),
+        (None, {"data.tokenizer": "bytes"}, [], "data.tokenizer"),
         (None, {"data.vocab_size": 300}, [], "data.vocab_size"), (None, {}, ["data.lowercase=true"], "data.lowercase"),
-        (None, {}, ["data.tokenizer=byte_bpe"], "data.tokenizer"), (None, {}, ["spec.d_model=32"], "spec.d_model"),
-        (tmp_path / "recipe.yaml", {}, [], f"{tmp_path / 'recipe.yaml'}: spec"),
+        (None, {}, ["data.tokenizer=byte_bpe"], "data.tokenizer"),
+        (tmp_path / "recipe.yaml", {}, [], f"{tmp_path / 'recipe.yaml'}: data.tokenizer"),
     ):  # fmt: skip
         with pytest.raises(SpecError) as error:
             assemble(file, fields | more, assignments, pretrained=first)
         assert str(error.value) == f"{place}: {tmp_path / 'first'} already determines it; remove one of them"
     same = {"spec": first.model.spec.dump(), "data.tokenizer": str(tmp_path / "first")}  # what it brings may be said
     assert assemble(None, fields | same, pretrained=first)[0].spec == first.model.spec.dump()
+    # another specification is a transplant
+    wider, _ = assemble(None, fields, ["spec.layers[*].feedforward.d_ff=48"], pretrained=first)
+    assert first.for_recipe(wider).model.spec.dump() == wider.spec != first.model.spec.dump()
+    other = assemble(None, fields | {"spec": "bert-tiny"}, pretrained=first)[0]
+    with pytest.raises(SpecError, match="kind: the donor is a model of kind decoder, and the new one of kind encoder"):
+        first.for_recipe(other)
 
 
 def test_weights_that_are_not_used_are_said(tmp_path: Path, recipe: Recipe) -> None:

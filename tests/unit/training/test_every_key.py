@@ -28,6 +28,7 @@ CHANGES: dict[str, Any] = {  # of keys, and another value for each
     "sequence_length": 12, "steps": 5, "max_grad_norm": 0.01, "ema_decay": 0.5, "dtype": "bfloat16",
     "weights_dtype": "bfloat16", "seed": 3, "evaluate_every": 1, "evaluate_batches": 1, "checkpoint_every": 2,
     "keep_checkpoints": 1, "patience": 1, "optimizer": {"kind": "lion"}, "schedule": {"kind": "linear"},
+    "teacher": {"model": "donor"}, "stages": [{"steps": 2, "trainable": ["lm_head"]}],
     "parallel": {"shard": 2}, "trackers": [{"kind": "tensorboard"}],
     "optimizer.learning_rate": 0.03, "optimizer.weight_decay": 0.5, "optimizer.betas": [0.5, 0.6], "optimizer.eps": 0.1,
     "optimizer.groups": [{"parameters": "lm_head", "learning_rate_ratio": 0.1}], "optimizer.momentum": 0.1,

@@ -13,15 +13,16 @@ from typer.testing import CliRunner
 from archetype.apps.cli import generate, main, train_options
 from archetype.apps.cli.fields import SettingOption, option_type, setting, values_of
 from archetype.errors import SpecError
+from archetype.spec.base import Spec
 from archetype.spec.describe import field_descriptions
-from archetype.spec.kinds import Part
 from archetype.training.examples import RecordData
 from archetype.training.optimizers import Optimizer
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import WarmUp
+from archetype.training.teacher.spec import Teacher
 
 SETTINGS = {**train_options.FIELDS, **train_options.BUDGET, **generate.SAMPLING, **generate.BEAM}
-ROLES: dict[str, type[Part]] = {"optimizer": Optimizer, "schedule": WarmUp}
+ROLES: dict[str, type[Spec]] = {"optimizer": Optimizer, "schedule": WarmUp, "teacher": Teacher}
 
 
 @pytest.mark.parametrize("option", train_options.FIELDS)

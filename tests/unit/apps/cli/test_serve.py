@@ -1,5 +1,6 @@
 """The lines with which `archetype serve` starts, and the browser that it opens."""
 
+import json
 import webbrowser
 from pathlib import Path
 from threading import Event
@@ -55,6 +56,14 @@ def test_the_address_of_the_web_ui_comes_first_then_the_apis() -> None:
     ]
     assert lines("--host", "0.0.0.0") == [warning, *everywhere]
     assert lines("--host", "0.0.0.0", "--api-key", "k") == everywhere
+
+
+@pytest.mark.usefixtures("built")
+def test_a_program_reads_the_addresses_from_one_line() -> None:
+    result = CliRunner().invoke(app, ["serve", "--json", "--port", "0"], catch_exceptions=False)
+    about = json.loads(result.stdout)
+    assert about.keys() == {"api", "web_ui", "models"} and len(about["models"]) == 1 and result.stdout.count("\n") == 1
+    assert f"archetype: API at {about['api']}\n" in result.stderr and f"web UI at {about['web_ui']}\n" in result.stderr
 
 
 def test_models_are_loaded_as_the_options_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/spec/cache": {"preset": "llama-tiny"},
     "/api/spec/position": {"preset": "llama-tiny"},
     "/api/spec/recipe": {"preset": "llama-tiny"},
+    "/api/transplant": {"changes": []},
 }
 BODIES["/v1/chat/completions/render"] = BODIES["/v1/chat/completions"]
 KINDS = {route.path: route.body for route in ROUTES if route.body is not None}

@@ -1,0 +1,232 @@
+"""Projections of mixers to heads, which mixers of another kind can take over."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from archetype.nn.transplant import Start, Transfer, Transplant, transplant_of
+from archetype.roles.position import MixerPosition
+from archetype.roles.selection import KeySelection
+from archetype.spec.base import Spec
+
+S = TypeVar("S", bound=Spec)
+Index = TypeVar("Index", bound=KeySelection)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Projections of a mixer with heads, of D features. The last of D + 1 columns is the bias, or zero.
+
+    Attributes:
+        q: of each query head.
+        k: of each key head; a key head is read by as many query heads as any other, in turn.
+        v: of each value head.
+        o: from the heads to the output.
+        sources: names of the tensors of each matrix.
+        o_bias: bias of the output.
+        scale: factor of the products of queries and keys.
+        position: positions by which queries and keys are rotated, or which are added to their products.
+        unlike: fields of the mixer because of which its output is not softmax(scale q k^T) v, then o.
+    """
+
+    q: Float[Tensor, "H P columns"]
+    k: Float[Tensor, "K P columns"]
+    v: Float[Tensor, "value_heads Q columns"]
+    o: Float[Tensor, "D value_heads Q"]
+    sources: Mapping[str, Sequence[str]]
+    o_bias: Float[Tensor, "D"] | None = None
+    scale: float = 1.0
+    position: MixerPosition | None = None
+    unlike: tuple[str, ...] = ()
+
+
+class Rows(NamedTuple):
+    """Rows of a tensor that project to heads, or columns that project from them."""
+
+    module: str
+    heads: int
+    features: int
+    start: int = 0
+
+
+class HeadsTransplant(Transplant[S]):
+    """Mixers with projections of heads, which they take over from each other.
+
+    Softmax attention becomes a recurrence with its own queries, keys, values and output projection (Kasai 2021, T2R;
+    Mercat 2024, SUPRA; Wang 2024, The Mamba in the Llama), whose outputs are then trained towards those of the donor
+    (Zhang 2024, LoLCATs). Heads are repeated, or averaged in groups, to as many as the new mixer has. A norm of their
+    outputs begins with the size that the donor's outputs have on the text.
+
+    Attributes:
+        convolutions: causal convolutions after the projections, which begin with the newest position alone.
+    """
+
+    convolutions: ClassVar[tuple[str, ...]] = ("conv",)
+
+    def has_heads(self, part: S) -> bool:
+        """Return whether the projections of a part can be read as those of heads."""
+        return True
+
+    def heads(self, part: S, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Heads:
+        """Return the projections of a part with these tensors, in a model with these sizes."""
+        raise NotImplementedError
+
+    def rows(self, part: S, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
+        """Return the rows that project to queries, keys and values, and the columns from which `o` projects."""
+        raise NotImplementedError
+
+    def takes(self, old: Spec, new: S) -> bool:
+        return super().takes(old, new) or (self.has_heads(new) and gives_heads(old))
+
+    def transfer(self, at: Transfer[S]) -> None:
+        if Transplant.takes(self, at.old, at.new):
+            super().transfer(at)
+        else:
+            self.take_heads(at, heads_of(at))
+
+    def take_heads(self, at: Transfer[S], source: Heads) -> None:
+        """Take over the projections of a mixer of another kind; everything else begins as it is initialized."""
+        taken: dict[str, list[str]] = {}
+        for letter, rows in self.rows(at.new, at.new_sizes).items():
+            for name in set_output(at, rows, source) if letter == "o" else set_rows(at, letter, rows, source):
+                taken.setdefault(name, []).extend(source.sources[letter])
+        for name, sources in taken.items():
+            at.put(name, at.tensors[name], "copied", sources, "the heads of the donor; the rest as initialized")
+        for name in self.convolutions:
+            if f"{name}.weight" in at.tensors:
+                weight = at.tensors[f"{name}.weight"]
+                weight.zero_()[..., -1] = 1.0
+                at.put(f"{name}.weight", weight, "new", (f"{name}.weight",), "the newest position alone")
+            if f"{name}.bias" in at.tensors:
+                at.fill(f"{name}.bias", 0.0)
+        scale_norm(at, self.rows(at.new, at.new_sizes)["o"], source)
+        at.promise(*self.start_of(at, source))
+
+    def start_of(self, at: Transfer[S], source: Heads) -> tuple[Start, str]:
+        """Return what holds of a mixer with the projections of a mixer of another kind."""
+        return Start.CHANGED, "another mixer, which takes over queries, keys, values and the output projection"
+
+
+class IndexTransplant(HeadsTransplant[Index]):
+    """Learned indexes of keys, which begin as drawn, or with the queries and keys of attention (`index=keys`).
+
+    Query heads of attention are averaged in groups, and all its key heads to the key of the index.
+    """
+
+    def has_heads(self, part: Index) -> bool:
+        return False
+
+    def takes(self, old: Spec, new: Index) -> bool:
+        return Transplant.takes(self, old, new) or gives_heads(old)
+
+    def transfer(self, at: Transfer[Index]) -> None:
+        super().transfer(at)
+        if type(at.old) is type(at.new) and all(part.sees_all(at.new_sizes["T"]) for part in (at.old, at.new)):
+            at.ledger.forget(at.path)
+            at.promise(Start.SAME, "no key is left out")
+
+    def take_heads(self, at: Transfer[Index], source: Heads) -> None:
+        takes_keys = at.choice("index", "drawn", "keys") == "keys"
+        for letter, rows in self.rows(at.new, at.new_sizes).items() if takes_keys else ():
+            weight = at.tensors.get(f"{rows.module}.weight")
+            if weight is not None and weight.shape[1] == at.new_sizes["D"]:  # not of low-rank queries
+                set_rows(at, letter, rows, source)
+                words = f"means of groups of {len(getattr(source, letter))} heads"
+                at.put(f"{rows.module}.weight", weight, "merged", source.sources[letter], words)
+
+
+def gives_heads(part: Spec) -> bool:
+    kind = transplant_of(part)
+    return isinstance(kind, HeadsTransplant) and kind.has_heads(part)
+
+
+def heads_of(at: Transfer[Any]) -> Heads:
+    """Return the projections of the donor's mixer."""
+    return transplant_of(at.old).heads(at.old, at.donated, at.old_sizes)  # type: ignore[attr-defined, no-any-return]
+
+
+def set_rows(at: Transfer[Any], letter: str, rows: Rows, source: Heads) -> Sequence[str]:
+    """Set queries, keys or values of a new mixer; features that the donor lacks stay as initialized."""
+    matrix = spread(getattr(source, letter), rows.heads)  # (heads, features, D + 1)
+    features, width = min(matrix.shape[1], rows.features), min(at.old_sizes["D"], at.new_sizes["D"])
+    names = []
+    for kind in ("weight", "bias"):
+        if (name := f"{rows.module}.{kind}") in at.tensors:
+            target = at.tensors[name][rows.start : rows.start + rows.heads * rows.features]
+            target = target.unflatten(0, (rows.heads, rows.features))[:, :features]
+            if kind == "weight":
+                target[..., :width] = matrix[:, :features, :width]
+            else:
+                target.copy_(matrix[:, :features, -1])
+            names.append(name)
+    return names
+
+
+def set_output(at: Transfer[Any], rows: Rows, source: Heads) -> Sequence[str]:
+    """Set the output projection of a new mixer; what the donor lacks is zero."""
+    shares = weights_of_heads(source.o.shape[1], rows.heads)
+    # each of the donor's heads is read once in all
+    matrix = torch.einsum("nh,dhq->dnq", (shares / shares.sum(0)).to(source.o), source.o)
+    features, width = min(matrix.shape[2], rows.features), min(at.old_sizes["D"], at.new_sizes["D"])
+    target = at.tensors[f"{rows.module}.weight"].zero_().unflatten(1, (rows.heads, rows.features))
+    target[:width, :, :features] = matrix[:width, :, :features]
+    if (name := f"{rows.module}.bias") not in at.tensors:
+        return [f"{rows.module}.weight"]
+    bias = at.tensors[name].zero_()
+    if source.o_bias is not None:
+        bias[:width] = source.o_bias[:width]
+    return [f"{rows.module}.weight", name]
+
+
+def scale_norm(at: Transfer[Any], outputs: Rows, source: Heads) -> None:
+    """Begin the norm of the heads' outputs with the size that the outputs of the donor's heads have on the text.
+
+    Averages of values are small, and a norm of gains 1 would make the new mixer louder than the donor's.
+    """
+    weight, o = at.tensors.get("norm.weight"), source.sources["o"][0]
+    moment = None if weight is None else at.moments(f"{at.donor_path}.{o.removesuffix('.weight')}")
+    if weight is None or moment is None:
+        return
+    squares = moment.diagonal()[:-1].unflatten(0, (source.o.shape[1], -1)).mean(1)  # of each of the donor's heads
+    shares = weights_of_heads(len(squares), outputs.heads).to(squares)
+    squares = shares / shares.sum(1, keepdim=True) @ squares
+    if len(weight) == outputs.features:  # the same gains for each head
+        squares = squares.mean(0, keepdim=True)
+    gains = squares.sqrt().repeat_interleave(len(weight) // len(squares))
+    offset = 1.0 if getattr(getattr(at.new, "norm", None), "unit_offset", False) else 0.0
+    at.put("norm.weight", gains - offset, "new", (o,), "the root mean square of the donor's heads on the text")
+
+
+def spread(matrix: Float[Tensor, "K F D"], heads: int) -> Float[Tensor, "H F D"]:
+    """Return as many heads as asked for: each of them repeated, or the means of groups of them."""
+    shares = weights_of_heads(len(matrix), heads).to(matrix)
+    repeated: Tensor = torch.einsum("nh,hfd->nfd", shares / shares.sum(1, keepdim=True), matrix)
+    return repeated
+
+
+def weights_of_heads(old: int, new: int) -> Float[Tensor, "new_heads old_heads"]:
+    """Return which heads become which: 1 where a new head repeats an old one, or is one of those averaged."""
+    if new >= old:
+        return torch.eye(old)[[head * old // new for head in range(new)]]
+    shares: Tensor = torch.eye(new)[[head * new // old for head in range(old)]].T
+    return shares
+
+
+def plain_heads(tensors: Mapping[str, Tensor], keys: int, values: int) -> Heads:
+    """Return the projections q, k, v and o of a recurrence with some heads of queries and keys, and of values."""
+    q, k, v = (with_bias(tensors, name, heads) for name, heads in zip("qkv", (keys, keys, values), strict=True))
+    o = tensors["o.weight"].unflatten(1, (values, -1))
+    return Heads(q, k, v, o, {name: (f"{name}.weight",) for name in "qkvo"}, unlike=("recurrence",))
+
+
+def with_bias(tensors: Mapping[str, Tensor], name: str, heads: int) -> Float[Tensor, "H P columns"]:
+    """Return the rows of a projection by head, with the bias as the last column."""
+    weight = tensors[f"{name}.weight"]
+    bias = tensors.get(f"{name}.bias")
+    column = weight.new_zeros(len(weight)) if bias is None else bias
+    rows: Tensor = torch.cat((weight, column[:, None]), dim=1).unflatten(0, (heads, -1))
+    return rows

@@ -1,0 +1,42 @@
+"""Cost of channel mixing."""
+
+from collections.abc import Mapping
+
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import FeedForwardCost, Linear, cost_of
+from archetype.cost.work import TrainingWork
+from archetype.parts.channel_mixing import spec
+
+
+@cost_of(spec.ChannelMixing)
+class ChannelMixingCost(FeedForwardCost):
+    """Cost of two projections, or three with a receptance, and of the last token as state."""
+
+    part: spec.ChannelMixing
+    state_name = "token shift"
+
+    def __init__(self, part: spec.ChannelMixing, d: Formula) -> None:
+        super().__init__(part, d)
+        inner = symbol("F", part.d_ff, part)
+        self.projections = {"up": Linear(d, inner), "down": Linear(inner, d)}
+        if part.receptance:
+            self.projections["receptance"] = Linear(d, d)
+
+    def parameters(self) -> Counts:
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        return counts | dict.fromkeys(("mix", "mix_receptance")[: 1 + self.part.receptance], self.d)
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        return {name: projection[:2] for name, projection in self.projections.items()}
+
+    def flops(self, tokens: Formula) -> Counts:
+        return {name: projection.flops(tokens) for name, projection in self.projections.items()}
+
+    def state(self, length: int) -> int:
+        return self.d.value
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        # differences to the previous token, mixed tokens, hidden features, and both factors of the output
+        d, gated = self.d.value, self.part.receptance
+        vectors = 2 + 3 * gated
+        return work.tokens * (vectors * d + 2 * self.part.d_ff) * work.itemsize

@@ -1,0 +1,35 @@
+"""Channel mixing of RWKV: a squared-ReLU network of each token and the one before it."""
+
+from typing import ClassVar, Literal
+
+from archetype.roles.feedforward import FeedForward
+from archetype.spec.base import Flag
+from archetype.spec.kinds import part
+from archetype.spec.sizes import WideWidth
+
+__all__ = ["ChannelMixing"]
+
+MixOf = Literal["token", "previous"]
+
+
+@part
+class ChannelMixing(FeedForward):
+    """down(relu(up(x'))^2), optionally times sigmoid(receptance(x'')), where x' mixes x_t and x_{t-1} (RWKV).
+
+    Each feature is mixed with a share of its own (Peng 2023, section 3.1.3). The state is the last token's vector.
+
+    Attributes:
+        d_ff: inner width, F.
+        receptance: whether the output is gated by sigmoid(receptance(x'')) (RWKV-4 to 6; not RWKV-7).
+        mix_of: whether the learned shares are those of the token itself (RWKV-4) or of the previous one (RWKV-7).
+    """
+
+    title: ClassVar[str] = "Channel mixing"
+    kind: Literal["channel_mixing"] = "channel_mixing"
+    d_ff: WideWidth
+    receptance: Flag = False
+    mix_of: MixOf = "previous"
+
+    @property
+    def separates_documents(self) -> bool:
+        return False

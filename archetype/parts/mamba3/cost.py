@@ -1,0 +1,71 @@
+"""Cost of Mamba-3 in chunks (Lahoti 2026, sections 3 and 4)."""
+
+from collections.abc import Mapping
+
+from archetype.cost.chunks import Chunks, chunk_activations, without_zero
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.mamba3 import spec
+
+
+@cost_of(spec.Mamba3)
+class Mamba3Cost(MixerCost):
+    """Cost of Mamba-3. The scan counts products over the pairs of a chunk's vectors, and with the memory."""
+
+    part: spec.Mamba3
+    state_name = "SSM state, angles and last token"
+    complexity = Complexity("O(T D Z)", "O(D Z)", "O(D Z)")
+
+    def __init__(self, part: spec.Mamba3, d: Formula) -> None:
+        super().__init__(part, d)
+        self.heads, self.state_size = symbol("H", part.num_heads, part), symbol("Z", part.state_size, part)
+        self.rank, self.inner = symbol("r", part.rank, part), self.heads * symbol("P", part.head_dim, part)
+        rows = self.rank * symbol("K", part.num_groups, part) * self.state_size
+        self.angles = symbol("R2", part.angles)
+        widths = 2 * self.inner + 2 * rows + 3 * self.heads + self.angles
+        self.projections = {"in_proj": Linear(d, widths), "out_proj": Linear(self.inner, d)}
+
+    def parameters(self) -> Counts:
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts |= dict.fromkeys(("dt_bias", "D"), self.heads) | dict.fromkeys(("b_norm", "c_norm"), self.state_size)
+        counts |= dict.fromkeys(("b_bias", "c_bias"), self.heads * self.rank * self.state_size)
+        if self.part.rank > 1:
+            counts |= dict.fromkeys(("mimo_x", "mimo_z", "mimo_o"), self.rank * self.inner)
+        return counts | ({"norm": self.inner} if self.part.norm else {})
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        return {name: projection[:2] for name, projection in self.projections.items()}
+
+    def flops(self, work: Work) -> Counts:
+        rows, rank, length = 2 * work.rows, self.rank, work.queries.value
+        chunks, inner, keys = Chunks.of(work, self.part.chunk_size), self.inner, self.heads * self.state_size
+        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        # several vectors of a token are a chunk, too
+        alone = chunks.single_tokens if self.part.rank > 1 else 0
+        pairs, vectors = rank * rank * (chunks.pairs + alone), rank * (chunks.tokens + alone)
+        memory = vectors * 2 + (chunks.single_tokens - alone) + rank * -(-length // self.part.chunk_size)
+        return counts | without_zero(
+            {
+                "scores": rows * pairs * keys,
+                "mixture": rows * pairs * inner,
+                "memory": rows * memory * self.state_size * inner,
+                "ranks": 2 * work.tokens * rank * rank * (keys + inner),
+            }
+        )
+
+    def state(self, length: int) -> int:
+        # each head's memory and angles, and the last token's b and x
+        part, inner = self.part, self.inner.value
+        rows = part.num_groups * part.rank * part.state_size
+        return inner * part.state_size + part.num_heads * part.angles + rows + inner
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        # the input, what is projected, every step until the output, and the chunks; the scan runs in float32
+        part, inner, heads, rank = self.part, self.inner.value, self.part.num_heads, self.part.rank
+        keys, several = heads * rank * part.state_size, rank > 1
+        steps = (sum(part.widths) + inner) * work.itemsize
+        exact = 8 * keys + 2 * rank * part.num_groups * part.state_size + (5 * part.angles + 12) * heads
+        exact += (6 + 2 * several + 2 * part.norm) * rank * inner + 3 * several * rank * rank * heads
+        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact * FLOAT32)
+        return saved + chunk_activations(work, part.chunk_size, heads * rank * rank, inner * part.state_size)

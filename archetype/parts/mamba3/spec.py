@@ -1,0 +1,89 @@
+"""Mamba-3: a state space read in chunks, without convolution."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from archetype.parts.mamba.spec import check_steps
+from archetype.roles.mixer import Mixer
+from archetype.spec.base import Flag, Positive, Size
+from archetype.spec.errors import invalid
+from archetype.spec.kinds import part
+from archetype.spec.sizes import Heads, HeadWidth
+
+__all__ = ["Mamba3"]
+
+
+@part
+class Mamba3(Mixer):
+    """h_t = a_t h_{t-1} + (1 - l_t) d_t a_t b_{t-1} x_{t-1}^T + l_t d_t b_t x_t^T, y_t = h_t^T c_t (Lahoti 2026).
+
+    a_t = exp(-g_t d_t); step d_t, rate g_t and share l_t of each head depend on the token. The two writes are the
+    trapezoidal rule, and replace a convolution. b and c have norms, and biases of each head, and turn by angles whose
+    steps pi d_t tanh(theta_t) depend on the token, like a state of complex numbers. With a `rank` above 1 a step
+    writes and reads that many vectors: b, c, x and the gate z then have a row for each rank (MIMO).
+
+    Attributes:
+        num_heads: number of heads, H.
+        head_dim: width of a head, P.
+        state_size: rows of each head's memory, Z.
+        num_groups: how many different b and c there are, apart from their biases; a divisor of `num_heads`, K.
+        rank: vectors that a step writes and reads, r.
+        rotary_dim: features of b and c that turn, in pairs of neighbours (absent: half of them).
+        norm: whether each head's y has an RMS norm before the gate.
+        least_rate: smallest rate g_t.
+        eps: epsilon of the norms.
+        chunk_size: tokens per chunk, which does not change the result.
+        dt_min: smallest initial step.
+        dt_max: largest initial step.
+    """
+
+    title: ClassVar[str] = "Mamba-3"
+    letters: ClassVar[Mapping[str, str]] = {"K": "groups of b and c", "r": "vectors that a step writes and reads"}
+    kind: Literal["mamba3"] = "mamba3"
+    num_heads: Heads
+    head_dim: HeadWidth = 64
+    state_size: Size = 128
+    num_groups: Size = 1
+    rank: Size = 1
+    rotary_dim: Size | None = None
+    norm: Flag = False
+    least_rate: Positive = 1e-4
+    eps: Positive = 1e-5
+    chunk_size: Size = 64
+    dt_min: Positive = 0.001
+    dt_max: Positive = 0.1
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> "Mamba3":
+        if self.num_heads % self.num_groups:
+            invalid("num_groups", f"{self.num_groups} does not divide num_heads {self.num_heads}", "use a divisor")
+        if self.rotary_dim is not None and (self.rotary_dim % 2 or self.rotary_dim > self.state_size):
+            cause = f"{self.rotary_dim} of {self.state_size} features cannot turn in pairs"
+            invalid("rotary_dim", cause, "use an even number that is not larger")
+        if self.angles < 1:
+            invalid(
+                "state_size", f"half of {self.state_size} features are no pair", "use at least 4, or set rotary_dim"
+            )
+        check_steps(self.dt_min, self.dt_max)
+        return self
+
+    def check(self, width: int, causal: bool) -> None:
+        if not causal:
+            invalid("kind", "a state space reads from left to right", "use it in a decoder")
+
+    @property
+    def inner(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def angles(self) -> int:
+        """Number of pairs of features that turn."""
+        return (self.state_size // 2 if self.rotary_dim is None else self.rotary_dim) // 2
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of what is projected: gate, x, b, c, steps, rates, shares and angles."""
+        rows = self.rank * self.num_groups * self.state_size
+        return self.inner, self.inner, rows, rows, *3 * (self.num_heads,), self.angles

@@ -1,0 +1,1 @@
+"""mLSTM: the recurrence of xLSTM with a matrix as memory."""

@@ -1,0 +1,36 @@
+"""Transplants of recurrent mixers: features added, which stay zero, or removed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import nn
+
+from archetype.nn.transplant import Transplant
+from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.spec.registry import provides
+
+GATES: dict[type, int] = {RNN: 1, LSTM: 4, GRU: 3}
+ENDS = ("l0", "l0_reverse")
+
+
+@provides("transplant", RNN, LSTM, GRU)
+class RecurrentTransplant(Transplant[Any]):
+    """A new feature without weights stays zero, whatever its gates are; its first weights learn."""
+
+    layouts: ClassVar[Mapping[str, str]] = {
+        f"cell.{name}_{end}": layout
+        for end in ENDS
+        for name, layout in {"weight_ih": "gh D", "weight_hh": "gh h", "bias_ih": "gh", "bias_hh": "gh"}.items()
+    }
+    silent: ClassVar[Mapping[str, str]] = dict.fromkeys(layouts, "h")
+
+    def silence(self, part: Any, module: nn.Module) -> Sequence[str]:
+        for parameter in module.parameters():
+            parameter.zero_()
+        return [name for name, _ in module.named_parameters()]
+
+    def sizes(self, part: Any, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        return {**sizes, "g": GATES[type(part)], "h": sizes["D"] // (2 if part.bidirectional else 1)}
+
+    def fixed(self, part: Any) -> Mapping[str, str]:
+        return {"h": "both directions have other places in the output"} if part.bidirectional else {}

@@ -1,0 +1,58 @@
+"""Cost of RWKV-7 in chunks (Peng 2025, section 4.1)."""
+
+from collections.abc import Mapping
+
+from archetype.cost.chunks import Chunks, halved_chunk_activations, without_zero
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of, projection_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.rwkv7 import spec
+
+
+@cost_of(spec.RWKV7)
+class RWKV7Cost(MixerCost):
+    """Cost of products over pairs of a chunk and with the memory, without the triangular system of a chunk."""
+
+    part: spec.RWKV7
+    state_name = "token shift and delta-rule state"
+    complexity = Complexity("O(T D P)", "O(D P)", "O(D P)")
+
+    def __init__(self, part: spec.RWKV7, d: Formula) -> None:
+        super().__init__(part, d)
+        self.head_dim = symbol("P", d.value // part.num_heads, part)
+        self.projections = {name: Linear(d, d) for name in "rkvo"}
+        for name, rank in part.ranks.items():
+            self.projections |= projection_of(name, d, d, rank)
+
+    def parameters(self) -> Counts:
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        return counts | dict.fromkeys((*self.part.vectors, "bonus"), self.d) | {"norm": 2 * self.d}
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        return {name: projection[:2] for name, projection in self.projections.items()}
+
+    def flops(self, work: Work) -> Counts:
+        rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
+        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        # queries and removed keys, with keys and with what is removed
+        return counts | without_zero(
+            {
+                "scores": 4 * rows * symbol("A_e", chunks.earlier) * self.d,
+                "mixture": 3 * rows * chunks.pairs * self.d,
+                "memory": rows * chunks.memory_products(4, 4) * self.head_dim * self.d,
+            }
+        )
+
+    def state(self, length: int) -> int:
+        return self.d.value * (1 + self.head_dim.value)
+
+    def left_activations(self, work: TrainingWork) -> int:
+        return work.tokens * self.d.value * work.itemsize
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        # inputs of the mixes and of the projections, what these return, and the chunks; the rule runs in float32
+        d, heads, mixes_values = self.d.value, self.part.num_heads, self.part.values_from is not None
+        steps = ((17 + 3 * mixes_values) * d + sum(self.part.ranks.values())) * work.itemsize
+        saved = work.tokens * (steps + (13 * d + 4 * heads) * FLOAT32)
+        memory = d * self.head_dim.value
+        return saved + halved_chunk_activations(work, self.part.chunk_size, d, heads, memory, kinds=2, keys=2)

@@ -1,0 +1,1 @@
+"""Distillation: learn from the outputs of another model."""
