@@ -62,6 +62,7 @@ zoo: .venv/installed-for-tests  # which types of transformers and which publishe
 	$(BIN)/python -m benchmarks.zoo
 	$(BIN)/python -m benchmarks.published
 	$(BIN)/python -m benchmarks.gallery
+	$(BIN)/python -m benchmarks.gallery_figures
 
 findings:  # behaviour of public packages that few expect, each in a fresh environment, without Archetype: needs a package index
 	findings/run.sh

@@ -20,7 +20,10 @@ UNITS = {"M": 10**6, "B": 10**9, "T": 10**12}
 FIRST_LENGTH = 128
 SHOWN_LENGTH = 8192  # of the cost table
 # Parameters of a published count that are outside of the text model, and what they are.
-OUTSIDE: Mapping[str, tuple[int, str]] = {"gemma-4-e2b": (475_728_160, "its encoders of sound and images")}
+OUTSIDE: Mapping[str, tuple[int, str]] = {
+    "gemma-4-e2b": (475_728_160, "its encoders of sound and images"),
+    "qwen3.5-397b": (456_010_480, "its encoder of images"),
+}
 State = Literal["yes", "no", "unknown"]
 
 

@@ -22,6 +22,7 @@ TINY = (
     "llada-tiny", "deberta-v3-tiny",
     "kimi-linear-tiny", "retnet-tiny", "gla-tiny", "hgrn2-tiny", "deltanet-tiny", "minimax-tiny", "mamba3-tiny",
     "xlstm-tiny", "rwkv4-tiny", "rwkv7-tiny",
+    "block-index-tiny", "engram-tiny", "block-diffusion-tiny",
 )  # fmt: skip
 
 

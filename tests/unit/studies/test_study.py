@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from archetype.errors import SpecError
+from archetype.spec.base import fingerprint
 from archetype.studies.arms import quantities
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.calibration import MUST_GIVE, read_calibration
@@ -19,7 +20,8 @@ from archetype.studies.evidence import DIRECTION, NO_DIFFERENCE, NOT_SHOWN, SHOW
 from archetype.studies.overview import write_overview
 from archetype.studies.registry import load_checks
 from archetype.studies.report import keep_outcome, summary_text, write_reports
-from archetype.studies.store import RunRequest, RunResult, Store
+from archetype.studies.settings import Metric
+from archetype.studies.store import RunRequest, RunResult, Store, set_state
 from archetype.studies.study import Study
 from archetype.studies.trained import TrainedStudy
 from archetype.studies.trials import extend
@@ -300,3 +302,20 @@ def test_reports_are_whole_and_say_what_was_predicted(tmp_path: Path) -> None:
     ]
     assert keep_outcome(outcome, store).is_file()
     assert "claim 5: Width: shown" in summary_text(outcome)
+
+
+def test_metrics_that_differ_by_their_name_alone_are_measured_apart(tmp_path: Path) -> None:
+    """Also in a store whose measurements are named without the metric's name: the metric in the file decides."""
+    loss, accuracy = (Metric.parse({"name": name}) for name in ("test.loss", "test.accuracy"))
+    assert loss.key != accuracy.key and fingerprint(loss) == fingerprint(accuracy) == Metric().key
+    request = study(tmp_path).needed()[0]
+    store = Store(tmp_path / "other")
+    folder = store.run_folder(store.add(replace(request, metrics=(loss,))))
+    about = {"has_diverged": False, "validation": [], "validation_loss": 1.0, "validation_accuracy": None}
+    set_state(folder, "done", about)
+    (folder / "measured").mkdir()
+    measured = {"metric": loss.dump(), "value": 1.5, "loss": 1.5}
+    (folder / "measured" / f"{fingerprint(loss)}.json").write_text(json.dumps(measured))
+    result = store.result(replace(request, metrics=(loss,)))
+    assert result is not None and result.values == {loss.key: 1.5}
+    assert store.result(replace(request, metrics=(accuracy,))) is None

@@ -8,18 +8,24 @@ from typing import Any
 import pytest
 import torch
 
+from archetype.api.causal_lm import CausalLM
 from archetype.api.loading import load
 from archetype.api.transplanting import save, transplant
 from archetype.errors import ArchetypeError, DataError
+from archetype.evaluation.tasks import TaskScores
+from archetype.runs.directory import Run
 from archetype.spec.edit import assign
 from archetype.studies import chosen
 from archetype.studies.evidence import NO_DIFFERENCE
 from archetype.studies.experiment import read_experiment
+from archetype.studies.metric_values import measure
 from archetype.studies.parts import TrainedPart
 from archetype.studies.pictures import pictures_of
 from archetype.studies.recall import NUM_PAIRS, recalled, texts
 from archetype.studies.report import markdown, summary_text
+from archetype.studies.retention import name_of
 from archetype.studies.run_time import RunTime, time_of_run
+from archetype.studies.settings import Metric
 from archetype.studies.start import start_from, weights_hash
 from archetype.studies.store import Store
 from archetype.studies.study import Study
@@ -231,3 +237,19 @@ def test_two_folders_and_a_text_are_enough(folder: Path, tmp_path: Path, monkeyp
     points = [request.recipe.optimizer.learning_rate for request in study.needed() if request.start.is_trained]
     assert len(points) == 2 * len(chosen.RATES) and "evaluated as it is" in one.reasons["control"]
     assert len({request.key for request in study.needed() if not request.start.is_trained}) == 1
+
+
+def test_a_task_is_measured_by_its_accuracy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def evaluate_tasks(
+        self: Any, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None
+    ) -> TaskScores:
+        asked.append((self.spec.d_model, tasks, limit))
+        return TaskScores({tasks[0]: {"acc_norm": 0.5, "acc": 0.25}}, {tasks[0]: 40})
+
+    monkeypatch.setattr(CausalLM, "evaluate_tasks", evaluate_tasks)
+    metric = Metric.parse({"name": "test.task", "better": "higher", "task": "piqa", "limit": 40})
+    measured = measure(Run(folder / "donor"), metric, folder / "words.txt", torch.device("cpu"))
+    assert (measured.value, measured.correct, measured.answers) == (0.25, (10.0,), (40.0,))
+    assert asked == [(8, ["piqa"], 40)] and name_of(metric) == "accuracy of piqa"

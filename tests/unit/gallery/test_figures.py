@@ -1,0 +1,44 @@
+"""The page that holds the gallery's counts against a public gallery's: each number, and why some differ."""
+
+import pytest
+
+from archetype.gallery.card import published_digits
+from archetype.gallery.entries import entries
+from archetype.spec.edit import assign
+from benchmarks.gallery_figures import FIGURES, PAGE, cards, growth, has_digits_of, page, reasons_of
+from tests.helpers.cases import case
+
+
+def test_the_page_says_what_is_computed() -> None:
+    """`python -m benchmarks.gallery_figures` writes it."""
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_each_cache_is_as_large_as_elsewhere_or_what_is_counted_there_is_known() -> None:
+    for name, (there, change) in FIGURES.items():
+        with case(name):
+            model = entries()[name].specification()
+            assert model is not None
+            assert has_digits_of(growth(model), there) == (change is None)
+            if change is not None:
+                assert has_digits_of(growth(assign(model, [change[0]])), there)
+
+
+def test_each_count_has_the_published_digits_or_what_was_counted_is_known() -> None:
+    found = 0
+    for card in cards():
+        with case(card.entry.id):
+            reasons = reasons_of(card)
+            others = {claim for claim, *_ in reasons}
+            for kind, claim in (("total", card.entry.total), ("active", card.entry.active)):
+                assert not claim or claim in others or published_digits(card.report.parameters[kind], claim)
+            assert all(published_digits(count, claim) for claim, count, _ in reasons)
+            found += len(reasons)
+    assert found >= 15
+
+
+@pytest.mark.parametrize(
+    ("computed", "there", "equal"), [(68.625, 68.6, True), (80.0, 496.0, False), (87.75, 87.8, True)]
+)
+def test_digits(computed: float, there: float, equal: bool) -> None:
+    assert has_digits_of(computed, there) == equal
