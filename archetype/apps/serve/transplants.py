@@ -42,8 +42,7 @@ from archetype.surgery.proof import POSITIONS, Comparison, Outputs, outputs
 from archetype.surgery.report import DRAWN, Report
 from archetype.weights.packed import is_packed
 
-# One plan at a time, so that those of older texts are dropped unread; and the first ones import the parts' transplants,
-# whose imports of each other two threads must not interleave.
+# one plan at a time: while the user types, those of older texts are dropped before they begin
 PLANNING = ThreadPoolExecutor(1, "archetype-plans")
 TOP = 5  # most likely tokens of each model at a position
 
