@@ -59,6 +59,15 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         counts = torch.zeros(logits.shape[-1]).index_add(0, chosen.flatten(), weights.flatten().float())
         return {"E": counts, "EE": logits.float().T @ logits.float()}
 
+    def inside(self, part: MixtureOfExperts) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
+        return {} if part.norm.is_absent else {"norm": (part.norm, {"N": "D"})}
+
+    def fold(self, at: Transfer[MixtureOfExperts]) -> None:
+        if at.old.norm.is_absent:
+            super().fold(at)
+        else:
+            at.promise(Start.CHANGED, "the experts read the normalized input, and the router does not")
+
     def silence(self, part: MixtureOfExperts, module: nn.Module) -> Sequence[str]:
         return () if part.idle else super().silence(part, module)  # idle experts return their input
 
