@@ -181,10 +181,10 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
             weights, products = torch.ones(old), router.float() @ router.float().T
         dominant = best(old, new, weights)
         lengths = products.diagonal().clamp(min=1e-30).sqrt()
-        likeness = (products / lengths[:, None] / lengths)[:, list(dominant)]  # (E, E): to the dominant experts
+        likeness = (products / lengths[:, None] / lengths)[:, list(dominant)]  # by old and new expert
         likeness[list(dominant), torch.arange(new)] = float("inf")
         group = likeness.argmax(1)  # (E): which of the dominant experts each one joins
-        shares = nn.functional.one_hot(group, new).T * weights.clamp(min=1e-12)  # (E, E): of the dominant experts
+        shares = nn.functional.one_hot(group, new).T * weights.clamp(min=1e-12)  # by new and old expert
         shares = shares / shares.sum(1, keepdim=True)
         names = [name for name in at.tensors if name.startswith("experts.")]
         for name in names:
