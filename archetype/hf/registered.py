@@ -16,7 +16,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from archetype.errors import SpecError
 from archetype.hf.cache import NAME
 from archetype.models.decoder.module import Decoder
-from archetype.models.decoder.spec import Decoder as DecoderSpec
 from archetype.models.output import Output
 from archetype.models.spec import ModelSpec
 from archetype.nn.context import ForwardContext
@@ -34,7 +33,7 @@ def attention_calls(spec: ModelSpec) -> list[AttentionCall]:
     Raises:
         SpecError: a registered function cannot compute the model; the message names the first field that prevents it.
     """
-    if not isinstance(spec, DecoderSpec):
+    if not (spec.is_causal and spec.embeds_tokens):
         raise SpecError("kind", f"registered attention functions compute decoders, not {spec.kind}", REMEDY)
     (stack,) = spec.stacks
     calls = []

@@ -103,13 +103,13 @@ class LayerState:
 
     def tensors_by_path(self, prefix: str = "") -> dict[str, tuple["LayerState", str, Tensor]]:
         """Return what `tensors` yields by the fields that lead to each tensor, such as `mixer.keys`."""
-        found: dict[str, tuple[LayerState, str, Tensor]] = {}
+        tensors: dict[str, tuple[LayerState, str, Tensor]] = {}
         for name, value in self._values():
             if isinstance(value, LayerState):
-                found |= value.tensors_by_path(f"{prefix}{name}.")
+                tensors |= value.tensors_by_path(f"{prefix}{name}.")
             else:
-                found[f"{prefix}{name}"] = self, name, value
-        return found
+                tensors[f"{prefix}{name}"] = self, name, value
+        return tensors
 
     @property
     def nbytes(self) -> int:

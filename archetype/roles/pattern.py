@@ -31,6 +31,11 @@ class Pattern(Part):
         """Positions of a block whose queries see each other and all earlier blocks; None without such blocks."""
         return None
 
+    @property
+    def reach(self) -> int | None:
+        """Newest positions that a query of a decoder sees, with its own (0: all); None if it sees others of them."""
+        return None
+
 
 AnyPattern = Annotated[Pattern, ByKind(Pattern)]
 Positions = Any  # integers, or tensors of them

@@ -22,6 +22,7 @@ class MixerPosition(Part):
 
     needs: ClassVar[str] = "module"
     reads_queries: ClassVar[bool] = False  # whether what is added to the scores depends on the queries
+    rotates: ClassVar[bool] = False  # whether it turns queries and keys, and adds nothing to the scores
 
 
 AnyEmbeddingPosition = Annotated[EmbeddingPosition, ByKind(EmbeddingPosition)]

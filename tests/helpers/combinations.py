@@ -150,7 +150,7 @@ FEEDFORWARDS: dict[str, spec.FeedForward] = {
         router=spec.SigmoidRouter(renormalize=True), groups=spec.ExpertGroups(num_groups=3, groups_per_token=2),
     ),
     "networks-together": spec.FeedForwardsTogether(
-        parts=(GATED, spec.MLP(d_ff=10, activation="relu")), scales=(0.5, 2.0)
+        parts=(GATED, spec.MLP(d_ff=10, activation="relu")), scales="learned"
     ),
     "n-gram-memory": spec.NgramMemory(rows=17, row_width=3, heads=2, conv_kernel=2),
     "poly-norm": GATED.replace(activation=spec.PolyNorm()),

@@ -127,7 +127,7 @@ def structure_of(model: CausalModel) -> CausalModel:
 def by_name(layers: Sequence[LayerState]) -> dict[str, tuple[LayerState, str, Tensor]]:
     """Return each tensor of the state, with the object and field that hold it, by the name of a `StateTensor`."""
     pairs = ((f"{index}.", layer) for index, layer in enumerate(layers))
-    return {name: found for prefix, layer in pairs for name, found in layer.tensors_by_path(prefix).items()}
+    return {name: place for prefix, layer in pairs for name, place in layer.tensors_by_path(prefix).items()}
 
 
 def _rate(first: int, slots: int, length: int) -> Rate | None:

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from archetype.errors import SpecError, enumeration
 from archetype.parts.norm.spec import NoNorm, RMSNorm
-from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow, Window
+from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
 from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary
 from archetype.roles.mixer import AttentionCall, Mixer
 from archetype.roles.norm import VectorNorm
@@ -413,7 +413,7 @@ class Attention(Mixer):
         return self.sizes(width)
 
     def attention_call(self, width: int, place: str) -> AttentionCall:
-        window, sizes = self.pattern.size if isinstance(self.pattern, Window) else None, self.sizes(width)
+        sizes, reach = self.sizes(width), self.pattern.reach
         unsupported = {
             "score": self.score != "dot",
             "sinks": self.sinks,
@@ -421,14 +421,14 @@ class Attention(Mixer):
             "index": self.index is not None,
             "keys_from": self.keys_from is not None,
             "v_head_dim": self.value_width(width) != sizes.head_dim,
-            "position": not (self.position.is_absent or isinstance(self.position, Rotary)),
+            "position": not (self.position.is_absent or self.position.rotates),
             "position.scaling": self.keys_follow_length or self.rereads_past is not None,
-            "pattern": window is None and not isinstance(self.pattern, Full),
+            "pattern": reach is None,
         }
         if fields := [name for name, is_set in unsupported.items() if is_set]:
             cause = "is not computed by the attention functions of other libraries"
             raise SpecError(f"{place}.{fields[0]}", cause, "use this library's attention")
-        return AttentionCall(sizes, window, self.softcap)
+        return AttentionCall(sizes, reach or None, self.softcap)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:

@@ -19,6 +19,10 @@ class Full(Pattern):
 
     kind: Literal["full"] = "full"
 
+    @property
+    def reach(self) -> int:
+        return 0
+
 
 @part
 class Window(Pattern):
@@ -32,6 +36,10 @@ class Window(Pattern):
 
     kind: Literal["window"] = "window"
     size: Size
+
+    @property
+    def reach(self) -> int:
+        return self.size
 
 
 @part

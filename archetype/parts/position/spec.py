@@ -240,6 +240,7 @@ class Rotary(MixerPosition):
         scaling: scaling of the frequencies for longer sequences.
     """
 
+    rotates: ClassVar[bool] = True
     kind: Literal["rotary"] = "rotary"
     theta: Positive = 10_000.0
     dim: HeadWidth | None = None
