@@ -81,7 +81,7 @@ FAMILY = Family("recurrences", {
         "rwkv4-7b": dict(num_layers=32, d_model=4096),
         "rwkv4-14b": dict(num_layers=40, d_model=5120),
     }),
-    **presets("Peng 2025, tables 15 and 16", partial(rwkv7, context_length=4096), {
+    **presets("Peng 2025; no published file was read", partial(rwkv7, context_length=4096), {
         "rwkv7-0.1b": dict(num_layers=12, d_model=768),
         "rwkv7-0.4b": dict(num_layers=24, d_model=1024),
         "rwkv7-1.5b": dict(num_layers=24, d_model=2048, decay_rank=96, value_rank=64, gate_rank=256),
