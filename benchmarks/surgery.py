@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 import archetype
 from archetype.api.causal_lm import CausalLM
 from archetype.api.transplanting import save
@@ -106,8 +104,8 @@ def main() -> None:
 
 def sampled(donor: CausalLM, count: int, folder: Path) -> tuple[Path, str]:
     """Write texts that the donor generates; return the file, and an eighth of the texts that is not in it."""
-    torch.manual_seed(0)
-    texts = donor.generate([""] * count, max_new_tokens=240, temperature=1.0)
+    # one seed each: texts of one call have the same seed, and equal prompts would continue alike
+    texts = [donor.generate("", max_new_tokens=240, temperature=1.0, seed=seed) for seed in range(count)]
     file = folder / "text.txt"
     file.write_text("\n\n".join(texts[count // 8 :]), encoding="utf-8")
     return file, "\n\n".join(texts[: count // 8])

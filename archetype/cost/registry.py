@@ -95,6 +95,10 @@ class ContentCost(PartCost, ABC):
 
     divides_state = False  # whether tensor parallelism splits its state
 
+    def __init__(self, part: Any, d: Formula) -> None:
+        super().__init__(part, d)
+        self.projections: dict[str, Linear] = {}  # and convolutions, by the names of their modules
+
     @abstractmethod
     def parameters(self) -> Counts:
         """Return the number of parameters of each projection."""
@@ -109,7 +113,7 @@ class ContentCost(PartCost, ABC):
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         """Return the input and output features of each projection, except convolutions."""
-        return {}
+        return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
 
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:

@@ -162,7 +162,7 @@ class Transfer(Generic[S]):
     def note_folded(self) -> None:
         """Say which tensors are multiplied by the gains of a norm."""
         for name in self.folded:
-            if (taken := self.ledger.tensors.get(_joined(self.path, name))) is not None and taken.how != "new":
+            if (taken := self.ledger.tensors.get(_joined(self.path, name))) is not None and taken.sources:
                 self.note(name, "times the gains of the norm before it", "merged")
 
     def keep_initial(self, name: str, note: str = "as initialized") -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -181,32 +182,35 @@ def _with_recipe(part: dict[str, Any], specs: Sequence[ModelSpec], usual: float,
     return TrainedPart.parse(part)
 
 
-def _runs(study: TrainedStudy) -> int:
-    # trials, pairs, and spare runs for a longer grid
-    return len(RATES) + study.num_seeds + SPARE_RUNS
+def _runs(study: TrainedStudy, arm: Arm) -> int:
+    # trials, pairs, and spare runs for a longer grid; an arm without training has one run, whatever the seed
+    return len(RATES) + study.num_seeds + SPARE_RUNS if arm.is_trained else 1
 
 
 def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str]:
     """Return the tokens per run that fit the time budget and the text, and the reason."""
     arms = [*study.arms.values()]
+    counts = [_runs(study, arm) for arm in arms]
     times = [time_of_run(arm, study.store) for arm in arms]
     # all phases other than steps: as many evaluations as in a full run, but few steps
     whole = [arm.recipe.replace(steps=NUM_EVALUATIONS, evaluate_every=1) for arm in arms]
-    fixed = sum(time.load * (time.of(run) - run.steps * time.step) for time, run in zip(times, whole, strict=True))
-    rest, seconds = _runs(study) * fixed, _runs(study) * sum(time.load * time.step for time in times)
+    fixed = [time.load * (time.of(run) - run.steps * time.step) for time, run in zip(times, whole, strict=True)]
+    rest = sum(map(operator.mul, counts, fixed))
+    seconds = sum(count * time.load * time.step for count, time in zip(counts, times, strict=True))
     at_once = min(workers, num_cores())
     # CPU seconds in the budget without the fixed phases, over the seconds that one more step of every run takes
     steps = max(minutes * 60 * at_once - rest, 0.0) / seconds
     if steps < MIN_STEPS:
-        cause = f"{minutes:g} minutes leave {steps:.0f} steps for each of {_runs(study) * len(arms)} runs"
+        cause = f"{minutes:g} minutes leave {steps:.0f} steps for each of {sum(counts)} runs"
         raise SpecError("--minutes", cause, f"use {math.ceil((rest + MIN_STEPS * seconds) / 60 / at_once)} or more")
     trained = next(arm for arm in arms if arm.is_trained)
     by_time = steps * tokens_per_step(trained)
     by_text = MAX_EPOCHS * _num_tokens(study.store.folder, trained)
     if by_time > by_text:
         return _rounded(by_text), f"{MAX_EPOCHS} times the text, which takes less than --minutes {minutes:g}"
-    speed = quantity(len(arms) * tokens_per_step(trained) / (seconds / _runs(study)) * at_once).strip()
-    return _rounded(by_time), f"about {minutes:g} minutes here for all {_runs(study) * len(arms)}, at {speed} tokens/s"
+    of_a_step = sum(count * tokens_per_step(arm) for count, arm in zip(counts, arms, strict=True))
+    speed = quantity(of_a_step / seconds * at_once).strip()
+    return _rounded(by_time), f"about {minutes:g} minutes here for all {sum(counts)}, at {speed} tokens/s"
 
 
 def _num_tokens(store: Path, arm: Arm) -> int:

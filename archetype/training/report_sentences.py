@@ -49,8 +49,7 @@ def _how(recipe: Recipe) -> list[str]:
     if (teacher := recipe.teacher) is not None:
         terms = {"next-token distribution": teacher.logits, "layer outputs": teacher.layers, "text": teacher.text}
         weights = ", ".join(f"{name} {weight:g}" for name, weight in terms.items() if weight)
-        types = teacher.weights or "its own types"
-        sentences.append(f"It learned from {teacher.model} in {types}; weights of the loss: {weights}.")
+        sentences.append(f"It learned from {teacher.model}; weights of the loss: {weights}.")
     if recipe.stages:
         names = [", ".join(each.trainable or ()) if each.fit is None else f"layer {each.fit}" for each in recipe.stages]
         steps = [f"{stage.steps:,} steps of {name} alone" for stage, name in zip(recipe.stages, names, strict=True)]

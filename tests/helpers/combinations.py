@@ -65,6 +65,7 @@ SCORES: dict[str, dict[str, Any]] = {
         "query_scale": spec.QueryScale(beta=0.5, length=3),
     },
     "additive": {"score": "additive"},
+    "blocks": {"index": spec.BlockIndex(block=3, top_blocks=2, local_blocks=1, num_heads=1, head_dim=4)},
     "differential": {"differential": spec.Differential()},
     "values": {"v_head_dim": 5, "value_norm": spec.LayerNorm(), "value_scale": 0.7},
     "keys-as-values": {"keys_as_values": True, "qk_norm": spec.RMSNorm(), "value_norm": spec.RMSNorm(weight=False)},
@@ -149,8 +150,10 @@ FEEDFORWARDS: dict[str, spec.FeedForward] = {
         router=spec.SigmoidRouter(renormalize=True), groups=spec.ExpertGroups(num_groups=3, groups_per_token=2),
     ),
     "networks-together": spec.FeedForwardsTogether(
-        parts=(GATED, spec.MLP(d_ff=10, activation="relu")), scales=(0.5, 2.0)
+        parts=(GATED, spec.MLP(d_ff=10, activation="relu")), scales="learned"
     ),
+    "n-gram-memory": spec.NgramMemory(rows=17, row_width=3, heads=2, conv_kernel=2),
+    "poly-norm": GATED.replace(activation=spec.PolyNorm()),
     "channel-mixing": spec.ChannelMixing(d_ff=12, receptance=True, mix_of="token"),
     "none": spec.NoFeedForward(),
 }  # fmt: skip
@@ -176,6 +179,7 @@ def settled(c: Combination) -> Combination | None:
     contradictions = (
         c["wiring"].startswith("parallel") and c["feedforward"] == "none",
         additive and (rotary or c["pattern"] != "full"),
+        c["score"] == "blocks" and c["pattern"] != "full",  # which selects among all earlier keys
         c["score"] == "differential" and c["kv_heads"] == "1",  # whose heads are pairs
         (c["position"] == "alibi" or c["score"] == "keys-as-values") and c["pattern"] == "global-window",
     )

@@ -7,7 +7,7 @@ from archetype.roles.pattern import pattern_rule
 from archetype.spec.kinds import Part
 from archetype.spec.registry import PROVIDED, provided, providers
 
-CAPABILITIES = ("module", "cost", "rule", "diagram", "inspect", "infer", "parallel")
+CAPABILITIES = ("module", "cost", "rule", "diagram", "inspect", "infer", "parallel", "transplant")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from it.
 """
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -595,10 +595,11 @@ def relative_vectors(draw: DrawFn, wild: bool = False) -> spec.RelativeVectors:
 
 def together(mixers: SearchStrategy[spec.Mixer], wild: bool) -> SearchStrategy[spec.MixersTogether]:
     """One to three mixers side by side."""
-    scales = st.none() | st.just((0.5, 2.0, -1.0))
+    scales = st.sampled_from([None, "learned", (0.5, 2.0, -1.0)])
 
-    def of(parts: list[spec.Mixer], scales: tuple[float, ...] | None) -> spec.MixersTogether:
-        return spec.MixersTogether(parts=tuple(parts), scales=scales and scales[: len(parts)])
+    def of(parts: list[spec.Mixer], scales: Any) -> spec.MixersTogether:
+        cut = scales[: len(parts)] if isinstance(scales, tuple) else scales
+        return spec.MixersTogether(parts=tuple(parts), scales=cut)
 
     return st.builds(of, st.lists(mixers, min_size=1, max_size=3), scales)
 

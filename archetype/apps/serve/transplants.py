@@ -42,6 +42,8 @@ from archetype.surgery.proof import POSITIONS, Comparison, Outputs, outputs
 from archetype.surgery.report import DRAWN, Report
 from archetype.weights.packed import is_packed
 
+# one plan at a time: while the user types, those of older texts are dropped before they begin
+PLANNING = ThreadPoolExecutor(1, "archetype-plans")
 TOP = 5  # most likely tokens of each model at a position
 
 
@@ -110,14 +112,15 @@ async def transplant(exchange: Exchange, body: TransplantRequest) -> Transplante
         raise ApiError("invalid_value", "source: send either source or changes", "source")
     models = exchange.app.models
     place = models.source(body.model).place
+    in_turn = partial(asyncio.get_running_loop().run_in_executor, PLANNING)
     try:
         if not body.compare:
             spec = await asyncio.to_thread(read, models, Origin(model=body.model))
-            plan = await asyncio.to_thread(planned, spec, body, torch.float32)
+            plan = await in_turn(planned, spec, body, torch.float32)
             return answer(plan, [], body, place)
         async with models.use(body.model) as model:
             check_comparable(model)
-            plan = await asyncio.to_thread(planned, model.lm.spec, body, model.lm.model.dtype)
+            plan = await in_turn(planned, model.lm.spec, body, model.lm.model.dtype)
             try:
                 return answer(*await compared(model, plan, body.text), body, place)
             except ArchetypeError as error:

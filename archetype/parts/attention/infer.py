@@ -271,6 +271,8 @@ def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
     # its weights may be stored together with those of the queries
     is_in_queries = _gate_in_queries(tensors)
     if "gate.weight" not in tensors.shapes and not is_in_queries:
+        if "gate_bias" in tensors.shapes:
+            raise tensors.missing("a bias of a gate that is absent")
         return None
     if is_in_queries:
         _doubled_query(tensors)

@@ -1,7 +1,5 @@
 """Cost of channel mixing."""
 
-from collections.abc import Mapping
-
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import FeedForwardCost, Linear, cost_of
 from archetype.cost.work import TrainingWork
@@ -25,9 +23,6 @@ class ChannelMixingCost(FeedForwardCost):
     def parameters(self) -> Counts:
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         return counts | dict.fromkeys(("mix", "mix_receptance")[: 1 + self.part.receptance], self.d)
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: projection[:2] for name, projection in self.projections.items()}
 
     def flops(self, tokens: Formula) -> Counts:
         return {name: projection.flops(tokens) for name, projection in self.projections.items()}

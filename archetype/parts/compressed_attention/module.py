@@ -186,7 +186,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
         q = self.query_norm(self.q_up(low).unflatten(-1, (self.spec.num_heads, -1))).transpose(1, 2)  # (B, H, T, P)
         q = context.probe(self, "q", self._rotated(q, context.positions, context))
         keys, allowed = self._window(x, context, state)
-        score = ScoreFunction(self.spec.head_dim**-0.5, sinks=self.sinks)
+        score = self.score_function
         choice = None
         if self.pool is not None:
             pooled, choice = self._pooled(x, low, context, state)
@@ -205,6 +205,10 @@ class CompressedAttention(KeepsKeys, nn.Module):
         down = matrix_of(self.o_down).unflatten(0, (self.spec.groups, -1))  # (g, r_g, H P / g)
         z: Tensor = self.o_up(torch.einsum("btgi,gri->btgr", grouped, down.to(grouped.dtype)).flatten(2))
         return z
+
+    @property
+    def score_function(self) -> ScoreFunction:
+        return ScoreFunction(self.spec.head_dim**-0.5, sinks=self.sinks)
 
     def _rotated(
         self,
@@ -261,9 +265,10 @@ class CompressedAttention(KeepsKeys, nn.Module):
     def _windows(
         self, pool: Pool, x: Vectors, context: ForwardContext, state: PooledState | None
     ) -> Float[Tensor, "B 1 S P"]:
+        vectors: Tensor
         vectors, windows = pool(x, context, state)
         if not windows.shape[1]:  # the text is shorter than a window
-            return vectors[:, None]
+            return vectors.unsqueeze(1)
         # tables of angles are shared under a name by which other layers mean other positions
         there = ForwardContext(windows * pool.rate, None, False, kernels=context.kernels)
         keys = self._rotated(vectors[:, None], there.positions, there)  # (B, 1, N, P)
@@ -272,4 +277,5 @@ class CompressedAttention(KeepsKeys, nn.Module):
         # padding may be beyond the last slot, and is not written
         count = None if context.num_tokens is None else torch.full_like(windows[:, 0], windows.shape[1])
         write_slots(state.keys, keys, ForwardContext(windows, count, False, kernels=context.kernels))
-        return state.keys.to(x.dtype)
+        stored: Tensor = state.keys.to(x.dtype)
+        return stored

@@ -1,7 +1,5 @@
 """Cost of disentangled attention and of its table of relative positions."""
 
-from collections.abc import Mapping
-
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Linear, MixerCost, NormCost, PartCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
@@ -40,9 +38,6 @@ class DisentangledAttentionCost(MixerCost):
 
     def parameters(self) -> Counts:
         return {name: projection.parameters for name, projection in self.projections.items()}
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: sizes[:2] for name, sizes in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
         # every layer projects the table once

@@ -59,6 +59,15 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         counts = torch.zeros(logits.shape[-1]).index_add(0, chosen.flatten(), weights.flatten().float())
         return {"E": counts, "EE": logits.float().T @ logits.float()}
 
+    def inside(self, part: MixtureOfExperts) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
+        return {} if part.norm.is_absent else {"norm": (part.norm, {"N": "D"})}
+
+    def fold(self, at: Transfer[MixtureOfExperts]) -> None:
+        if at.old.norm.is_absent:
+            super().fold(at)
+        else:
+            at.promise(Start.CHANGED, "the experts read the normalized input, and the router does not")
+
     def silence(self, part: MixtureOfExperts, module: nn.Module) -> Sequence[str]:
         return () if part.idle else super().silence(part, module)  # idle experts return their input
 
@@ -172,10 +181,10 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
             weights, products = torch.ones(old), router.float() @ router.float().T
         dominant = best(old, new, weights)
         lengths = products.diagonal().clamp(min=1e-30).sqrt()
-        likeness = (products / lengths[:, None] / lengths)[:, list(dominant)]  # (E, E of the new model)
+        likeness = (products / lengths[:, None] / lengths)[:, list(dominant)]  # by old and new expert
         likeness[list(dominant), torch.arange(new)] = float("inf")
         group = likeness.argmax(1)  # (E): which of the dominant experts each one joins
-        shares = nn.functional.one_hot(group, new).T * weights.clamp(min=1e-12)  # (E of the new model, E)
+        shares = nn.functional.one_hot(group, new).T * weights.clamp(min=1e-12)  # by new and old expert
         shares = shares / shares.sum(1, keepdim=True)
         names = [name for name in at.tensors if name.startswith("experts.")]
         for name in names:

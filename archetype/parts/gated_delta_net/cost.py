@@ -1,7 +1,5 @@
 """Cost of a gated delta network (Yang 2024b, section 3.3)."""
 
-from collections.abc import Mapping
-
 from archetype.cost.chunks import Chunks, chunk_activations, halved_chunk_activations, without_zero
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of, projection_of
@@ -38,9 +36,6 @@ class GatedDeltaNetCost(MixerCost):
         if self.decays is not None:
             counts |= {"dt_bias": self.decays, "A_log": self.heads}
         return counts | {"norm": self.v_dim}
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
 
     def flops(self, work: Work) -> Counts:
         rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)

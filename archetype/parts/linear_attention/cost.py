@@ -51,9 +51,6 @@ class LinearAttentionCost(MixerCost):
             counts |= dict.fromkeys(("q_norm", "k_norm"), self._qk_norm().parameters())
         return counts | {"norm": self.norm.parameters()}
 
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
-
     def flops(self, work: Work) -> Counts:
         rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}

@@ -1,7 +1,6 @@
 """Cost of a selective state space (Gu 2023, algorithm 2)."""
 
 import math
-from collections.abc import Mapping
 
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, MixerCost, NormCost, cost_of
@@ -34,9 +33,6 @@ class MambaCost(MixerCost):
         sizes = {"dt_norm": self.rank, "b_norm": self.state_size, "c_norm": self.state_size}
         norms = {name: NormCost.of(self.part.norm, size).parameters() for name, size in sizes.items()}
         return counts | {"A_log": self.inner * self.state_size, "D": self.inner} | norms
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
 
     def flops(self, work: Work) -> Counts:
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}

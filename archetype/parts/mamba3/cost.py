@@ -1,7 +1,5 @@
 """Cost of Mamba-3 in chunks (Lahoti 2026, sections 3 and 4)."""
 
-from collections.abc import Mapping
-
 from archetype.cost.chunks import Chunks, chunk_activations, without_zero
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of
@@ -33,9 +31,6 @@ class Mamba3Cost(MixerCost):
         if self.part.rank > 1:
             counts |= dict.fromkeys(("mimo_x", "mimo_z", "mimo_o"), self.rank * self.inner)
         return counts | ({"norm": self.inner} if self.part.norm else {})
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: projection[:2] for name, projection in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
         rows, rank, length = 2 * work.rows, self.rank, work.queries.value

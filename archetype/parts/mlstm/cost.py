@@ -1,7 +1,5 @@
 """Cost of an mLSTM in chunks (Beck 2025, section 3)."""
 
-from collections.abc import Mapping
-
 from archetype.cost.chunks import Chunks, chunk_activations, without_zero
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of
@@ -32,9 +30,6 @@ class MLSTMCost(MixerCost):
     def parameters(self) -> Counts:
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         return counts | {"norm": self.values * (1 + self.part.bias)}
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: projection[:2] for name, projection in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
         rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)

@@ -1,7 +1,5 @@
 """Cost of the n-gram memory."""
 
-from collections.abc import Mapping
-
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import FeedForwardCost, Linear, NormCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
@@ -32,9 +30,6 @@ class NgramMemoryCost(FeedForwardCost):
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         norms = dict.fromkeys(("key_norm", "query_norm", "conv_norm"), self.norm.parameters())
         return counts | norms | {"conv": self.kernel * self.d}
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: projection[:2] for name, projection in self.projections.items()}
 
     def flops(self, tokens: Formula) -> Counts:
         counts = {name: projection.flops(tokens) for name, projection in self.projections.items()}

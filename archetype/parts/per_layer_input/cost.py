@@ -1,7 +1,5 @@
 """Cost of per-layer inputs, without their table, which belongs to the embedding."""
 
-from collections.abc import Mapping
-
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import FeedForwardCost, Linear, cost_of
 from archetype.cost.work import TrainingWork
@@ -24,9 +22,6 @@ class PerLayerInputCost(FeedForwardCost):
 
     def parameters(self) -> Counts:
         return {name: projection.parameters for name, projection in self.projections.items()}
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: projection[:2] for name, projection in self.projections.items()}
 
     def flops(self, tokens: Formula) -> Counts:
         return {name: projection.flops(tokens) for name, projection in self.projections.items()}

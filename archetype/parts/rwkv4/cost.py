@@ -1,7 +1,5 @@
 """Cost of RWKV-4 (Peng 2023, section 3.1)."""
 
-from collections.abc import Mapping
-
 from archetype.cost.chunks import filled_chunk
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of
@@ -25,9 +23,6 @@ class RWKV4Cost(MixerCost):
     def parameters(self) -> Counts:
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         return counts | {f"mix_{name}": self.d for name in "rkv"} | dict.fromkeys(("decay", "bonus"), self.inner)
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: projection[:2] for name, projection in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
         return {name: projection.flops(work.tokens) for name, projection in self.projections.items()}

@@ -1,7 +1,5 @@
 """Cost of RWKV-7 in chunks (Peng 2025, section 4.1)."""
 
-from collections.abc import Mapping
-
 from archetype.cost.chunks import Chunks, halved_chunk_activations, without_zero
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of, projection_of
@@ -27,9 +25,6 @@ class RWKV7Cost(MixerCost):
     def parameters(self) -> Counts:
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         return counts | dict.fromkeys((*self.part.vectors, "bonus"), self.d) | {"norm": 2 * self.d}
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: projection[:2] for name, projection in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
         rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)

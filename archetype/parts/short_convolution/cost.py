@@ -1,9 +1,7 @@
 """Cost of a gated short convolution."""
 
-from collections.abc import Mapping
-
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
+from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of
 from archetype.cost.work import TrainingWork, Work
 from archetype.parts.short_convolution import spec
 
@@ -18,16 +16,14 @@ class ShortConvolutionCost(MixerCost):
 
     def __init__(self, part: spec.ShortConvolution, d: Formula) -> None:
         super().__init__(part, d)
-        self.projections = {"in_proj": (d, 3 * d), "conv": (symbol("c", part.conv_kernel, part), d), "out_proj": (d, d)}
+        sizes = {"in_proj": (d, 3 * d), "conv": (symbol("c", part.conv_kernel, part), d), "out_proj": (d, d)}
+        self.projections = {name: Linear(*pair, part.bias) for name, pair in sizes.items()}
 
     def parameters(self) -> Counts:
-        return {name: linear(*sizes, bias=self.part.bias) for name, sizes in self.projections.items()}
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
+        return {name: projection.parameters for name, projection in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
-        return {name: 2 * work.tokens * inputs * outputs for name, (inputs, outputs) in self.projections.items()}
+        return {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
 
     def state(self, length: int) -> int:
         return (self.part.conv_kernel - 1) * self.d.value

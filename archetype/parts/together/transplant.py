@@ -1,6 +1,6 @@
 """Transplants of parts side by side: the donor's part becomes one of them, and the others begin by adding nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -33,14 +33,28 @@ class TogetherTransplant(Transplant[Any]):
     def takes(self, old: Spec, new: Any) -> bool:
         return type(old) is type(new) or self._place(old, new) is not None
 
+    def inside(self, part: Any) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
+        return {
+            f"{name}.{index}": (norm, {"N": "D"})
+            for name in NORMS
+            for index, norm in enumerate(getattr(part, name) or ())
+        }
+
     def fold(self, at: Transfer[Any]) -> None:
-        """Leave the gains to the parts, which all read the same input."""
+        """Leave the gains to the parts, which all read the same input unless it is normalized again."""
+        if at.old.norms:
+            at.promise(Start.CHANGED, "the gains of the norm before it cannot be folded into norms")
 
     def silence(self, part: Any, module: nn.Module) -> Sequence[str]:
-        parts = [transplant_of(inner).silence(inner, module.get_submodule(f"parts.{index}"))
-                 for index, inner in enumerate(part.parts)]  # fmt: skip
-        names = [f"parts.{index}.{name}" for index, names in enumerate(parts) for name in names]
-        return names if all(parts) else ()
+        # gains of norms of the outputs; or the outputs, whose norm is zero as well
+        members = [(f"post_norms.{index}", norm) for index, norm in enumerate(part.post_norms or ())]
+        names = self._silence(members, module)
+        parts = [(f"parts.{index}", inner) for index, inner in enumerate(part.parts)]
+        return names or self._silence(parts, module)
+
+    def _silence(self, members: Sequence[tuple[str, Any]], module: nn.Module) -> Sequence[str]:
+        names = [(path, transplant_of(part).silence(part, module.get_submodule(path))) for path, part in members]
+        return [f"{path}.{name}" for path, each in names for name in each] if all(each for _, each in names) else ()
 
     def _place(self, old: Spec, new: Any) -> int | None:
         # the first part of the donor's kind, or else the first that takes over anything of it
@@ -68,7 +82,8 @@ class TogetherTransplant(Transplant[Any]):
             if (donor := donors.get(index)) is None:
                 self._beside(at, path, part, next(iter(donors.values())), scale)
                 continue
-            at.transplant_inner(path, donor.path, donor.part, part)
+            gains = None if getattr(at.old, "norms", None) else at.gains
+            at.transplant_inner(path, donor.path, donor.part, part, gains=gains)
             if (scale, before) != (donor.scale, donor.input_scale):
                 at.promise(Start.CHANGED, "other scales")
         if learns:
@@ -77,7 +92,7 @@ class TogetherTransplant(Transplant[Any]):
             )
         if any(getattr(new, name) for name in NORMS):
             self.take_named(at)
-        if any(getattr(at.old, name, None) != getattr(new, name) for name in NORMS):
+        if any(len(getattr(at.old, name, None) or ()) != len(getattr(new, name) or ()) for name in NORMS):
             at.promise(Start.CHANGED, "other norms")
         if dropped := [donor.path for index, donor in donors.items() if index >= len(new.parts)]:
             at.promise(Start.CHANGED, f"{', '.join(dropped)} of the donor is not used")

@@ -210,7 +210,7 @@ class Objective(ABC):
         """Add the losses of further tokens, which the output has in training with multi-token prediction."""
         if not output.further:
             return loss
-        smoothing = self.label_smoothing if model.training else 0.0
+        smoothing = self.label_smoothing  # of training, without which there are no further tokens
         head = head_to_chunk(model, targets.numel()) if self.chunks_logits else None
 
         def loss_of(vectors: Tensor, targets: Tensor, count: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
 from archetype.models.build import Model
+from archetype.models.decoder.module import check_documents_are_separate
 from archetype.models.spec import ModelSpec
 from archetype.nn.parameter_names import TRAINING_ONLY
 from archetype.tokenizers import Tokenizer
@@ -95,6 +96,8 @@ class TeacherLoss:
         if longest > teacher.spec.context_length:
             cause = f"{longest} is more than the teacher's context of {teacher.spec.context_length}"
             raise SpecError("sequence_length", cause, "use shorter sequences or another teacher")
+        if "document_ids" in objective.inputs_and_targets(objective.batch(0))[0]:
+            check_documents_are_separate(teacher.spec, "data.cross_document_attention", "use another teacher")
         if settings.layers:
             check_widths(settings, spec, teacher.spec)
         loss = cls(settings, teacher, spec, recipe.seed)
@@ -216,7 +219,6 @@ class TeacherLoss:
         # of each token: vectors, and float32 log-probabilities and int64 ids of the most likely tokens
         of_token = 4 * ((1 + num_compared) * width + 3 * (settings.top_k or 0))
         logits = 3 * 4 * min(batch * length, chunk_rows(vocab_size)) * vocab_size  # one chunk
-        # weights, gradients and two moments
         projections = 16 * num_compared * width * self.spec.stacks[0].d_model if settings.projection else 0
         return int(weights + batch * length * of_token + logits + projections)
 

@@ -55,8 +55,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("0.1 * mscale * math.log(scaling.factor) + 1.0", "0.1 * math.log(scaling.factor) + 1.0"),
     ],
     "parts/experts/module.py": [
-        ("# sigmoids may all be zero\n        return weights * self.spec.router.scale, chosen",
-         "# sigmoids may all be zero\n        return weights, chosen"),
+        ("weights = weights * self.spec.router.scale", "weights = weights * 1.0"),
         ("grouped.topk(groups.top_k_in_group).values.sum(-1)", "grouped.amax(-1)"),
         ("y * self.shared_gate(x).sigmoid()", "y * self.shared_gate(x)"),
         ("valid.to(affinities.dtype)", "torch.ones_like(affinities[:, 0])"),
@@ -69,7 +68,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "parts/mamba/module.py": [
         ("return y + self.D.to(exact) * u, hidden", "return y, hidden"),
-        ("delta.masked_fill(~context.valid[..., None], 0.0)", "delta"),
+        ("delta = context.fill_padding(delta)", "delta = delta"),
     ],
     "nn/convolution.py": [
         ("inputs[:, :, x.shape[2] :].clone()", "inputs[:, :, x.shape[2] - 1 : -1].clone()"),

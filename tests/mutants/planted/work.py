@@ -63,7 +63,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("model.eval()", "pass"),
     ],
     "training/objectives/base.py": [
-        ("self.label_smoothing if model.training else 0.0", "self.label_smoothing"),
+        ("num_targets = counts[0] if counts else None\n        smoothing = self.label_smoothing if model.training else 0.0",
+         "num_targets = counts[0] if counts else None\n        smoothing = self.label_smoothing"),
         ("loss = loss + aux_loss", "pass"),
     ],
     "training/objectives/contrastive.py": [

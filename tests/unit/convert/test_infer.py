@@ -176,12 +176,11 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
     [
         ("model.layers.0.self_attn.A_log", "a recurrent or state-space mixer of another kind"),
         ("model.layers.0.attn.attn_sink", "attention sinks of another form"),
-        ("model.layers.0.self_attn.gate_bias", "a bias on the gate of the attention output"),
         ("model.layers.0.self_attn.sqk", "learned gains inside attention and networks (nGPT)"),
         ("model.layers.0.input_layernorm.W_down.weight", "norms with a gate of low rank"),
         ("model.layers.0.attn.compressor.ape", "compressed keys and values"),
         ("model.layers.0.attn_hyper_connection.hc_norm.weight", "residual streams with a weight for each feature"),
-        ("model.layers.0.hc_attn_base", "residual wirings whose tensors have other names"),
+        ("model.layers.0.hc_mixer_base", "residual wirings whose tensors have other names"),
         ("model.layers.0.attn_sconv.conv1d.weight", "short convolutions of keys, values and outputs"),
         ("model.layers.0.input_residual", "learned factors on the residual stream"),
         ("model.H_module.z_init", "two stacks that read each other's outputs in cycles"),
@@ -206,6 +205,11 @@ def test_a_tensor_that_parts_here_explain_does_not_hide_the_missing_part(folder:
         folder, lambda tensors: tensors.update({keys: torch.ones(4, 4), "model.layers.0.attn.attn_sink": torch.ones(4)})
     )
     assert refusal(folder).startswith(f"{keys}: needs compressed keys")
+
+
+def test_a_bias_of_a_gate_that_is_absent_is_refused(folder: Path) -> None:
+    retensored(folder, lambda tensors: tensors.update({"model.layers.0.self_attn.gate_bias": torch.ones(4)}))
+    assert refusal(folder).startswith("model.layers.0: needs a bias of a gate that is absent")
 
 
 def test_a_head_with_more_outputs_than_the_table_has_rows_is_refused(folder: Path) -> None:

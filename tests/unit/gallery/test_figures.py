@@ -25,7 +25,7 @@ def test_each_cache_is_as_large_as_elsewhere_or_what_is_counted_there_is_known()
 
 
 def test_each_count_has_the_published_digits_or_what_was_counted_is_known() -> None:
-    found = 0
+    num_reasons = 0
     for card in cards():
         with case(card.entry.id):
             reasons = reasons_of(card)
@@ -33,8 +33,8 @@ def test_each_count_has_the_published_digits_or_what_was_counted_is_known() -> N
             for kind, claim in (("total", card.entry.total), ("active", card.entry.active)):
                 assert not claim or claim in others or published_digits(card.report.parameters[kind], claim)
             assert all(published_digits(count, claim) for claim, count, _ in reasons)
-            found += len(reasons)
-    assert found >= 15
+            num_reasons += len(reasons)
+    assert num_reasons >= 15
 
 
 @pytest.mark.parametrize(

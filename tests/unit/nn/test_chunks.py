@@ -17,7 +17,7 @@ from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
 from archetype import spec
-from archetype.nn.chunks import linear_chunk, read_chunks
+from archetype.nn.chunks import linear_chunk, read_chunks, removal_chunk
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.parts.gated_delta_net.module import GatedDeltaNet
@@ -103,6 +103,26 @@ def test_equal_decays_of_all_rows_are_a_decay_of_the_head() -> None:
         ours, theirs = (read_chunks(linear_chunk, 8, (memory,), *rest) for memory, *rest in (tensors, rows))
         for one, other in zip(ours, theirs, strict=True):
             assert distance(one, other) < 1e-12
+
+
+def test_a_removal_by_the_key_that_writes_is_the_delta_rule() -> None:
+    """And its gradients, in chunks and step by step; another rate of removal shows."""
+    memory, q, k, v, a, b = inputs(20, 2, 2, delta=True, rows=True)
+    for size in (1, 8, 64):
+
+        def removed(memory: Tensor, k: Tensor, v: Tensor, b: Tensor, rate: float = 1.0, size: int = size) -> Any:
+            rates = b[..., None]
+            return read_chunks(removal_chunk, size, (memory,), q, k, rates * v, a, k, -rate * rates * k)
+
+        def plain(memory: Tensor, k: Tensor, v: Tensor, b: Tensor) -> Any:
+            return defined(memory, q, k, v, a, b)
+
+        tensors = [memory, k, v, b]
+        for ours, theirs in zip(removed(*tensors), plain(*tensors), strict=True):
+            assert distance(ours, theirs) < EXACT
+        for ours, theirs in zip(gradients(removed, tensors), gradients(plain, tensors), strict=True):
+            assert distance(ours, theirs) < EXACT
+        assert distance(removed(*tensors, rate=0.9)[0], plain(*tensors)[0]) > 1e-3
 
 
 def test_neither_instant_nor_endless_decay_gives_anything_but_numbers() -> None:

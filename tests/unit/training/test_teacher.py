@@ -249,7 +249,7 @@ def test_a_finished_run_says_its_teacher_and_refuses_another(tmp_path: Path, tau
     assert not any("is too high" in getattr(event, "text", "") for event in events)  # of another stage, another loss
     assert not any(name.startswith(TRAINING_ONLY) for name in load(folder).model.state_dict())
     text = write_report(state_of(folder)).read_text()
-    assert "in int8; weights of the loss: next-token distribution 1, layer outputs 1." in text
+    assert f"It learned from {own}; weights of the loss: next-token distribution 1, layer outputs 1." in text
     assert "4 steps of layer 0 alone; then as a whole." in text
     saved_again = model_of(4)
     saved_again.to(torch.float32)
