@@ -27,7 +27,8 @@ def scan(
 
     def combine(states: tuple[Tensor, ...], inputs_t: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         output, *after = step(*states, *inputs_t)
-        return tuple(after), output.clone()  # the output must not alias a state
+        # a state may be an input of the step, which torch's `scan` must not return; nor may the output be a state
+        return tuple(state.clone() for state in after), output.clone()
 
     last, outputs = scan_first(combine, states, tuple(x.transpose(0, 1) for x in inputs), reverse=backward)
     return outputs.transpose(0, 1), *last

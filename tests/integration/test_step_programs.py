@@ -25,8 +25,8 @@ from tests.helpers.weights import distance, randomize
 
 EXACT, WRONG = 1e-5, 1e-3
 TINY = [name for name in archetype.presets() if name.endswith("-tiny")]
-CAUSAL = [name for name in TINY if archetype.load_spec(name).continues_text]
-FORMATS = ("torch-export", "onnx")
+REFUSED = ("deepseek-v4-tiny",)  # torch cannot trace keys that are pooled over symbolic numbers of tokens
+CAUSAL = [name for name in TINY if archetype.load_spec(name).continues_text and name not in REFUSED]
 
 
 def model_of(name: str, *changes: str, seed: int = 0) -> LanguageModel:
@@ -187,6 +187,14 @@ def test_a_state_that_stays_as_it_was_is_noticed(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(step, "Step", Forgetful)
     with pytest.raises(CheckpointError, match=r"^model.pt2: has different outputs than the model for 1 sequences of 2"):
         export(model_of("ngram-tiny"), tmp_path / "program", format="torch-export", with_state=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_torch_cannot_trace_is_refused_in_a_line(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=rf"^{name}: torch.export cannot trace it: ") as caught:
+        export(model_of(name), tmp_path / "program", format="torch-export", with_state=True)
+    assert "\n" not in str(caught.value) and not (tmp_path / "program").exists()
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class Pool(nn.Module):
         positions = windows[..., None] * self.rate + steps  # (b, N, reach)
         before = inputs.shape[2] - x.shape[1]  # earlier positions among the inputs
         index = (positions - starts[:, None, None] + before).clamp(0, max(inputs.shape[2] - 1, 0))
-        index = index.flatten(1)[:, None].expand(len(x), inputs.shape[1], -1)
+        index = index.flatten(1)[:, None].expand(x.shape[0], inputs.shape[1], -1)
         values, logits = inputs.gather(2, index).unflatten(2, (count, self.reach)).chunk(2, 1)  # (B, C / 2, N, reach)
         logits = logits + self.offsets.mT.to(logits.dtype).repeat(1, self.reach // self.rate)[:, None]
         if self.overlap:  # of the window before the first features, of its own the others
@@ -192,7 +192,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
             pooled, choice = self._pooled(x, low, context, state)
             assert choice.keys is not None
             keys = torch.cat((keys, pooled.to(keys.dtype)), dim=2)
-            allowed = torch.cat((allowed.expand(len(choice.keys), -1, -1, -1), choice.keys), dim=3)
+            allowed = torch.cat((allowed.expand(choice.keys.shape[0], -1, -1, -1), choice.keys), dim=3)
         if state is None:
             keys, allowed = context.probe(self, "k", keys), context.probe(self, "allowed", allowed)
         if choice is not None and self.index is not None:
@@ -244,7 +244,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
         pooled = self._windows(self.pool, x, context, states[0])
         ends = context.shared_positions + 1
         complete = torch.arange(pooled.shape[2], device=x.device) < (ends // self.pool.rate)[..., None]  # (b, T, S)
-        allowed = complete[:, None].expand(len(x), -1, -1, -1)
+        allowed = complete[:, None].expand(x.shape[0], -1, -1, -1)
         if self.index is None:
             return pooled, Choice(allowed)
         x, low = x.detach(), low.detach()  # the index's loss must not train the model

@@ -283,7 +283,7 @@ class TransformerXL(QueryBias):
         waves = context.cached(("waves", self.theta, count, q.dtype), lambda: self.waves(each, q.dtype))
         of_distances = self.projection(waves).unflatten(-1, (-1, self.sizes.head_dim))  # (S, K, P)
         scores: Tensor = (grouped @ of_distances.permute(1, 2, 0)[:, None]).flatten(1, 2)  # (B, H, T, S) by distance
-        if len(distance) > 1:
+        if distance.shape[0] > 1:
             return scores.gather(-1, distance[:, None].clamp(max=count - 1).expand_as(scores))
         # If all rows have the same positions: the entry (i, j) of the result is entry (i, distance of i and j), read by
         # its index in a row of T S numbers. Unlike `gather` this saves no scores for the backward pass.

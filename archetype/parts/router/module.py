@@ -161,7 +161,7 @@ class HashRouter(nn.Module):
             y: Tensor = self.projection(x)
             return y
         # equal affinities depend on no logits, but callers expect their shape
-        return x.new_zeros(len(x), self.num_experts, dtype=torch.promote_types(x.dtype, torch.float32))
+        return x.new_zeros(x.shape[0], self.num_experts, dtype=torch.promote_types(x.dtype, torch.float32))
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
         return self.affinity(logits)
