@@ -100,7 +100,8 @@ VERBS = {
 }
 READERS = ("generate", "chat", "evaluate", "encoder", "inspect", "serve", "bench")  # modules that run models
 QUICK = ("specs", "cost", "draw")  # modules too short-lived for garbage collection
-OF_EXPORT = ("--format", "--family", "--type", "--seed", "--adapter-only", "--with-code", "--allow-different-tokens")
+OF_EXPORT: tuple[str, ...] = ("--format", "--family", "--type", "--seed", "--adapter-only", "--allow-different-tokens")
+OF_EXPORT += ("--with-code", "--with-state")
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
