@@ -151,6 +151,6 @@ def test_a_part_that_is_missing_is_named(archetype: Command, unknown: Path) -> N
     name = "model.layers.0.self_attn.gate_bias"
     save_file(tensors | {name: tensors["model.norm.weight"].clone()}, unknown / "model.safetensors")
     assert refused(archetype, "generate", unknown, "a") == (
-        f"{unknown}/config.json: {name}: needs a bias on the gate of the attention output, which is not supported; "
+        f"{unknown}/config.json: model.layers.0: needs a bias of a gate that is absent, which is not supported; "
         "mystery models cannot be read"
     )
