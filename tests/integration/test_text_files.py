@@ -112,6 +112,11 @@ WAYS: dict[str, tuple[Callable[[Path, str], Any], Callable[[Path, Any], Any], Ca
         lambda folder, file: call(["evaluate", "run", file, "--json"], folder),
         lambda folder, done: json.loads(done.output)["texts"][0]["num_bytes"], _is_size,
     ),
+    "transplant": (
+        lambda folder, file: call(["transplant", "run", "name=other", "--text", file, "--to", "new", "--json"], folder),
+        lambda folder, done: json.loads(done.output)["proof"]["num_tokens"],
+        lambda outcomes, texts: bool(outcomes == min(4 * 64, len("\n".join(texts).encode()))),
+    ),
     "demo": (_demo, lambda folder, done: len((folder / "demo.txt").read_bytes()), lambda outcomes, texts: bool(
         outcomes == len("\n".join(texts).encode()))),
 }  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from archetype.apps.cli.options import Json, Model, Output
+from archetype.apps.cli.options import TEXT_HELP, Json, Model, Output
 from archetype.apps.cli.output import print_json
 
 EXCLUDES = {"spec": ("changes",)}
@@ -39,7 +39,7 @@ def transplant(
         ),
     ] = None,
     text: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Text to compare on.  [default: of Python's library]")
+        Path | None, typer.Option(metavar="FILE", help=f"{TEXT_HELP}, to compare on.  [default: of Python's library]")
     ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE|FOLDER", help="Another tokenizer, whose tokens begin from the donor's.")
@@ -54,14 +54,14 @@ def transplant(
     """
     from archetype.api.loading import load
     from archetype.api.transplanting import changed_spec, save, transplant
-    from archetype.io.text import read_text
+    from archetype.data.text_files import read_texts
     from archetype.surgery.choices import read_choices, read_layers
     from archetype.tokenizers.registry import open_tokenizer
 
     donor, other = load(model), None if tokenizer is None else open_tokenizer(tokenizer)
     new = changed_spec(donor, changes or [], spec, other)
     done = transplant(
-        donor, new, None if text is None else read_text(text),
+        donor, new, None if text is None else "\n".join(read_texts(text)),
         None if layers is None else read_layers(layers), read_choices(ways or []), seed, other,
     )  # fmt: skip
     save(done, to, str(model))

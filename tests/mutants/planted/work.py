@@ -63,8 +63,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("model.eval()", "pass"),
     ],
     "training/objectives/base.py": [
-        ("num_targets = counts[0] if counts else None\n        smoothing = self.label_smoothing if model.training else 0.0",
-         "num_targets = counts[0] if counts else None\n        smoothing = self.label_smoothing"),
+        ("smoothing = self.label_smoothing if model.training else 0.0\n        plain:",
+         "smoothing = self.label_smoothing\n        plain:"),
         ("loss = loss + aux_loss", "pass"),
     ],
     "training/objectives/contrastive.py": [
