@@ -184,7 +184,7 @@ TAKES = {  # a verb's words, with the name of a model where it takes a model, a 
     "tokenizer show": "{}", "tokenizer encode": "{} a", "tokenizer decode": "{} 97", "generate": "{} a --draft {}",
     "evaluate": "{} --text text.txt", "translate": "{} a", "fill": "{} [MASK]", "embed": "{} a b", "classify": "{} a",
     "answer": "{} a b", "chat": "{}", "inspect": "{} a", "bench": "decode {} --prompt 2 --new 2 --repeat 1",
-    "import": "{} --to out",
+    "import": "{} --to out", "transplant": "{} name=other --to changed",
     "export": "{} --to exported", "parity": "{}", "upload": "{} a/b --dry-run --to up",
     "train": "text.txt --spec {} --tokenizer {} --steps 1 --batch-size 2 --to run",
 }  # fmt: skip
