@@ -49,7 +49,9 @@ def test_a_step_of_training_and_of_decoding_reads_no_value(name: str, reads: lis
     num_mixtures = sum(isinstance(module, Experts) for module in model.modules())
     inputs = {name: tensor.to("meta") for name, tensor in example_inputs(specification).items()}
     output = model.train()(**inputs)
-    logits_or_hidden(output).float().mean().backward()
+    loss = logits_or_hidden(output).float().mean()
+    loss = loss if output.aux_loss is None else loss + output.aux_loss  # which trains what selects keys
+    loss.backward()
     # the loss here has no further tokens
     assert all(p.grad is not None for name, p in model.named_parameters() if not name.startswith("further_tokens."))
     assert len(reads) <= num_mixtures

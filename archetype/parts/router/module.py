@@ -42,7 +42,7 @@ class LinearRouter(Projection):
 
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext | None = None) -> Float[Tensor, "N E"]:
         if self.norm is not None:
-            with torch.autocast(x.device.type, enabled=False):
+            with without_autocast(x):
                 x = self.norm(x, context)
         return super().forward(x * x.shape[-1] ** -0.5 if self.scaled else x)
 
