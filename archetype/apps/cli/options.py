@@ -102,7 +102,7 @@ def _limit_time(context: typer.Context, minutes: float | None) -> None:
         context.call_on_close(lambda: budget.has_ended and print(f"{budget}", file=sys.stderr))
 
 
-MINUTES: dict[str, Any] = {"min": 0.001, "callback": _limit_time, "expose_value": False}
+MINUTES: dict[str, Any] = {"min": 0.001, "max": 1e6, "callback": _limit_time, "expose_value": False}
 Minutes = Annotated[
     float | None,
     typer.Option("--minutes", **MINUTES, help="Time budget in minutes; when it ends, the result is of what was done."),

@@ -44,7 +44,7 @@ def transplant(
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE|FOLDER", help="Another tokenizer, whose tokens begin from the donor's.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of new weights.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of new weights.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Change the architecture of a trained model, keep its weights, and prove how it starts.

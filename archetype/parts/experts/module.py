@@ -143,7 +143,9 @@ class MixtureOfExperts(nn.Module):
 
     def _scaled(self, weights: Float[Tensor, "N k"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k"]:
         weights = weights * self.spec.router.scale
-        return weights if self.expert_scales is None else weights * self.expert_scales[chosen]
+        if self.expert_scales is None:
+            return weights
+        return weights * self.expert_scales.index_select(0, chosen.flatten()).view_as(weights)
 
     def _best(self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]) -> Int[Tensor, "N k"]:
         scores = affinities if self.spec.router.expert_bias_on == "affinities" else logits

@@ -50,7 +50,7 @@ class NgramMemory(nn.Module):
         assert isinstance(cache, NgramState)
         before = context.before(cache)
         history, newest = after_newest(context.tokens[:, None].long(), context, before.tokens)
-        rows = self.table[self.row_ids(history[:, 0])].flatten(-2)  # (B, T, E)
+        rows = nn.functional.embedding(self.row_ids(history[:, 0]), self.table).flatten(-2)  # (B, T, E)
         exact = torch.promote_types(x.dtype, torch.float32)
         key, query = self.key_norm(self.key(rows), context), self.query_norm(x, context)
         gate = (key.to(exact) * query.to(exact)).sum(-1, keepdim=True) / math.sqrt(x.shape[2])  # (B, T, 1)
