@@ -45,7 +45,7 @@ def test_every_part_of_a_block_has_an_example_whose_sizes_are_those_of_its_tenso
                 examples.add(kind)
     # without tensors, or in no preset
     assert parts - examples == {
-        "block_causal", "interpolated", "l2", "ngram_memory", "none", "plain", "poly_norm", "together", "xielu"
+        "interpolated", "l2", "ngram_memory", "none", "plain", "poly_norm", "xielu"
     }  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_a_part_or_a_field_lists_its_kinds() -> None:
     assert [line.split()[0] for line in shown("pattern").splitlines()[1:9]] == [
         "full", "window", "chunked", "block_causal", "strided", "fixed", "global_window", "bigbird",
     ]  # fmt: skip
-    assert shown("feedforward").startswith("kinds of feed forward:\n  experts ")
+    assert shown("feedforward").startswith("kinds of feed forward:\n  channel_mixing ")
     headings = [line for line in shown("position").splitlines() if line.startswith("kinds of")]
     assert headings == ["kinds of embedding position:", "kinds of mixer position:"]
     assert "yarn" in shown("scaling") and "sigmoid" in shown("router")
