@@ -46,7 +46,7 @@ class CompressedAttentionCost(MixerCost):
 
     part: spec.CompressedAttention
     state_name = "window and pooled keys"
-    complexity = Complexity("O(T (W + T / s) H P)", "O((W + T / s) H P)", "O((W + T / s) P)")
+    complexity = Complexity("O(T W H P)", "O(W H P)", "O(W P)")
 
     def __init__(self, part: spec.CompressedAttention, d: Formula) -> None:
         super().__init__(part, d)
@@ -67,8 +67,11 @@ class CompressedAttentionCost(MixerCost):
             "kv_norm": NormCost.of(part.norm, self.head_dim),
         }
         self.pools: dict[str, PoolCost] = {}
+        self.window = symbol("W", part.window, part)
         if part.pooling is not None:
             self.pools["pool"] = PoolCost(part, self.head_dim, d)
+            self.stride = symbol("s", part.pooling.rate, part)
+            self.complexity = Complexity("O(T (W + T / s) H P)", "O((W + T / s) H P)", "O((W + T / s) P)")
         if part.index is not None:
             self.index_heads = symbol("H", part.index.num_heads, part)
             self.index_dim = symbol("P", part.index.head_dim, part)

@@ -25,6 +25,7 @@ STATES = {
     "attention": "KV cache", "latent": "latent KV cache", "rnn": "recurrent state", "gru": "recurrent state",
     "lstm": "recurrent state", "mamba": "convolution and SSM state", "mamba2": "convolution and SSM state",
     "gated_delta_net": "convolution and delta-rule state",
+    "compressed": "window and pooled keys",
     "mamba3": "SSM state, angles and last token", "mlstm": "mLSTM state",
     "rwkv4": "token shift and weighted sums", "rwkv7": "token shift and delta-rule state",
     "linear_attention": "linear attention state", "rg_lru": "convolution and recurrent state",
@@ -54,10 +55,12 @@ def test_a_letter_means_what_the_legend_or_a_part_of_the_model_says(name: str) -
     said = [report(name).spec.letters]
     for stack in report(name).spec.stacks:
         for block in stack.layers:
-            said += [block.mixer.letters, getattr(getattr(block.mixer, "pattern", None), "letters", {})]
+            parts = (getattr(block.mixer, name, None) for name in ("pattern", "index"))
+            said += [block.mixer.letters, *(part.letters for part in parts if part is not None)]
+        said.append(stack.residual.letters)
     for letter, meaning in meanings(name).items():
         letter = letter if letter in LEGEND else letter.rstrip("0123456789")
-        assert meaning in (LEGEND[letter], *(letters.get(letter) for letters in said)), letter
+        assert meaning in (LEGEND.get(letter), *(letters.get(letter) for letters in said)), letter
 
 
 def test_parts_say_what_their_own_letters_mean() -> None:
