@@ -40,6 +40,12 @@ def time_budget(minutes: float | None) -> Iterator[TimeBudget]:
         _current.reset(token)
 
 
+def current_budget() -> TimeBudget | None:
+    """Return the budget of the surrounding block; None without one."""
+    budget = _current.get()
+    return None if budget.minutes is None else budget
+
+
 def time_is_over() -> bool:
     """Return whether to stop, as `TimeBudget.is_over` of the surrounding block."""
     return _current.get().is_over()
@@ -47,8 +53,8 @@ def time_is_over() -> bool:
 
 def about_budget() -> dict[str, str | None]:
     """Return what a JSON result says of the surrounding budget; empty without one."""
-    budget = _current.get()
-    return {} if budget.minutes is None else {"ended_by": "minutes" if budget.has_ended else None}
+    budget = current_budget()
+    return {} if budget is None else {"ended_by": "minutes" if budget.has_ended else None}
 
 
 def in_time(pieces: Iterable[T]) -> Iterator[T]:

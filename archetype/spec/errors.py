@@ -22,6 +22,7 @@ TAGS_LIKE_FIELDS = {
     ("state_bridge", "state"),
     ("embedding", "table"),
     ("index", "blocks"),
+    ("pattern", "window"),
 }
 MAX_SHOWN = 60  # characters of a value in a message
 MAX_MISTAKES = 20  # per file, one line each

@@ -156,7 +156,8 @@ def take_step(state: TrainState) -> Step:
     """
     recipe, model, optimizer, started = state.recipe, state.model, state.optimizer, time.perf_counter()
     processes = state.processes
-    state.enter_stage()
+    if recipe.stages:
+        state.enter_stage()
     # a function of seed, step and process: a resumed run draws the same dropout masks
     torch.manual_seed((recipe.seed * 1_000_003 + state.step + processes.number * 2**40) % 2**63)
     learning_rate = recipe.schedule.learning_rate(recipe.optimizer.learning_rate, state.step, recipe.steps)

@@ -103,7 +103,7 @@ class TrainState:
     def enter_stage(self) -> None:
         """Train only what the stage of the next step trains. The other parameters lose their optimizer state."""
         index, _ = stage_at(self.recipe.stages, self.step)
-        if not self.recipe.stages or index == self.stage:
+        if index == self.stage:
             return
         self.stage = index
         names = names_trained(self.model, self.recipe, index)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from archetype.machine.time_budget import time_is_over
+from archetype.machine.time_budget import current_budget
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -24,6 +24,7 @@ class StopSignal:
         self.agree = agree
         self.received: int | None = None
         self.signal: int | None = None
+        self.budget = current_budget()
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -40,7 +41,7 @@ class StopSignal:
         """Return whether to stop. All processes must call this at the same points, and get the same result."""
         if self.signal is None and self.agree is not None:
             self.signal = self.agree(self.received)
-        elif self.signal is None and time_is_over():
+        elif self.signal is None and self.budget is not None and self.budget.is_over():
             self.signal = signal.SIGTERM
         return bool(self)
 

@@ -49,6 +49,8 @@ class Pool(nn.Module):
         features: width of a pooled vector.
     """
 
+    parameter_roles: ClassVar = {"offsets": "vector"}  # added to the logits of a window's positions
+
     def __init__(self, attention: spec.CompressedAttention, features: int, d_model: int) -> None:
         super().__init__()
         assert attention.pooling is not None

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -158,7 +158,8 @@ class Mamba3(nn.Module):
 
     def _gated(self, y: Float[Tensor, "B T H r P"], z: Float[Tensor, "B T H P"]) -> Float[Tensor, "B T HP"]:
         if self.spec.norm:
-            weight = self.get_parameter("norm.weight").to(y.dtype).view(self.spec.num_heads, 1, -1)
+            norm: Any = self.norm
+            weight = norm.weight.to(y.dtype).view(self.spec.num_heads, 1, -1)
             y = nn.functional.rms_norm(y, y.shape[-1:], None, self.spec.eps) * weight
         if self.spec.rank == 1:
             return (y[..., 0, :] * nn.functional.silu(z)).flatten(-2)

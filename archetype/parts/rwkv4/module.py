@@ -84,7 +84,7 @@ class RWKV4(nn.Module):
         d_model, inner = self.k.in_features, self.k.out_features
         conv, sums, top = (
             torch.full((batch, *size), fill, dtype=dtype, device=device)
-            for size, fill in (((d_model, 1), 0.0), ((2 * inner,), 0.0), ((inner,), EMPTY))
+            for size, fill in (((d_model, 1), 0.0), ((2 * inner,), 0.0), ((inner,), max(EMPTY, torch.finfo(dtype).min)))
         )
         return RWKV4State(conv, sums, top)
 

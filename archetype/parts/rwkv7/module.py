@@ -70,7 +70,7 @@ class RWKV7(nn.Module):
         assert isinstance(state, MatrixState)
         exact, before, heads = torch.promote_types(x.dtype, torch.float32), context.before(state), self.spec.num_heads
         previous, conv = previous_tokens(x, context, before.conv)
-        inputs = {name: mixed(x, previous, self.get_parameter(f"mix_{name}"), of_previous=True) for name in MIXED}
+        inputs = {name: mixed(x, previous, getattr(self, f"mix_{name}"), of_previous=True) for name in MIXED}
         r, k = self.r(inputs["r"]), self.k(inputs["k"])
         v, a = self._values(inputs["v"], context), torch.sigmoid(self.rate + self._low_rank("rate", inputs["rate"]))
         logits = self.decay + self._low_rank("decay", inputs["decay"])

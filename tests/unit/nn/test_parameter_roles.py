@@ -17,10 +17,11 @@ DECAYED = {
     "out_proj.weight", "patch.weight", "position.weight", "position_bias.weight", "project.weight",
     "projection.weight", "q.weight", "q_down.weight", "q_global.weight", "q_up.weight", "router.weight",
     "shared_gate.weight", "token.weight", "token_type.weight", "up.weight", "v.weight", "v_global.weight",
-    "x_proj.weight",
+    "x_proj.weight", "kv.weight", "o_down.weight", "o_up.weight", "weights.weight", "residual_exit.weight",
+    "input_gate.weight", "forget_gate.weight",
 }  # fmt: skip
 NOT_DECAYED = {  # numbers that are added to scores, and not DeBERTa's vectors
-    "cross.score": "vector", "mixer.A_log": "vector", "position_bias.weight": "bias",
+    "cross.score": "vector", "pool.offsets": "vector", "mixer.A_log": "vector", "position_bias.weight": "bias",
     "score_bias.content_bias": "bias", "score_bias.position_bias": "bias",
     "experts.down_bias": "bias", "experts.gate_bias": "bias", "experts.up_bias": "bias",
 }  # fmt: skip

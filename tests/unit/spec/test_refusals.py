@@ -61,8 +61,8 @@ UNKNOWN_KEYS = [
      "use one of kind, norm, mixer_norm, cross_attention_norm, feedforward_norm"),
     (("head", "tyed"), "head.tyed: is not a known key; did you mean tied?"),
     (("embedding", "zzz"),
-     "embedding.zzz: is not a known key; use one of kind, position, scale, round_scale, num_token_types, norm, "
-     "norm_first, per_layer, dropout, width, project_first"),
+     "embedding.zzz: is not a known key; use one of kind, position, scale, round_scale, num_token_types, extra_rows, "
+     "norm, norm_first, per_layer, dropout, width, project_first"),
     ((7,), "7: is not a known key; use one of version, kind, name, vocab_size, context_length, "
      "d_model, embedding, layers, residual, final_norm, head, further_tokens, initialization"),
 ]  # fmt: skip
@@ -109,8 +109,8 @@ IMPOSSIBLE = [
      "layers[3].mixer.position.scaling: 'ntk' is not a kind of scaling (none, linear, dynamic, yarn, llama3, longrope, "
      "proportional); write dynamic"),
     ((*MIXER, "kind"), "atention", "layers[3].mixer: 'atention' is not a kind of mixer (none, attention, "
-     "disentangled_attention, gated_delta_net, latent, linear_attention, mamba, mamba2, mamba3, mlstm, rnn, lstm, gru, "
-     "rg_lru, rwkv4, rwkv7, short_convolution, together); "
+     "compressed, disentangled_attention, gated_delta_net, latent, linear_attention, mamba, mamba2, mamba3, mlstm, "
+     "rnn, lstm, gru, rg_lru, rwkv4, rwkv7, short_convolution, together); "
      "did you mean attention?"),
     ((*MIXER, "qk_norm"), {"kind": "batch"},
      "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, l2, none"),
