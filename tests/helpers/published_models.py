@@ -87,9 +87,13 @@ class Reading:
 
 
 # Why transformers has other numbers than the files.
+BUFFERS = "tables of hashed experts and biases of the choice, which are buffers here"
 EXPLAINED = {
     "google__t5-v1_1-base.json": "the head's table, which transformers 5 ties whatever the file says",
     "google__mt5-large.json": "the head's table, which transformers 5 ties whatever the file says",
+    "deepseek-ai__DeepSeek-V4-Flash.json": BUFFERS,
+    "deepseek-ai__DeepSeek-V4-Pro.json": BUFFERS,
+    "nvidia__DeepSeek-V4-Flash-NVFP4.json": BUFFERS,
 }
 
 

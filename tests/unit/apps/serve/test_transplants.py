@@ -116,7 +116,7 @@ def transplanted(lm: LanguageModel) -> int:
     """How many models with the merged heads exist."""
     gc.collect()
     spec = assign(lm.spec, FEWER)
-    models = [thing for thing in gc.get_objects() if isinstance(thing, Decoder) and thing.device.type != "meta"]
+    models = [thing for thing in gc.get_objects() if type(thing) is Decoder and thing.device.type != "meta"]
     return sum(model.spec == spec for model in models)
 
 
