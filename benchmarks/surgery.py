@@ -117,7 +117,9 @@ def measured(donor: CausalLM, change: Change, train: Path, held_out: str, folder
     save(done, folder / "start", "the donor")
     proof = done.report.proof
     assert proof is not None
-    healed = archetype.train(folder / "healed", train, start_from=folder / "start", steps=steps)
+    healed = archetype.train(
+        folder / "healed", train, start_from=folder / "start", steps=steps, batch_size=8, sequence_length=256
+    )
     losses = [lm.expect(CausalLM).score(held_out).loss for lm in (done.model, healed)]
     (before, after) = next(values for name, values in done.report.costs.items() if name.startswith("state"))
     cells = (
