@@ -1,8 +1,8 @@
-"""The gallery's counts beside those of the best-known public gallery: docs/gallery_figures.md.
+"""Compare the gallery's counts with the best-known public gallery, in docs/gallery_figures.md.
 
     python -m benchmarks.gallery_figures
 
-Of a key-value cache that is counted otherwise there, an assignment is named that makes the model which they count.
+Where a key-value cache differs, an assignment is given with which `archetype set` makes the model that they count.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Gemma 4's texts (Google 2026): keys of earlier layers, per-layer inputs, keys as values, experts beside a network.
+"""Gemma 4's texts (Google 2026): keys of earlier layers, per-layer inputs, keys as values, experts added to a network.
 
 Published folders, of texts or of texts with images, are inferred from their files.
 """

@@ -55,15 +55,16 @@ def transplant(
     from archetype.api.loading import load
     from archetype.api.transplanting import changed_spec, save, transplant
     from archetype.data.text_files import read_texts
+    from archetype.io.atomic import check_absent
     from archetype.surgery.choices import read_choices, read_layers
     from archetype.tokenizers.registry import open_tokenizer
 
-    donor, other = load(model), None if tokenizer is None else open_tokenizer(tokenizer)
-    new = changed_spec(donor, changes or [], spec, other)
-    done = transplant(
-        donor, new, None if text is None else "\n".join(read_texts(text)),
-        None if layers is None else read_layers(layers), read_choices(ways or []), seed, other,
-    )  # fmt: skip
+    check_absent(to)  # and all that is written here, before a model is loaded
+    sources, choices = None if layers is None else read_layers(layers), read_choices(ways or [])
+    words = None if text is None else "\n".join(read_texts(text))
+    other = None if tokenizer is None else open_tokenizer(tokenizer)
+    donor = load(model)
+    done = transplant(donor, changed_spec(donor, changes or [], spec, other), words, sources, choices, seed, other)
     save(done, to, str(model))
     if as_json:
         print_json(done.report.record())

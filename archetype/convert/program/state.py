@@ -105,7 +105,7 @@ class StateLayout:
         return StateLayout(tuple(tensors))
 
     def first(self, batch: int, tokens: int) -> dict[str, Tensor]:
-        """Return the state of sequences before their first token, with room for so many tokens."""
+        """Return the state of sequences before their first token; its caches hold `tokens` tokens."""
         state = {}
         for tensor in self.tensors:
             state[tensor.name] = tensor.zeros(batch, tokens)

@@ -24,7 +24,7 @@ class Donor(NamedTuple):
 
 @provides("transplant", MixersTogether, FeedForwardsTogether)
 class TogetherTransplant(Transplant[Any]):
-    """A part beside the donor's adds nothing at first: its scale is 0, or its output projection.
+    """An added part outputs zero at first: its scale is 0, or its output projection is.
 
     With `scales: learned` the scale has a gradient, and with constant scales the output projection has one. The part
     takes over what it can of the donor's part, such as queries, keys and values.
