@@ -30,7 +30,7 @@ def chosen_blocks(*, block: int, top_blocks: int, index_dim: int, **design: Any)
 
 
 def ngram_memories(*, rows: int, row_width: int, hashes: int, **design: Any) -> Decoder:
-    """Build a Llama whose networks each add the output of an n-gram memory (Engram). `design` takes those of `llama`."""
+    """Build a Llama that adds an n-gram memory to each network (Engram). `design` takes the arguments of `llama`."""
     model = llama(**design)
     memories = (
         NgramMemory(rows=rows, row_width=row_width, heads=hashes, table=layer, norm=RMSNorm(eps=1e-6))

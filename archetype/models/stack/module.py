@@ -110,7 +110,7 @@ class Stack(nn.Module):
 
     @contextmanager
     def recording(self, layers: Iterable[int]) -> Iterator[dict[int, Any]]:
-        """Record the residual stream before each of these layers. Index `len(blocks)` is the stream after the last layer.
+        """Record the residual stream before each of these layers. `len(blocks)` is the stream after the last layer.
 
         Yields a dictionary that each pass within the block fills.
         """
