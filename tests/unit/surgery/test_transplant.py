@@ -13,6 +13,8 @@ from archetype.errors import SpecError
 from archetype.models.initialization import own_tensors
 from archetype.nn.transplant import Start
 from archetype.spec.edit import assign
+from tests.helpers.cases import case
+from tests.helpers.options import call
 
 SMALL = ("d_model=32", "num_layers=3", "vocab_size=64", "context_length=48", "layers[*].mixer.num_heads=4")
 
@@ -135,3 +137,12 @@ def test_a_donor_of_another_kind_is_refused() -> None:
 def test_layers_that_do_not_exist_are_refused() -> None:
     with pytest.raises(SpecError, match="layers 0 to 2"):
         archetype.transplant(trained(), ["num_layers=2"], layers=[0, 7])
+
+
+def test_what_is_written_is_checked_before_a_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").touch()
+    for words, said in (("--to old", "old: already exists"), ("--to new --layers 1-x", "--layers: '1-x'")):
+        with case(words):
+            done = call(["transplant", "missing", "a=1", *words.split()], tmp_path)
+            assert done.status == 2 and said in done.error
