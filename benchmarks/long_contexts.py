@@ -69,6 +69,7 @@ def main() -> None:
 def measured(folder: Path, length: int, chosen: argparse.Namespace) -> list[Row]:
     """Ours, the predicted limit, and each peer at one length."""
     spec = MIXERS[MODEL]()
+    spec = spec.replace(context_length=max(spec.context_length, length + NEW))
     lm = LanguageModel(spec, archetype.build(spec, seed=0, dtype=chosen.dtype).eval())
     if not (folder / "hf").exists():
         archetype.export(lm, folder / "hf")
