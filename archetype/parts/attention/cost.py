@@ -66,7 +66,7 @@ class AttentionCost(MixerCost):
 
     def parameters(self) -> Counts:
         q_norm, k_norm = self._qk_norms()
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
         counts["value_norm"] = self._value_norm().parameters()
         counts["heads_norm"] = self.heads_norm.parameters()
@@ -99,7 +99,7 @@ class AttentionCost(MixerCost):
             global_tokens = symbol("g", min(pattern.num_global_tokens, work.length.value))
             per_feature = per_feature + 2 * work.rows * global_tokens * work.length
         pairs = self.q_features * per_feature
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        counts = self.projection_flops(work.tokens)
         mixed = self.o_features if self.part.differential is None else 2 * self.o_features
         counts |= {"scores": pairs, "mixture": mixed * per_feature}
         if score_flops := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
