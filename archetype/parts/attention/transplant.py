@@ -22,7 +22,10 @@ from archetype.spec.registry import provides
 
 HARMLESS = ("dropout", "num_heads", "num_kv_heads", "head_dim", "v_head_dim")  # what these change is seen in the sizes
 # what a layer that reads another layer's keys does not have
-OF_KEYS = ("k.weight", "k.bias", "v.weight", "v.bias", "k_norm.weight", "k_norm.bias", "value_norm.weight")
+OF_KEYS = (
+    *("k.weight", "k.bias", "v.weight", "v.bias"),
+    *(f"{norm}.{name}" for norm in ("k_norm", "value_norm") for name in ("weight", "bias", "alpha", "shift")),
+)
 
 
 @provides("transplant", Attention)
@@ -196,6 +199,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         unlike = {
             "pattern": not all(sees_all(part.pattern, length, causal) for causal in (True, False)),
             "index": part.index is not None and not part.index.sees_all(length),
+            "softmax": part.softmax != "standard",
             **{name: not getattr(part, name).is_absent for name in ("qk_norm", "value_norm", "heads_norm")},
             **{
                 name: getattr(part, name) is not None
