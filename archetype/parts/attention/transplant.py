@@ -24,16 +24,12 @@ from archetype.spec.registry import provides
 
 DRAWN = "drawn with the donor's standard deviation"
 # what a layer that reads another layer's keys does not have
-<<<<<<< HEAD
-OF_KEYS = ("k.weight", "k.bias", "v.weight", "v.bias", "k_norm.weight", "k_norm.bias", "value_norm.weight")
-# fields because of which the output is not softmax(scale q k^T) v
-UNLIKE = ("qk_norm", "value_norm", "heads_norm", "softcap", "clip_qkv", "differential", "value_embedding")
-=======
 OF_KEYS = (
     *("k.weight", "k.bias", "v.weight", "v.bias"),
     *(f"{norm}.{name}" for norm in ("k_norm", "value_norm") for name in ("weight", "bias", "alpha", "shift")),
 )
->>>>>>> parts
+# fields because of which the output is not softmax(scale q k^T) v
+UNLIKE = ("qk_norm", "value_norm", "heads_norm", "softcap", "clip_qkv", "differential", "value_embedding")
 
 
 @provides("transplant", Attention)
@@ -205,20 +201,10 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         plain = super().heads(part, {**tensors, **{name.replace("k", "v", 1): tensors[name] for name in shared}}, sizes)
         fields = {name: getattr(part, name) for name in UNLIKE}
         unlike = {
-<<<<<<< HEAD
             "pattern": not all(sees_all(part.pattern, sizes["T"], causal) for causal in (True, False)),
             "index": part.index is not None and not part.index.sees_all(sizes["T"]),
-            **{name: x is not None and not getattr(x, "is_absent", False) for name, x in fields.items()},
-=======
-            "pattern": not all(sees_all(part.pattern, length, causal) for causal in (True, False)),
-            "index": part.index is not None and not part.index.sees_all(length),
             "softmax": part.softmax != "standard",
-            **{name: not getattr(part, name).is_absent for name in ("qk_norm", "value_norm", "heads_norm")},
-            **{
-                name: getattr(part, name) is not None
-                for name in ("softcap", "clip_qkv", "differential", "value_embedding")
-            },
->>>>>>> parts
+            **{name: x is not None and not getattr(x, "is_absent", False) for name, x in fields.items()},
         }
         return replace(
             plain, v=part.value_scale * plain.v, scale=self._scale(part, sizes), position=part.position,
