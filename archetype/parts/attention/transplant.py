@@ -15,6 +15,7 @@ from archetype.nn.random import generator_for
 from archetype.nn.transplant import NEW, Start, Transfer, Transplant, are_equal, best, mean
 from archetype.parts.attention.equal import begin, equal_fields, fold_factors, open_gate, sees_all
 from archetype.parts.attention.spec import Attention
+from archetype.parts.convolutions.transplant import begin_convolutions
 from archetype.parts.position.frequencies import rotates_alike
 from archetype.parts.position.spec import Rotary
 from archetype.spec.base import Spec
@@ -39,6 +40,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
 
     writes: ClassVar = ("o.weight", "o.bias")
     convolutions: ClassVar = ()
+    newest_last: ClassVar = "W"
 
     def layouts_of(self, part: Attention) -> Mapping[str, str]:
         over_all = part.qk_norm_over == "all"
@@ -53,6 +55,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             "q_global.weight": "HP D", "k_global.weight": "KP D", "v_global.weight": "KQ D",
             "q_global.bias": "HP", "k_global.bias": "KP", "v_global.bias": "KQ",
         }  # fmt: skip
+        widths = {"input": "D", "q": "HP", "k": "KP", "v": "KQ", "output": "D"}
+        layout |= {f"convolutions.{place}.weight": f"{width} 1 W" for place, width in widths.items()}
         if part.value_embedding is not None and part.value_embedding.gate is not None:
             layout |= {} if part.value_embedding.gate.features else {"value_gate.weight": "K D"}
         return layout
@@ -61,7 +65,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         heads = part.sizes(sizes["D"])
         return {
             **sizes, "H": heads.num_heads, "K": heads.num_kv_heads, "P": heads.head_dim,
-            "Q": part.value_width(sizes["D"]),
+            "Q": part.value_width(sizes["D"]), "1": 1, "W": part.convolutions.kernel if part.convolutions else 0,
         }  # fmt: skip
 
     def inside(self, part: Attention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
@@ -79,6 +83,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             return
         fold_factors(at)
         begin(at)
+        begin_convolutions(at)
         borrowed = self._read_keys(at)
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
         at.promise(*self.start(at))
@@ -203,7 +208,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             **{name: not getattr(part, name).is_absent for name in ("qk_norm", "value_norm", "heads_norm")},
             **{
                 name: getattr(part, name) is not None
-                for name in ("softcap", "clip_qkv", "differential", "value_embedding")
+                for name in ("softcap", "clip_qkv", "differential", "value_embedding", "convolutions")
             },
         }
         sources = {**{name: (f"{name}.weight",) for name in "qko"}, "v": (f"{values}.weight",)}

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from archetype.nn.inspect import PartTrace
 from archetype.nn.transplant import Start, Transfer, Transplant
+from archetype.parts.convolutions.transplant import begin_convolutions
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.spec.registry import provides
 
@@ -16,11 +17,18 @@ class FeedForwardTransplant(Transplant[Any]):
     layouts: ClassVar[Mapping[str, str]] = {
         "gate.weight": "F D", "up.weight": "F D", "down.weight": "D F",
         "gate.bias": "F", "up.bias": "F", "down.bias": "D", "hidden_norm.weight": "F", "hidden_norm.bias": "F",
+        "convolutions.input.weight": "D 1 W", "convolutions.output.weight": "D 1 W",
     }  # fmt: skip
     writes: ClassVar = ("down.weight", "down.bias")
+    newest_last: ClassVar = "W"
+
+    def layouts_of(self, part: Any) -> Mapping[str, str]:
+        hidden = "2F 1 W" if isinstance(part, GatedMLP) else "F 1 W"
+        return {**self.layouts, "convolutions.hidden.weight": hidden}
 
     def sizes(self, part: Any, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        return {**sizes, "F": part.width(sizes["D"])}
+        kernel = 0 if part.convolutions is None else part.convolutions.kernel
+        return {**sizes, "F": part.width(sizes["D"]), "W": kernel}
 
     def importance(self, part: Any, trace: PartTrace) -> Mapping[str, Tensor]:
         """Mean square of what each feature adds to the output (Sun 2023, Wanda; summed over the output's features)."""
@@ -28,6 +36,7 @@ class FeedForwardTransplant(Transplant[Any]):
         return {"F": squares * trace.module.down.weight.square().sum(0)}
 
     def transfer(self, at: Transfer[Any]) -> None:
+        begin_convolutions(at)
         super().transfer(at)
         if self.sizes(at.old, at.old_sizes)["F"] != self.sizes(at.new, at.new_sizes)["F"]:
             # both read all hidden features
