@@ -129,6 +129,11 @@ class FeedForwardsTogether(FeedForward):
     def named_parts(self) -> Iterator[tuple[str, Any]]:
         return _named(self.parts)
 
+    def check(self, width: int, causal: bool) -> None:
+        for index, feedforward in enumerate(self.parts):
+            with inside(f"parts[{index}]"):
+                feedforward.check(width, causal)
+
 
 def _named(parts: Sequence[Content]) -> Iterator[tuple[str, Any]]:
     for index, content in enumerate(parts):
