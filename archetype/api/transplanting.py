@@ -131,9 +131,14 @@ def cuts_of(
     return Cuts(layers, choices, ranks, moments, vocabulary)
 
 
+def not_measured() -> SpecError:
+    """Return the error of a model whose layers have no influence on a text."""
+    return SpecError("--layers influence", "this model continues no text", "name the layers, such as 0-5")
+
+
 def _measured(rows: Sequence[Tensor]) -> Sequence[Tensor]:
     if not rows:
-        raise SpecError("--layers influence", "this model continues no text", "name the layers, such as 0-5")
+        raise not_measured()
     return rows
 
 
@@ -156,8 +161,9 @@ def _exchanged(
 
 def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     """Write the new model as a run directory, with its report."""
-    transplanted.model.save(folder)
-    atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
+    with atomic.new_folder(folder) as temporary:
+        transplanted.model.write(temporary)
+        atomic.write_json(temporary / REPORT, {"donor": donor} | transplanted.report.record())
 
 
 def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tokenizer | None = None) -> list[Tensor]:

@@ -24,7 +24,10 @@ from archetype.spec.registry import provides
 
 DRAWN = "drawn with the donor's standard deviation"
 # what a layer that reads another layer's keys does not have
-OF_KEYS = ("k.weight", "k.bias", "v.weight", "v.bias", "k_norm.weight", "k_norm.bias", "value_norm.weight")
+OF_KEYS = (
+    *("k.weight", "k.bias", "v.weight", "v.bias"),
+    *(f"{norm}.{name}" for norm in ("k_norm", "value_norm") for name in ("weight", "bias", "alpha", "shift")),
+)
 # fields because of which the output is not softmax(scale q k^T) v
 UNLIKE = ("qk_norm", "value_norm", "heads_norm", "softcap", "clip_qkv", "differential", "value_embedding")
 
@@ -205,6 +208,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         unlike = {
             "pattern": not all(sees_all(part.pattern, sizes["T"], causal) for causal in (True, False)),
             "index": part.index is not None and not part.index.sees_all(sizes["T"]),
+            "softmax": part.softmax != "standard",
             **{name: x is not None and not getattr(x, "is_absent", False) for name, x in fields.items()},
         }
         return replace(

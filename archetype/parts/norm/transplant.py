@@ -10,7 +10,7 @@ from archetype.nn.inspect import PartTrace
 from archetype.nn.ledger import Start
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import Transplant, holds
-from archetype.parts.norm.spec import BatchNorm, L2Norm, LayerNorm, RMSNorm
+from archetype.parts.norm.spec import BatchNorm, DynamicTanh, L2Norm, LayerNorm, RMSNorm
 from archetype.roles.norm import Norm
 from archetype.spec.registry import provides
 
@@ -46,9 +46,9 @@ class NormTransplant(Transplant[Any]):
         return None
 
 
-@provides("transplant", L2Norm, BatchNorm)
+@provides("transplant", L2Norm, BatchNorm, DynamicTanh)
 class WithoutMeanTransplant(NormTransplant):
-    """Features of zero change neither the length of a vector nor the statistics of other features."""
+    """Features of zero change neither the length of a vector nor other features, and stay zero."""
 
     def resized(self, old: int, new: int) -> tuple[Start, str]:
         return (Start.ROUNDED, "") if new > old else super().resized(old, new)
