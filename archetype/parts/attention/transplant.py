@@ -200,6 +200,11 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     def _scale(self, part: Attention, sizes: Mapping[str, int]) -> float:
         return part.scale or float(part.sizes(sizes["D"]).head_dim ** -0.5)
 
+    def sizing(self, at: Transfer[Attention]) -> set[str]:
+        before, after = (self._scale(*of) for of in at.both)
+        is_equal = before == after and at.old.score == at.new.score == "dot"
+        return super().sizing(at) | ({"scale"} if is_equal else set())
+
     def differing(self, at: Transfer[Attention]) -> list[str]:
         equal = equal_fields(at)
         scales = (self._scale(*of) for of in at.both)
