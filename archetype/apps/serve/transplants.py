@@ -36,12 +36,13 @@ from archetype.io.yaml import yaml_value
 from archetype.models.build import Model, build_on_meta
 from archetype.models.file import parse
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import Taken
+from archetype.nn.ledger import Taken
+from archetype.nn.transfer import Cuts
 from archetype.spec.edit import assign
 from archetype.surgery.choices import read_choices, read_layers
 from archetype.surgery.layers import MEASURED, kept_layers
 from archetype.surgery.measure import influences
-from archetype.surgery.operation import Cuts, check_kinds, fill
+from archetype.surgery.operation import check_kinds, fill
 from archetype.surgery.proof import POSITIONS, Comparison, Outputs, outputs
 from archetype.surgery.report import DRAWN, Report
 from archetype.weights.packed import is_packed
@@ -198,7 +199,7 @@ def planned(old: ModelSpec, body: TransplantRequest, dtype: torch.dtype, measure
     layers = None if body.layers is None else read_layers(body.layers)
     if isinstance(layers, str):
         layers = kept_layers(layers, old.stacks[0], spec.stacks[0], lambda: measured, seed=0)
-    cuts = Cuts(layers, {}, read_choices(body.ways))
+    cuts = Cuts(layers, read_choices(body.ways))
     donor, sizes = on_meta(old, dtype), on_meta(spec, dtype).state_dict().values()
     if (size := max((max(tensor.shape, default=0) for tensor in sizes), default=0)) > MAX_TRANSPLANTED_SIZE:
         cause = f"a tensor has {size:,} rows or columns, too many for the web UI"
@@ -231,7 +232,7 @@ async def compared(model: ServedModel, plan: Plan, text: str | None) -> tuple[Pl
     elsewhere = partial(asyncio.get_running_loop().run_in_executor, thread)
     try:
         held.enter_context(model.memory.hold(needed, "the comparison with a new model"))
-        cuts, _ = await elsewhere(cuts_of, lm, spec, rows, plan.cuts.layers, plan.cuts.choices)
+        cuts = await elsewhere(cuts_of, lm, spec, rows, plan.cuts.layers, plan.cuts.choices)
         new, ledger = await elsewhere(fill, lm.model, spec, cuts)
         models: Any = (lm.model, new)  # both predict the next token
         comparison, answers = Comparison(new.dtype, origins_of(lm.spec, spec, cuts)), []

@@ -14,7 +14,7 @@ from archetype.api.transplanting import REPORT, save
 from archetype.errors import CheckpointError, SpecError
 from archetype.io import atomic
 from archetype.models.initialization import own_tensors
-from archetype.nn.transplant import Start
+from archetype.nn.ledger import Start
 from archetype.spec.edit import assign
 from tests.helpers.cases import case
 from tests.helpers.options import call
