@@ -21,6 +21,8 @@ from archetype.spec.registry import provided
 S = TypeVar("S", bound=Spec)
 How = Literal["kept", "cut", "grown", "merged", "copied", "new"]
 NEW = -1  # index of an entry that the donor does not have
+WITHOUT_SOURCE: How = "new"
+FOLDED = "times the gains of the norm before it"
 Ranks = Callable[[str, str], Tensor | None]
 Moments = Callable[[str], Tensor | None]
 
@@ -57,8 +59,8 @@ class Taken:
     """Where a tensor of the new model comes from.
 
     Attributes:
-        how: kept as it is; cut to fewer or grown to more entries; merged from several; copied from one with another
-            role; or new.
+        how: kept as it is; cut to fewer or grown to more entries; merged from several or computed from one; copied from
+            one with another role; or new.
         sources: names of the donor's tensors.
         note: how new entries were drawn, or how several were merged.
     """
@@ -134,7 +136,7 @@ class Transfer(Generic[S]):
     def __post_init__(self) -> None:
         self.tensors, self.donated = dict(self.module.state_dict()), dict(self.donor.state_dict())
         self.left = set(self.tensors)  # tensors that nothing was said about
-        self.folded: list[str] = []  # the donor's tensors that are multiplied by `gains`
+        self.computed: dict[str, str] = {}  # how tensors of the donor were changed before they are taken over
 
     @property
     def both(self) -> Sequence[tuple[S, Mapping[str, int]]]:
@@ -146,24 +148,30 @@ class Transfer(Generic[S]):
         target = self.tensors[name]
         assert target.shape == tensor.shape, (self.path, name, target.shape, tensor.shape)
         target.copy_(tensor)
-        self._record(name, Taken(how, tuple(_joined(self.donor_path, source) for source in sources or (name,)), note))
+        sources = sources or (() if how == WITHOUT_SOURCE else (name,))
+        changes = [self.computed[source] for source in dict.fromkeys(sources) if source in self.computed]
+        how = "merged" if how == "kept" and changes else how
+        note = "; ".join(filter(None, (note, *dict.fromkeys(changes))))
+        self._record(name, Taken(how, tuple(_joined(self.donor_path, source) for source in sources), note))
+
+    def compute(self, name: str, tensor: Tensor, note: str) -> None:
+        """Replace a tensor of the donor before it is taken over. The note says how it was computed."""
+        self.donated[name] = tensor
+        self.computed[name] = "; ".join(filter(None, (self.computed.get(name), note)))
 
     def keep(self, *names: str) -> None:
         """Copy tensors that have the same name and shape in the donor."""
         for name in names:
             self.put(name, self.donated[name], "kept")
 
-    def note(self, name: str, note: str, how: How | None = None, sources: Sequence[str] = ()) -> None:
-        """Say more about a tensor that was taken over. Sources are names in the whole donor."""
+    def note(
+        self, name: str, note: str, how: How | None = None, sources: Sequence[str] = (), computed: bool = False
+    ) -> None:
+        """Say more about a tensor that was taken over, and may have been computed. Sources are names in the donor."""
         taken = self.ledger.tensors[path := _joined(self.path, name)]
+        how = "merged" if computed and taken.how == "kept" else how
         notes = "; ".join(filter(None, (taken.note, note)))
         self.ledger.tensors[path] = Taken(how or taken.how, tuple(sources) or taken.sources, notes)
-
-    def note_folded(self) -> None:
-        """Say which tensors are multiplied by the gains of a norm."""
-        for name in self.folded:
-            if (taken := self.ledger.tensors.get(_joined(self.path, name))) is not None and taken.sources:
-                self.note(name, "times the gains of the norm before it", "merged")
 
     def keep_initial(self, name: str, note: str = "as initialized") -> None:
         """Leave a tensor as it was initialized."""
@@ -288,8 +296,7 @@ class Transplant(Generic[S]):
             at.promise(Start.CHANGED, f"the norm's gains cannot be folded into {enumeration(unknown)}")
         for name in sorted(matrices & layout.keys()):
             if layout[name].endswith(" D") and name not in self.writes:
-                at.donated[name] = at.donated[name] * at.gains
-                at.folded.append(name)
+                at.compute(name, at.donated[name] * at.gains, FOLDED)
         at.promise(Start.ROUNDED, "the gains of the norm before it are folded into its matrices")
 
     def takes(self, old: Spec, new: S) -> bool:
@@ -432,6 +439,8 @@ class Transplant(Generic[S]):
             if len(set(copied)) < len(copied):
                 how = "copied" if how == "kept" else how
                 words.append(f"{old[letter]} {letter} repeated to {len(indices)}")
+        if how == "kept":
+            how, words = "copied", ["in another order"]
         return how, (), "; ".join(words)
 
     def _promise(self, old: Mapping[str, int], used: Mapping[str, Sequence[int]]) -> Start:
@@ -453,7 +462,6 @@ def transplant(at: Transfer[Any]) -> None:
                 if not all(tensor.is_meta for tensor in at.tensors.values()):
                     raise
                 at.leave_open()  # there are no numbers to compute with
-            at.note_folded()
         else:
             names = enumeration([str(getattr(part, "kind", type(part).__name__)) for part in (at.old, at.new)])
             at.promise(Start.CHANGED, f"nothing is taken over between {names}")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype.errors import SpecError, enumeration
+from archetype.errors import CheckpointError, SpecError, enumeration
 from archetype.models.block.spec import Block
 from archetype.models.build import Model, build
 from archetype.models.spec import ModelSpec
@@ -30,8 +30,13 @@ from archetype.nn.transplant import (
 from archetype.roles.norm import Norm
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
-from archetype.surgery.layers import norms_of, origins, owner, sizes_of
+from archetype.surgery.layers import norms_of, origins, owner, sizes_of, source_sizes
 
+# fields of models of which parts, tensors and layers say what holds, or that change no output
+PROMISED = (
+    "version", "name", "vocab_size", "source_vocab_size", "context_length", "d_model", "embedding", "layers", "encoder",
+    "decoder", "global_model", "local_model", "residual", "final_norm", "head", "further_tokens", "initialization",
+)  # fmt: skip
 Sizes = tuple[Mapping[str, int], Mapping[str, int]]
 Selected = Mapping[str, Mapping[str, Sequence[int]]]
 
@@ -84,6 +89,15 @@ def check_kinds(donor: ModelSpec, spec: ModelSpec) -> None:
         raise SpecError("kind", f"a model of kind {spec.kind} has no layers to change", "use a model with layers")
 
 
+def check_numbers(model: Model, place: str) -> None:
+    """Raise an error if a tensor has NaN: nothing can be compared with such a model, nor learned from it."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            raise CheckpointError(
+                f"{place}: {name}", "has entries that are not numbers (NaN)", "use another checkpoint"
+            )
+
+
 class Operation:
     """One transplant: the donor, the new model, and the ledger that is written."""
 
@@ -98,12 +112,18 @@ class Operation:
         sizes = sizes_of(old, old.stacks[0]), sizes_of(new, new.stacks[0])
         embeddings = getattr(old, "embedding", None), getattr(new, "embedding", None)
         self._part("embedding", "embedding", *embeddings, sizes)
-        for before, after in zip(old.stacks, new.stacks, strict=True):
-            self._stack(before, after)
+        before, after = (getattr(embedding, "source_placement", None) or embedding for embedding in embeddings)
+        self._part("source_embedding", "source_embedding", before, after, (source_sizes(old), source_sizes(new)))
+        for stacks in zip(old.stacks, new.stacks, strict=True):
+            self._stack(*stacks)
         heads = getattr(old, "head", None), getattr(new, "head", None)
         sizes = sizes_of(old, old.stacks[-1]), sizes_of(new, new.stacks[-1])
         self._part("lm_head", "lm_head", *heads, sizes, gains=self._gains_of_end(old.stacks[0], new.stacks[0]))
+        self._part("classifier", "classifier", *heads, sizes)
         self._rest()
+        for name in type(new).model_fields:
+            if name not in PROMISED and getattr(old, name) != getattr(new, name):
+                self.ledger.promise(name, Start.CHANGED, f"{name} differs")
         return self.ledger
 
     def _stack(self, old: StackView, new: StackView) -> None:
@@ -115,8 +135,9 @@ class Operation:
             path, donor_path = f"{prefix}blocks.{index}", f"{prefix}blocks.{owner(old, origin)}"
             is_repeated = origin in layers[:index]
             if block.weights_of is not None:
-                first = f"{prefix}blocks.{owner(old, layers[block.weights_of])}"
-                self._shared(path, donor_path, first, is_repeated)
+                first = layers[block.weights_of]
+                is_alike = old.layers[origin].own == old.layers[first].own
+                self._shared(path, donor_path, f"{prefix}blocks.{owner(old, first)}", is_alike, is_repeated)
             else:
                 similar = self._sources(old, new, index, layers, silent)
                 self._block(path, donor_path, old.layers[origin], block, sizes, similar)
@@ -302,17 +323,22 @@ class Operation:
                 return self.similar
             read = layers[source]
         else:
-            if source is not None and (layers[source] != donors or layers[source] in layers[:source]):
+            if source is None or donors is None:
+                return self.similar
+            if layers[source] != donors or layers[source] in layers[:source]:
                 self.ledger.promise(place, Start.CHANGED, "reads another layer than before")
-            return self.similar
-        path = f"{old.prefix}blocks.{owner(old, read)}.mixer"
-        return {**self.similar, "keys": Similar(path, self.donor.get_submodule(path))}
+            return {**self.similar, "read": self._mixer_of(old, donors)}
+        return {**self.similar, "keys": self._mixer_of(old, read)}
 
-    def _shared(self, path: str, donor_path: str, first_path: str, is_repeated: bool) -> None:
+    def _mixer_of(self, old: StackView, layer: int) -> Similar:
+        path = f"{old.prefix}blocks.{owner(old, layer)}.mixer"
+        return Similar(path, self.donor.get_submodule(path))
+
+    def _shared(self, path: str, donor_path: str, first_path: str, is_alike: bool, is_repeated: bool) -> None:
         # a layer that reuses another one's weights is the donor's if the donor's two layers are equal
         own, first = (self.donor.get_submodule(name).state_dict() for name in (donor_path, first_path))
-        is_same = _is_equal(own, first) and not is_repeated
-        cause = "computes a layer once more" if is_repeated else f"shares the weights of {first_path}, which differ"
+        is_same = is_alike and _is_equal(own, first) and not is_repeated
+        cause = "computes a layer once more" if is_repeated else f"repeats {first_path}, which differs"
         self.ledger.promise(path, *((Start.SAME, "") if is_same else (Start.CHANGED, cause)))
 
     def _rest(self) -> None:

@@ -13,7 +13,7 @@ from archetype.nn.heads import Heads, HeadsTransplant, Rows, heads_of, spread, w
 from archetype.nn.inspect import PartTrace
 from archetype.nn.random import generator_for
 from archetype.nn.transplant import NEW, Start, Transfer, Transplant, are_equal, best, mean
-from archetype.parts.attention.equal import begin, equal_fields, fold_factors, open_gate, sees_all
+from archetype.parts.attention.equal import begin, begin_norms, equal_fields, fold_factors, open_gate, sees_all
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.frequencies import rotates_alike
 from archetype.parts.position.spec import Rotary
@@ -35,6 +35,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     """
 
     writes: ClassVar = ("o.weight", "o.bias")
+    # keys of zero for the new features of the queries
+    silent: ClassVar[Mapping[str, str]] = {"k.weight": "P", "k.bias": "P"}
     convolutions: ClassVar = ()
 
     def layouts_of(self, part: Attention) -> Mapping[str, str]:
@@ -46,7 +48,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             "q.bias": "HP", "k.bias": "KP", "v.bias": "KQ", "o.bias": "D", "sinks": "H", "score": "H P",
             "q_norm.weight": queries, "q_norm.bias": queries, "k_norm.weight": keys, "k_norm.bias": keys,
             "value_norm.weight": "Q", "value_norm.bias": "Q", "heads_norm.weight": "HQ", "heads_norm.bias": "HQ",
-            "gate.weight": gate, "value_embedding.weight": "V KQ",
+            "gate.weight": gate, "gate_bias": "H", "value_embedding.weight": "V KQ",
             "q_global.weight": "HP D", "k_global.weight": "KP D", "v_global.weight": "KQ D",
             "q_global.bias": "HP", "k_global.bias": "KP", "v_global.bias": "KQ",
         }  # fmt: skip
@@ -76,6 +78,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             return
         fold_factors(at)
         begin(at)
+        begin_norms(at)
         borrowed = self._read_keys(at)
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
         at.promise(*self.start(at))
@@ -89,9 +92,6 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             open_gate(at, at.new.gate)
         for name in borrowed:
             at.note(name, "of the layer whose keys it read", "copied", (f"{at.similar['keys'].path}.{name}",))
-        if new["P"] > old["P"]:  # keys of zero for the new features of the queries
-            for name in at.tensors.keys() & {"k.weight", "k.bias"}:
-                at.tensors[name].view(new["K"], new["P"], -1)[:, old["P"] :] = 0.0
         for name in _with_keys(self.layouts_of(at.new)) if merged else ():
             if name in at.tensors and name in at.donated:
                 at.note(name, merged, "new" if merged == DRAWN else "merged")
@@ -101,8 +101,10 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         heads, keys, merged = old["H"], old["K"], ""
         ranks = at.rank("H") if new["H"] < heads else None
         if heads // keys == new["H"] // new["K"]:  # groups of the same size are added or removed
-            size = heads // keys
-            groups = best(keys, new["K"], None if ranks is None else ranks.view(keys, size).sum(1))
+            size, read = heads // keys, at.similar.get("read")
+            # a layer that reads the keys of another one keeps the groups that the other keeps
+            of_keys = ranks if ranks is None or read is None else at.ranks(read.path, "H")
+            groups = best(keys, new["K"], None if of_keys is None else of_keys.view(keys, size).sum(1))
             chosen = [_entry(group, size, index) for group in groups for index in range(size)]
             at.selected = {**at.selected, "H": chosen, "K": groups}
             return ""
@@ -149,10 +151,13 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         # keys of another layer, or one's own instead of them; returns what is taken from the layer that was read
         borrowed: list[str] = []
         source = at.similar.get("keys")
-        theirs: dict[str, Tensor] = {} if source is None else source.module.state_dict()
+        module: Any = None if source is None else source.module
+        theirs: dict[str, Tensor] = {} if source is None else module.state_dict()
         if at.new.keys_from is not None and at.old.keys_from is None:
             own = {name: at.donated.pop(name) for name in OF_KEYS if name in at.donated}
-            is_equal = source is not None and all(are_equal(own[name], theirs[name]) for name in own)
+            is_equal = source is not None and own.keys() == theirs.keys() & set(OF_KEYS)
+            is_equal = is_equal and all(are_equal(own[name], theirs[name]) for name in own)
+            is_equal = is_equal and _kept_of_keys(at.old) == _kept_of_keys(module.spec)
             cause = "reads the keys of another layer, which are not its own"
             at.promise(*((Start.SAME, "") if is_equal else (Start.CHANGED, cause)))
         elif at.old.keys_from is not None and at.new.keys_from is None:
@@ -267,6 +272,11 @@ class AttentionTransplant(HeadsTransplant[Attention]):
 
 
 DRAWN = "drawn with the donor's standard deviation"
+
+
+def _kept_of_keys(part: Attention) -> tuple[Any, ...]:
+    # what keys and values depend on, but for the fields in which a layer must agree with the one that it reads
+    return part.clip_qkv, part.value_embedding
 
 
 def _with_keys(layout: Mapping[str, str]) -> Mapping[str, str]:

@@ -1,14 +1,20 @@
 """Transplants of heads: an untied head copies the embedding's table, and rows of new tokens are means of the old."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from archetype.nn.transplant import Start, Transfer, Transplant, are_equal
+from archetype.nn.transplant import How, Start, Transfer, Transplant, are_equal
 from archetype.parts.activation.module import activation
-from archetype.parts.head.spec import HeadTransform, LanguageModelHead
+from archetype.parts.head.spec import (
+    ClassHead,
+    HeadTransform,
+    LanguageModelHead,
+    MaskedLanguageModelHead,
+    MaskedLogitsHead,
+)
 from archetype.spec.registry import provides
 
 
@@ -18,10 +24,7 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
 
     def layouts_of(self, part: LanguageModelHead) -> Mapping[str, str]:
         width = "D" if part.transform is None else "X"
-        return {
-            "weight": f"V {width}", "bias": "V", "dense.weight": f"{width} D", "dense.bias": width,
-            "norm.weight": width, "norm.bias": width,
-        }  # fmt: skip
+        return {"weight": f"V {width}", "bias": "V", **_of_transform(width)}
 
     def sizes(self, part: LanguageModelHead, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {**sizes, "X": part.table_width or sizes["D"]}
@@ -46,7 +49,8 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
             at.donated.setdefault("weight", self._table(at))
         self.take_named(at)
         if is_untied:
-            at.note("weight", "from the embedding's table", "copied", ("embedding.token.weight",))
+            how: How | None = None if "weight" in at.computed else "copied"
+            at.note("weight", "from the embedding's table", how, ("embedding.token.weight",))
         for name in ("weight", "bias"):
             self.fill_tokens(at, name)
         if at.old.replace(tied=at.new.tied) != at.new:
@@ -57,6 +61,49 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
 
     def _table(self, at: Transfer[LanguageModelHead]) -> Tensor:
         return at.similar["embedding"].module.get_parameter("token.weight").detach()
+
+
+@provides("transplant", MaskedLanguageModelHead, MaskedLogitsHead)
+class MaskedHeadTransplant(LanguageModelHeadTransplant):
+    """Heads of masked tokens compute what a language model's head computes."""
+
+    def fold(self, at: Transfer[Any]) -> None:
+        self._read_as_language_model(at)
+        super().fold(at)
+
+    def transfer(self, at: Transfer[Any]) -> None:
+        self._read_as_language_model(at)
+        super().transfer(at)
+
+    def _read_as_language_model(self, at: Transfer[Any]) -> None:
+        if at.old.is_shifted != at.new.is_shifted:
+            at.promise(Start.CHANGED, "shifted differs")
+        at.old, at.new = (getattr(part, "as_language_model_head", part) for part in (at.old, at.new))
+
+
+@provides("transplant", ClassHead)
+class ClassHeadTransplant(Transplant[Any]):
+    """A head with other classes keeps the rows of as many as both have."""
+
+    writes: ClassVar = ("dense.weight", "dense.bias")
+    sized: ClassVar = ("dropout",)
+
+    def layouts_of(self, part: ClassHead) -> Mapping[str, str]:
+        width = "D" if part.transform is None else "X"
+        return {"weight": f"Y {width}", "bias": "Y", **_of_transform(width)}
+
+    def sizes(self, part: ClassHead, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        width = None if part.transform is None else part.transform.width
+        return {**sizes, "X": width or sizes["D"], "Y": part.num_classes}
+
+    def fixed(self, part: ClassHead) -> Mapping[str, str]:
+        fixed = {"Y": "other classes"}
+        is_free = part.transform is None or _ends_at_zero(part.transform)
+        return fixed if is_free else fixed | {"X": "the new features of the layer before the logits are not zero"}
+
+
+def _of_transform(width: str) -> Mapping[str, str]:
+    return {"dense.weight": f"{width} D", "dense.bias": width, "norm.weight": width, "norm.bias": width}
 
 
 def _ends_at_zero(transform: HeadTransform) -> bool:

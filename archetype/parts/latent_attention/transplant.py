@@ -18,6 +18,7 @@ from archetype.parts.position.frequencies import Rotation, rotates_alike, rotati
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
 
+FACTORIZED = "principal components of the heads"
 UNSEEN = 1e-9  # least square of the inputs in a direction, relative to the largest
 
 
@@ -46,7 +47,8 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         return {
             "q.weight": "H(P|R) D", "q_down.weight": "r D", "q_down.bias": "r", "q_up.weight": "H(P|R) r",
             "kv_down.weight": "C|R D", "kv_down.bias": "C|R", "kv_up.weight": "H(P|Q) C",
-            "o.weight": "D HQ", "o.bias": "D", "gate.weight": gate, "sinks": "H",
+            "o.weight": "D HQ", "o.bias": "D", "gate.weight": gate, "gate_bias": "H",
+            "sinks": "H",
         }  # fmt: skip
 
     def sizes(self, part: LatentAttention, sizes: Mapping[str, int]) -> Mapping[str, int]:
@@ -71,8 +73,9 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         old, new = at.old, at.new
         if type(old) is type(new):
             # so that a default that follows from the sizes does not change the scores
-            for name in {"q.weight", "q_up.weight"} & at.donated.keys():
-                at.donated[name] = at.donated[name] * (scale_of(old) / scale_of(new))
+            ratio = scale_of(old) / scale_of(new)
+            for name in {"q.weight", "q_up.weight"} & at.donated.keys() if ratio != 1.0 else ():
+                at.compute(name, at.donated[name] * ratio, f"times {ratio:.6g}, the ratio of the scales of scores")
         super().transfer(at)
 
     def differing(self, at: Transfer[LatentAttention]) -> list[str]:
@@ -142,16 +145,16 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
             factors.lost += set_rows_of(at, "q_down", drawn, source.sources["q"])
             columns = at.tensors["q_up.weight"].zero_()
             columns[:, :count] = up
-            at.put("q_up.weight", columns, "merged", source.sources["q"])
+            at.put("q_up.weight", columns, "merged", source.sources["q"], FACTORIZED)
             factors.lost += self._gains(at, "q_norm", drawn, root)
         else:
             factors.lost += set_rows_of(at, "q", queries, source.sources["q"])
         sources = [*source.sources["k"], *source.sources["v"]]
         factors.lost += set_rows_of(at, "kv_down", factors.kv_down, sources)
-        at.put("kv_up.weight", factors.kv_up.flatten(0, 1), "merged", sources)
+        at.put("kv_up.weight", factors.kv_up.flatten(0, 1), "merged", sources, FACTORIZED)
         factors.lost += self._gains(at, "kv_norm", factors.kv_down[: part.kv_lora_rank], root)
         for name in set_output(at, self.rows(part, at.new_sizes)["o"], source):
-            at.put(name, at.tensors[name], "copied", source.sources["o"])
+            at.put(name, at.tensors[name], "copied", source.sources["o"], "the heads of the donor")
 
     def _gains(self, at: Transfer[LatentAttention], name: str, down: Tensor, root: Tensor | None) -> list[str]:
         # the gains undo the norm on average
@@ -225,9 +228,9 @@ def resized(source: Heads, heads: int, width: int) -> Heads:
 
 def set_rows_of(at: Transfer[LatentAttention], name: str, matrix: Tensor, sources: Sequence[str]) -> list[str]:
     """Set a projection to a matrix whose last column is the bias; return what is lost."""
-    at.put(f"{name}.weight", matrix[:, :-1], "merged", sources)
+    at.put(f"{name}.weight", matrix[:, :-1], "merged", sources, FACTORIZED)
     if f"{name}.bias" in at.tensors:
-        at.put(f"{name}.bias", matrix[:, -1], "merged", sources)
+        at.put(f"{name}.bias", matrix[:, -1], "merged", sources, FACTORIZED)
         return []
     return ["biases that the part does not have"] if bool((matrix[:, -1] != 0).any()) else []
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from archetype.nn.heads import IndexTransplant, Rows
-from archetype.nn.transplant import Transfer
+from archetype.nn.transplant import FOLDED, Transfer
 from archetype.parts.lightning_index.spec import LightningIndex
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -24,8 +24,7 @@ class LightningIndexTransplant(IndexTransplant[LightningIndex]):
         super().fold(at)
         if at.old_sizes["X"] and "q.weight" in at.donated:  # queries from the input, and not of low rank
             assert at.gains is not None
-            at.donated["q.weight"] = at.donated["q.weight"] * at.gains
-            at.folded.append("q.weight")
+            at.compute("q.weight", at.donated["q.weight"] * at.gains, FOLDED)
 
     def inside(self, part: LightningIndex) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
         return {"k_norm": (part.norm, {"N": "P"})}
