@@ -15,14 +15,16 @@ from archetype.errors import DataError, SpecError, enumeration
 from archetype.estimate.report import cost_report
 from archetype.io import atomic
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import NEW, Ledger
+from archetype.nn.layouts import NEW
+from archetype.nn.ledger import Ledger
+from archetype.nn.transfer import Cuts, Vocabulary
 from archetype.spec.edit import assign, differences
 from archetype.surgery.layers import kept_layers, origins
 from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
-from archetype.surgery.operation import Cuts, check_kinds, check_numbers, fill
+from archetype.surgery.operation import check_kinds, check_numbers, fill
 from archetype.surgery.proof import Proof, compare, loss_of
 from archetype.surgery.report import REPORT, Exchange, Report
-from archetype.surgery.vocabulary import Vocabulary, exchange
+from archetype.surgery.vocabulary import exchange
 from archetype.tokenizers import Tokenizer
 from archetype.weights.packed import is_packed
 
@@ -60,13 +62,13 @@ def transplant(
         cause = f"a model of kind {donor.spec.kind} that continues no text is not compared on one"
         raise DataError("text", cause, "leave the text out")
     rows = rows_of(donor, spec, text, tokenizer) if is_compared else []
-    cuts, vocabulary = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer)
+    cuts = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer)
     model, ledger = fill(donor.model, spec, cuts, seed)
     changed = replace(donor, spec=spec, model=model, family=None, left_out={})  # the format may not express the model
     proof, exchanged = None, None
-    if vocabulary is not None and tokenizer is not None:
+    if cuts.vocabulary is not None and tokenizer is not None:
         changed = replace(changed, tokenizer=tokenizer, special={}, generation={}, template=None)
-        exchanged = _exchanged(donor, changed, rows, vocabulary)
+        exchanged = _exchanged(donor, changed, rows, cuts.vocabulary)
     elif is_compared and proves:
         proof = compare(donor.model, model, rows, origins_of(donor.spec, spec, cuts))  # type: ignore[arg-type]
     return Transplanted(changed, report_of(donor.spec, spec, cuts, ledger, proof, exchanged))
@@ -115,7 +117,7 @@ def cuts_of(
     choices: Mapping[str, str],
     seed: int = 0,
     tokenizer: Tokenizer | None = None,
-) -> tuple[Cuts, Vocabulary | None]:
+) -> Cuts:
     """Return what the new model takes, measured on rows of tokens where it is asked for."""
     stacks = donor.spec.stacks[0], spec.stacks[0]
     if layers is not None and len(spec.stacks) > 1:
@@ -129,16 +131,21 @@ def cuts_of(
         raise SpecError("--with cut", f"{way!r:.40} is not a way for this model", f"use {enumeration(known, 'or')}")
     ranks, moments = ranks_of(donor.model, rows, way, seed), moments_of(donor.model, rows)
     if tokenizer is None:
-        return Cuts(layers, {}, choices, ranks, moments=moments), None
+        return Cuts(layers, choices, ranks, moments)
     if donor.tokenizer is None:
         raise DataError("--tokenizer", "the donor has no tokenizer whose tokens could be taken over", "leave it out")
     vocabulary = exchange(donor.tokenizer, tokenizer, donor.spec.input_vocab_size, spec.input_vocab_size)
-    return Cuts(layers, {"": {"V": vocabulary.tokens}}, choices, ranks, vocabulary.pieces, moments), vocabulary
+    return Cuts(layers, choices, ranks, moments, vocabulary)
+
+
+def not_measured() -> SpecError:
+    """Return the error of a model whose layers have no influence on a text."""
+    return SpecError("--layers influence", "this model continues no text", "name the layers, such as 0-5")
 
 
 def _measured(rows: Sequence[Tensor]) -> Sequence[Tensor]:
     if not rows:
-        raise SpecError("--layers influence", "this model continues no text", "name the layers, such as 0-5")
+        raise not_measured()
     return rows
 
 
@@ -161,8 +168,9 @@ def _exchanged(
 
 def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     """Write the new model as a run directory, with its report."""
-    transplanted.model.save(folder)
-    atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
+    with atomic.new_folder(folder) as temporary:
+        transplanted.model.write(temporary)
+        atomic.write_json(temporary / REPORT, {"donor": donor} | transplanted.report.record())
 
 
 def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tokenizer | None = None) -> list[Tensor]:

@@ -1,8 +1,10 @@
 """Costs of mixers that are computed in chunks: products over all pairs of a chunk, and products with the state."""
 
+from abc import abstractmethod
 from typing import NamedTuple
 
 from archetype.cost.formula import Counts, Formula, constant, symbol
+from archetype.cost.registry import MixerCost
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
@@ -34,6 +36,19 @@ class Chunks(NamedTuple):
             single: FLOPs per token that is a chunk of its own.
         """
         return self.tokens * together + single * self.single_tokens
+
+
+class ChunkedCost(MixerCost):
+    """Base class of the costs of recurrences that are computed in chunks, between their projections."""
+
+    def flops(self, work: Work) -> Counts:
+        products = self.products(Chunks.of(work, self.part.chunk_size))
+        counts = {name: 2 * work.rows * count for name, count in products.items()}
+        return self.projection_flops(work.tokens) | without_zero(counts)
+
+    @abstractmethod
+    def products(self, chunks: Chunks) -> Counts:
+        """Return the multiplications of a sequence: over the pairs of its chunks, and with the state."""
 
 
 def filled_chunk(length: int) -> int:

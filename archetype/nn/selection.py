@@ -83,10 +83,11 @@ def build_selection(index: KeySelection | None, place: Place, query_features: in
 
 
 def mean_divergence(
-    log_weights: Float[Tensor, "B T S"], attended: Float[Tensor, "B T S"], context: ForwardContext
+    log_weights: Float[Tensor, "B *h T S"], attended: Float[Tensor, "B *h T S"], context: ForwardContext
 ) -> Float[Tensor, ""]:
-    """Return KL(attended || weights), averaged over queries that are not padding."""
-    divergence = nn.functional.kl_div(log_weights, attended, reduction="none").sum(-1)  # (B, T)
+    """Return KL(attended || weights), averaged over heads and over queries that are not padding."""
+    divergence = nn.functional.kl_div(log_weights, attended, reduction="none").sum(-1)
+    divergence = divergence if divergence.dim() == 2 else divergence.mean(1)  # (B, T)
     valid = torch.ones_like(divergence) if context.valid is None else context.valid.to(divergence.dtype)
     mean: Tensor = (divergence * valid).sum() / valid.sum().clamp(min=1)
     return mean

@@ -11,7 +11,8 @@ from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import StackView
 from archetype.roles.norm import Norm
 
-WAYS = ("influence", "first", "random")  # of choosing the layers that are kept
+MEASURED = "influence"  # on a text
+WAYS = (MEASURED, "first", "random")  # of choosing the layers that are kept
 
 
 def origins(old: StackView, new: StackView, chosen: Sequence[int] | None = None) -> list[int]:

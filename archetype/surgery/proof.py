@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from archetype.generate.finite import check_finite
 from archetype.models.build import GenerativeModel
 from archetype.models.stack.module import Stack
-from archetype.nn.transplant import Start
+from archetype.nn.ledger import Start
 
 # Largest difference of two logits, relative to their standard deviation, that counts as rounding. In narrower types
 # also the changed weights are rounded.

@@ -22,6 +22,7 @@ NORMS: dict[str, spec.Norm] = {
     "rms": spec.RMSNorm(),
     "offset": spec.RMSNorm(unit_offset=True),
     "l2": spec.L2Norm(),
+    "dynamic-erf": spec.DynamicErf(),
     "batch": spec.BatchNorm(),
     "no-norm": spec.NoNorm(),
 }
@@ -67,6 +68,8 @@ SCORES: dict[str, dict[str, Any]] = {
     "additive": {"score": "additive"},
     "blocks": {"index": spec.BlockIndex(block=3, top_blocks=2, local_blocks=1, num_heads=1, head_dim=4)},
     "differential": {"differential": spec.Differential()},
+    "softpick": {"softmax": "softpick"},
+    "off-by-one": {"softmax": "off_by_one", "softcap": 2.0},
     "values": {"v_head_dim": 5, "value_norm": spec.LayerNorm(), "value_scale": 0.7},
     "keys-as-values": {"keys_as_values": True, "qk_norm": spec.RMSNorm(), "value_norm": spec.RMSNorm(weight=False)},
 }

@@ -115,6 +115,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "softcap": attending(softcap=5.0),
     "sinks": attending(sinks=True),
     "sinks, tiles": attending(sinks=True, pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
+    "off by one": attending(softmax="off_by_one"),
+    "softpick": attending(softmax="softpick", position={"kind": "rotary"}),
+    "softpick, tiles": attending(softmax="softpick", pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
     "wide values": attending(v_head_dim=6, value_scale=0.7),
     "wide values, tiles": attending(v_head_dim=6, sinks=True, pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
     "narrow values": attending(
@@ -297,6 +300,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "parallel, shared norm": wired(kind="parallel", shared_norm=True),
     "batch norm": wired(kind="pre_norm", norm={"kind": "batch"}),
     "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
+    "dynamic tanh": wired(kind="pre_norm", norm={"kind": "dynamic_tanh"}),
+    "dynamic erf": wired(kind="post_norm", norm={"kind": "dynamic_erf"}),
     "interpolated": decoder(block(wiring="interpolated"), block(wiring="interpolated"), final_norm="l2"),
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),

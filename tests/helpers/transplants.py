@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from archetype.models.build import build
-from archetype.nn.transplant import Ledger
+from archetype.nn.ledger import Ledger
 
 # numbers that were computed, and are neither the donor's nor as they were drawn
 COMPUTED = re.compile(

@@ -66,7 +66,7 @@ class AttentionCost(MixerCost):
 
     def parameters(self) -> Counts:
         q_norm, k_norm = self._qk_norms()
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
         counts["value_norm"] = self._value_norm().parameters()
         counts["heads_norm"] = self.heads_norm.parameters()
@@ -99,7 +99,7 @@ class AttentionCost(MixerCost):
             global_tokens = symbol("g", min(pattern.num_global_tokens, work.length.value))
             per_feature = per_feature + 2 * work.rows * global_tokens * work.length
         pairs = self.q_features * per_feature
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        counts = self.projection_flops(work.tokens)
         mixed = self.o_features if self.part.differential is None else 2 * self.o_features
         counts |= {"scores": pairs, "mixture": mixed * per_feature}
         if score_flops := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
@@ -181,13 +181,16 @@ class AttentionCost(MixerCost):
         values = self.sizes.num_kv_heads * self.mixed_width.value
         y, v = tokens * part.num_heads * self.mixed_width.value, work.rows * keys * values
         pairs = tokens * part.num_heads * keys
-        if part.score == "additive" or part.softcap is not None or part.sinks:
+        has_sinks = part.sinks or part.softmax == "off_by_one"
+        if part.score == "additive" or part.softcap is not None or part.softmax == "softpick" or has_sinks:
             if part.score == "additive":  # the sums under tanh twice, once in the layout for the product with w
                 scores = 2 * pairs * self.sizes.head_dim * itemsize
             else:
                 scores = pairs * FLOAT32 * (part.softcap is not None) + (q + k) * itemsize
-            if part.sinks:  # the weights of the sinks
+            if has_sinks:  # the weights of the sinks
                 scores += tokens * part.num_heads * FLOAT32
+            if part.softmax == "softpick":  # the exponentials, less 1, and whether they are masked; then rectified
+                scores += pairs * ((3 - (itemsize == 2)) * FLOAT32 + 1)
             # scores before and after the clamp and the softmax; then dropped out, or cast
             changed = pairs * itemsize if itemsize == 2 or part.dropout else 0
             weights = 2 * pairs * FLOAT32 + changed
@@ -214,7 +217,7 @@ class AttentionCost(MixerCost):
             values = width if len(shapes) == 1 else value_width
             gathered = tiles * ((queries * heads + keys * kv_heads) * width + keys * kv_heads * values)
             pairs = tiles * queries * keys * heads
-            per_pair = 2 + (part.softcap is not None) + 2 * bool(part.dropout)
+            per_pair = 2 + (part.softcap is not None) + 2 * bool(part.dropout) + 2 * (part.softmax == "softpick")
             log_sums = tiles * queries * heads * FLOAT32
             casts = 2 * pairs if itemsize == 2 else 0
             saved += work.rows * (gathered * itemsize + pairs * per_pair * FLOAT32 + log_sums + casts)

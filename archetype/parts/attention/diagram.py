@@ -99,7 +99,14 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     return Inside((*cells, *index.cells), "o", index.groups)
 
 
+NAMES = {"standard": "softmax", "off_by_one": "softmax₁", "softpick": "softpick"}
+
+
 def _scores(part: Attention) -> str:
+    return _standard_scores(part).replace("softmax", NAMES[part.softmax])
+
+
+def _standard_scores(part: Attention) -> str:
     if part.score == "additive":
         return "softmax(wᵀ tanh(q + k))"
     scaled = "q kᵀ / √P" if part.scale is None else "q kᵀ · scale"

@@ -80,7 +80,7 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         # dropout applies only in training
         scale = self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)
         p = self.spec.dropout if self.training else 0.0
-        return ScoreFunction(scale, self.spec.softcap, self.score, p, self.sinks)
+        return ScoreFunction(scale, self.spec.softcap, self.score, p, self.sinks, self.spec.softmax)
 
     def queries(self, x: Vectors) -> Heads:
         return self.split_heads_and_norm(self.q(x), self.q_norm)

@@ -48,6 +48,7 @@ def _shortest(value: ProjectionBiases) -> Any:  # written as true or false if al
     return flags.pop() if len(flags) == 1 else value.dump()
 
 
+Softmax = Literal["standard", "off_by_one", "softpick"]
 Biases = Annotated[
     ProjectionBiases,
     BeforeValidator(_all_alike, json_schema_input_type=bool | ProjectionBiases),
@@ -156,7 +157,9 @@ class Attention(Mixer):
     2). `qk_norm` normalizes queries and keys before they are rotated, or after it with `qk_norm_after_rope` (Hunyuan),
     over each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps queries, keys and values to -c ...
     c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, each head has a learned logit in the
-    softmax whose weight goes to no value (gpt-oss). `query_scale` scales queries with their position. Values may have
+    softmax whose weight goes to no value (gpt-oss). `softmax` replaces the softmax: exp(s) / (1 + sum exp(s)) with
+    `off_by_one` (Miller 2023), max(exp(s) - 1, 0) / sum |exp(s) - 1| with `softpick` (Zuhri 2025), so that a query may
+    read nothing. `query_scale` scales queries with their position. Values may have
     another width than keys (`v_head_dim`) and a constant factor (`value_scale`, MiMo-V2), a norm over each head
     (`value_norm`), and no projection of their own (`keys_as_values`: the projected keys before norm and rotation, Gemma
     4). `heads_norm` normalizes all heads' outputs together, before the output projection (BitNet b1.58). `dropout`
@@ -180,6 +183,7 @@ class Attention(Mixer):
         value_norm: norm of the values of each head.
         value_scale: factor of the values.
         sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
+        softmax: `standard`; `off_by_one`, a softmax with a further logit of 0; or `softpick`, a rectified one.
         gate: gate on the output before the output projection (absent: none).
         differential: subtraction of the second half of the heads' weights from those of the first (absent: none).
         heads_norm: norm of all heads' outputs together, after the gate and before the output projection.
@@ -211,6 +215,7 @@ class Attention(Mixer):
     value_norm: VectorNorm = NoNorm()
     value_scale: Positive = 1.0
     sinks: Flag = False
+    softmax: Softmax = "standard"
     gate: OutputGate | None = None
     differential: Differential | None = None
     heads_norm: VectorNorm = NoNorm()
@@ -246,6 +251,8 @@ class Attention(Mixer):
                 invalid("index", "additive scores are computed for all keys", "remove index, or use score dot")
             if not is_full:
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
+        if self.sinks and self.softmax != "standard":
+            invalid("sinks", f"softmax {self.softmax} has no further logits", "remove sinks, or use softmax standard")
         if self.position.reads_queries:
             unsupported = {
                 "score": self.score != "dot",
@@ -417,6 +424,7 @@ class Attention(Mixer):
         unsupported = {
             "score": self.score != "dot",
             "sinks": self.sinks,
+            "softmax": self.softmax != "standard",
             "differential": self.differential is not None,
             "index": self.index is not None,
             "keys_from": self.keys_from is not None,

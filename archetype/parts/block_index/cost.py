@@ -25,15 +25,12 @@ class BlockIndexCost(SelectionCost):
         self.projections = {"q": Linear(d, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
 
     def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         return counts | dict.fromkeys(("q_norm", "k_norm"), self.norm.parameters())
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: sizes[:2] for name, sizes in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
         # only keys are computed if nothing is left out
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        counts = self.projection_flops(work.tokens)
         if not self._leaves_out(work.length.value):
             return {"k": counts["k"]}
         return counts | {"scores": 2 * work.tokens * work.length * self.heads * self.head_dim}

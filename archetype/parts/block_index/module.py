@@ -10,7 +10,7 @@ from archetype.nn.cache import KeepsKeys, LayerState, write_slots
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
-from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys
+from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence
 from archetype.parts.block_index import spec
 from archetype.parts.pattern.scores import MASKED, at_least_float32
 from archetype.parts.position.module import Rotary
@@ -74,10 +74,7 @@ class BlockIndex(KeepsKeys, KeySelector):
         assert choice.scores is not None
         log_weights = (choice.scores / math.sqrt(self.spec.head_dim)).log_softmax(-1)  # (B, H, T, blocks)
         target = self._blocks(attended, 0.0).sum(-1)
-        divergence = nn.functional.kl_div(log_weights, target, reduction="none").sum(-1).mean(1)  # (B, T)
-        valid = torch.ones_like(divergence) if context.valid is None else context.valid.to(divergence.dtype)
-        mean: Tensor = (divergence * valid).sum() / valid.sum().clamp(min=1)
-        return self.spec.loss_weight * mean
+        return self.spec.loss_weight * mean_divergence(log_weights, target, context)
 
     def _heads(
         self, x: Float[Tensor, "B T HP"], norm: nn.Module | None, heads: int, context: ForwardContext

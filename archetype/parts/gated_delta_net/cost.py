@@ -1,14 +1,14 @@
 """Cost of a gated delta network (Yang 2024b, section 3.3)."""
 
-from archetype.cost.chunks import Chunks, chunk_activations, halved_chunk_activations, without_zero
+from archetype.cost.chunks import ChunkedCost, Chunks, chunk_activations, halved_chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of, projection_of
-from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.cost.registry import Complexity, Linear, cost_of, projection_of
+from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.gated_delta_net import spec
 
 
 @cost_of(spec.GatedDeltaNet)
-class GatedDeltaNetCost(MixerCost):
+class GatedDeltaNetCost(ChunkedCost):
     """Cost of products over pairs of a chunk and with the memory, without the triangular system of a chunk."""
 
     part: spec.GatedDeltaNet
@@ -32,23 +32,19 @@ class GatedDeltaNetCost(MixerCost):
         self.projections |= {"conv": conv, "o": Linear(self.values, d)}
 
     def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         if self.decays is not None:
             counts |= {"dt_bias": self.decays, "A_log": self.heads}
         return counts | {"norm": self.v_dim}
 
-    def flops(self, work: Work) -> Counts:
-        rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+    def products(self, chunks: Chunks) -> Counts:
         # keys with keys, and keys with queries; with decays of channels only with those of earlier positions
         pairs = symbol("A_e", chunks.earlier) if self.part.decay == "channel" else chunks.pairs
-        return counts | without_zero(
-            {
-                "scores": 2 * rows * pairs * self.heads * self.head_dim,
-                "mixture": rows * chunks.pairs * self.values,
-                "memory": rows * chunks.memory_products(3, 2) * self.head_dim * self.values,
-            }
-        )
+        return {
+            "scores": 2 * pairs * self.heads * self.head_dim,
+            "mixture": chunks.pairs * self.values,
+            "memory": chunks.memory_products(3, 2) * self.head_dim * self.values,
+        }
 
     def state(self, length: int) -> int:
         # each head's memory, and the convolution's last inputs

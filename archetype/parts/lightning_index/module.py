@@ -17,6 +17,19 @@ from archetype.parts.position.module import Rotary
 from archetype.weights.linear import Linear
 
 
+def relevances(
+    q: Float[Tensor, "B H T P"], keys: Float[Tensor, "B 1 S P"], weights: Float[Tensor, "B T H"]
+) -> Float[Tensor, "B T S"]:
+    """Return sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) for each query t and key s."""
+    _, heads, _, size = q.shape
+    # in float32, as the published kernels accumulate: rounded products would select other keys
+    products = at_least_float32(q.flatten(1, 2)) @ at_least_float32(keys[:, 0]).mT  # (B, HT, S)
+    of_heads = at_least_float32(products).relu().unflatten(1, (heads, -1))  # (B, H, T, S)
+    weights = at_least_float32(weights).mT[..., None] / math.sqrt(heads * size)  # (B, H, T, 1)
+    scores: Tensor = (weights * of_heads).sum(1)
+    return scores
+
+
 @module_for(spec.LightningIndex)
 class LightningIndex(KeepsKeys, KeySelector):
     """Select the keys with the largest sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) (DeepSeek-AI 2025)."""
@@ -86,13 +99,7 @@ class LightningIndex(KeepsKeys, KeySelector):
     ) -> Float[Tensor, "B T S"]:
         heads, size = self.spec.num_heads, self.spec.head_dim
         q = self._rotated(self.q(queries).unflatten(-1, (heads, size)).transpose(1, 2), context)  # (B, H, T, P)
-        # in float32, as the published kernels accumulate: rounded products would select other keys
-        queries, keys = at_least_float32(q.flatten(1, 2)), at_least_float32(keys[:, 0])
-        products = queries @ keys.transpose(1, 2)  # (B, HT, S)
-        relevances = at_least_float32(products).relu().unflatten(1, (heads, -1))  # (B, H, T, S)
-        weights = at_least_float32(self.weights(x)).transpose(1, 2)[..., None] / math.sqrt(heads * size)  # (B, H, T, 1)
-        scores: Tensor = (weights * relevances).sum(1)
-        return scores
+        return relevances(q, keys, self.weights(x))
 
     def _rotated(self, x: Float[Tensor, "B H T P"], context: ForwardContext) -> Float[Tensor, "B H T P"]:
         if self.rotary is None:

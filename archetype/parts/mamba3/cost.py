@@ -39,7 +39,8 @@ class Mamba3Cost(MixerCost):
         # several vectors of a token are a chunk, too
         alone = chunks.single_tokens if self.part.rank > 1 else 0
         pairs, vectors = rank * rank * (chunks.pairs + alone), rank * (chunks.tokens + alone)
-        memory = vectors * 2 + (chunks.single_tokens - alone) + rank * -(-length // self.part.chunk_size)
+        passes = 1 + (length > self.part.chunk_size and length % self.part.chunk_size > 0)  # whole chunks, and the rest
+        memory = vectors * 2 + (chunks.single_tokens - alone) + rank * passes
         return counts | without_zero(
             {
                 "scores": rows * pairs * keys,

@@ -21,11 +21,11 @@ class RWKV4Cost(MixerCost):
         self.projections = {name: Linear(d, self.inner) for name in "rkv"} | {"o": Linear(self.inner, d)}
 
     def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         return counts | {f"mix_{name}": self.d for name in "rkv"} | dict.fromkeys(("decay", "bonus"), self.inner)
 
     def flops(self, work: Work) -> Counts:
-        return {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        return self.projection_flops(work.tokens)
 
     def state(self, length: int) -> int:
         # the last token, two sums, and what they are divided by

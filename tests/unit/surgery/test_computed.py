@@ -11,9 +11,10 @@ from archetype.api.transplanting import transplant
 from archetype.errors import CheckpointError, SpecError
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import Ledger, Start
+from archetype.nn.ledger import Ledger, Start
+from archetype.nn.transfer import Cuts
 from archetype.spec.edit import assign
-from archetype.surgery.operation import Cuts, fill
+from archetype.surgery.operation import fill
 from archetype.surgery.proof import compare
 from tests.helpers.cases import case
 from tests.helpers.inputs import example_inputs

@@ -10,12 +10,13 @@ from archetype.checking.examples import examples
 from archetype.checking.kinds import all_kinds
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import Ledger, Start
+from archetype.nn.ledger import Ledger, Start
+from archetype.nn.transfer import Cuts
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
 from archetype.spec.edit import assign
 from archetype.surgery.layers import origins
-from archetype.surgery.operation import Cuts, fill
+from archetype.surgery.operation import fill
 from archetype.surgery.proof import Proof, compare
 from tests.helpers.examples import every
 from tests.helpers.transplants import check_said

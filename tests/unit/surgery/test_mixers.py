@@ -16,10 +16,11 @@ from archetype.api.transplanting import rows_of
 from archetype.inspection.inputs import Inputs
 from archetype.inspection.trace import Tracer
 from archetype.models.build import build
-from archetype.nn.transplant import Ledger, Start
+from archetype.nn.ledger import Ledger, Start
+from archetype.nn.transfer import Cuts
 from archetype.spec.edit import assign
 from archetype.surgery.measure import moments_of
-from archetype.surgery.operation import Cuts, fill
+from archetype.surgery.operation import fill
 from archetype.surgery.proof import Proof, compare
 from tests.helpers.examples import every
 from tests.helpers.specs import mixed

@@ -12,11 +12,12 @@ from archetype.api.transplanting import transplant
 from archetype.errors import SpecError
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import Start
+from archetype.nn.ledger import Start
+from archetype.nn.transfer import Cuts
 from archetype.spec.edit import assign
 from archetype.surgery.layers import kept_layers
 from archetype.surgery.measure import influences, ranks_of
-from archetype.surgery.operation import Cuts, fill
+from archetype.surgery.operation import fill
 from archetype.surgery.proof import compare
 from tests.helpers.specs import ATTENTION, attending, block, decoder, encoder, experts
 from tests.helpers.weights import randomize

@@ -10,10 +10,11 @@ import torch
 from archetype.errors import SpecError
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import Start
+from archetype.nn.ledger import Start
+from archetype.nn.transfer import Cuts
 from archetype.spec.edit import assign
 from archetype.surgery.layers import origins
-from archetype.surgery.operation import Cuts, fill
+from archetype.surgery.operation import fill
 from archetype.surgery.proof import compare
 from tests.helpers.examples import every
 from tests.helpers.specs import ALL, decoder

@@ -12,10 +12,11 @@ from torch import Tensor
 from archetype.errors import SpecError
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import Start
+from archetype.nn.ledger import Start
+from archetype.nn.transfer import Cuts
 from archetype.spec import parse
 from archetype.spec.edit import assign
-from archetype.surgery.operation import Cuts, fill
+from archetype.surgery.operation import fill
 from tests.helpers.examples import every
 from tests.helpers.inputs import example_inputs
 from tests.helpers.passes import logits_or_hidden

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import Ledger, Start
+from archetype.nn.ledger import Ledger, Start
+from archetype.nn.transfer import Cuts
 from archetype.spec.edit import assign
 from archetype.surgery.layers import origins
-from archetype.surgery.operation import Cuts, fill
+from archetype.surgery.operation import fill
 from archetype.surgery.proof import Proof, compare
 from tests.helpers.specs import ATTENTION, GATED, attending, block, decoder, experts
 from tests.helpers.transplants import check_said
