@@ -127,7 +127,7 @@ class HeadsTransplant(Transplant[S]):
             if f"{name}.weight" in at.tensors:
                 weight = at.tensors[f"{name}.weight"]
                 weight.zero_()[..., -1] = 1.0
-                at.put(f"{name}.weight", weight, "new", (f"{name}.weight",), "the newest position alone")
+                at.put(f"{name}.weight", weight, "new", note="the newest position alone")
             if f"{name}.bias" in at.tensors:
                 at.fill(f"{name}.bias", 0.0)
         scale_norm(at, projections["o"], source)

@@ -14,7 +14,7 @@ from archetype.errors import enumeration
 from archetype.nn.inspect import PartTrace
 from archetype.nn.layouts import NEW, Entries, letters_of
 from archetype.nn.ledger import How, Start
-from archetype.nn.transfer import S, Transfer
+from archetype.nn.transfer import FOLDED, S, Transfer
 from archetype.spec.base import Spec
 from archetype.spec.registry import provided
 
@@ -97,8 +97,7 @@ class Transplant(Generic[S]):
         at.require(not unknown, f"the norm's gains cannot be folded into {enumeration(unknown)}")
         for name in matrices:
             if layouts.get(name, "").endswith(" D") and name not in self.writes:
-                at.donated[name] = at.donated[name] * at.gains
-                at.folded.append(name)
+                at.compute(name, at.donated[name] * at.gains, FOLDED)
         at.promise(Start.ROUNDED, "the gains of the norm before it are folded into its matrices")
 
     def takes(self, old: Spec, new: S) -> bool:
@@ -216,7 +215,9 @@ def _how(entries: Entries, letters: Sequence[str], silent: str) -> tuple[How, tu
         if len(set(copied)) < len(copied):
             hows.append("copied")
             words.append(f"{old} {letter} repeated to {len(indices)}")
-    return "cut" if "cut" in hows else next(iter(hows), "kept"), (), "; ".join(words)
+    if not hows:
+        return "copied", (), "in another order"
+    return "cut" if "cut" in hows else hows[0], (), "; ".join(words)
 
 
 def transplant(at: Transfer[Any]) -> None:
@@ -233,7 +234,6 @@ def transplant(at: Transfer[Any]) -> None:
                 if not all(tensor.is_meta for tensor in at.tensors.values()):
                     raise
                 at.leave_open()  # there are no numbers to compute with
-            at.note_folded()
         else:
             names = enumeration([str(getattr(part, "kind", type(part).__name__)) for part in (at.old, at.new)])
             at.promise(Start.CHANGED, f"nothing is taken over between {names}")
