@@ -153,24 +153,29 @@ def stabilized(
         else:
             sums = a.cumsum(1)
             m = sums + torch.maximum(top[:, None], (i - sums).cummax(1).values)
-        change = torch.cat((top[:, None], m[:, :-1]), dim=1) - m
+        change = shifted(top, m) - m
     return a + change, i - m, m
 
 
+def shifted(first: Float[Tensor, "B *dims"], x: Float[Tensor, "B T *dims"]) -> Float[Tensor, "B T *dims"]:
+    """Return x_{t-1} at each position t, and `first` at the first."""
+    return first[:, None] if x.shape[1] == 1 else torch.cat((first[:, None], x[:, :-1]), dim=1)
+
+
 def diagonal_chunk(
-    hidden: Float[Tensor, "B I"], x: Float[Tensor, "B T I"], a: Float[Tensor, "B T I"], *, size: int
-) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I"]]:
+    hidden: Float[Tensor, "B *n I"], x: Float[Tensor, "B T *n I"], a: Float[Tensor, "B T *n2 I"], *, size: int
+) -> tuple[Float[Tensor, "B T *n I"], Float[Tensor, "B *n I"]]:
     """h_t = exp(a_t) h_{t-1} + x_t for each feature, by sums over twice as many positions in each step."""
     if x.shape[1] == 1:
         hidden = a[:, 0].exp() * hidden + x[:, 0]
         return hidden[:, None], hidden
-    # (N, B, L, I): sums since a chunk began, and decays since then
+    # (N, B, L, ..., I): sums since a chunk began, and decays since then
     x, decay = (part.unflatten(1, (-1, size)).transpose(0, 1) for part in (x, a.exp()))
-    distance = 1
+    distance, others = 1, (0, 0) * (hidden.dim() - 1)
     while distance < size:
         # of the last `distance` positions and of those before them
         earlier, decayed = (
-            nn.functional.pad(part[:, :, :-distance], (0, 0, distance, 0), value=fill)
+            nn.functional.pad(part[:, :, :-distance], (*others, distance, 0), value=fill)
             for part, fill in ((x, 0.0), (decay, 1.0))
         )
         x, decay, distance = x + decay * earlier, decay * decayed, 2 * distance
