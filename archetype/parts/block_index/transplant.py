@@ -20,7 +20,7 @@ class BlockIndexTransplant(IndexTransplant[BlockIndex]):
         return {**sizes, "H": part.num_heads, "P": part.head_dim}
 
     def inside(self, part: BlockIndex) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
-        return dict.fromkeys(("q_norm", "k_norm"), (part.norm, {"N": "P"}))
+        return dict.fromkeys(("q_norm", "k_norm") if part.own_projections else (), (part.norm, {"N": "P"}))
 
     def fixed(self, part: BlockIndex) -> Mapping[str, str]:
         return dict.fromkeys("HP", "the index has other heads")
