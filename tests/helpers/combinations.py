@@ -67,6 +67,18 @@ SCORES: dict[str, dict[str, Any]] = {
     },
     "additive": {"score": "additive"},
     "blocks": {"index": spec.BlockIndex(block=3, top_blocks=2, local_blocks=1, num_heads=1, head_dim=4)},
+    "moba": {
+        "index": spec.BlockIndex(
+            block=2,
+            top_blocks=2,
+            num_heads=4,
+            head_dim=4,
+            pooling="mean",
+            norm=spec.NoNorm(),
+            loss_weight=0.0,
+            own_projections=False,
+        )
+    },
     "differential": {"differential": spec.Differential()},
     "softpick": {"softmax": "softpick"},
     "off-by-one": {"softmax": "off_by_one", "softcap": 2.0},
@@ -184,7 +196,7 @@ def settled(c: Combination) -> Combination | None:
     contradictions = (
         c["wiring"].startswith("parallel") and c["feedforward"] == "none",
         additive and (rotary or c["pattern"] != "full"),
-        c["score"] == "blocks" and c["pattern"] != "full",  # which selects among all earlier keys
+        c["score"] in ("blocks", "moba") and c["pattern"] != "full",  # which selects among all earlier keys
         c["score"] == "differential" and c["kv_heads"] == "1",  # whose heads are pairs
         (c["position"] == "alibi" or c["score"] == "keys-as-values") and c["pattern"] == "global-window",
     )

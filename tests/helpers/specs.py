@@ -156,6 +156,19 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
     "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
     "index": attending(index=INDEX, sinks=True),
+    "moba": attending(
+        index={
+            "kind": "blocks",
+            "block": 4,
+            "top_blocks": 2,
+            "num_heads": 4,
+            "head_dim": 4,
+            "pooling": "mean",
+            "norm": "none",
+            "loss_weight": 0.0,
+            "own_projections": False,
+        }
+    ),
     "compressed window": mixed(**COMPRESSED),
     "compressed": mixed(**COMPRESSED, pooling={"rate": 3}),
     "compressed, index": mixed(

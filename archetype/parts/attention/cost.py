@@ -115,6 +115,9 @@ class AttentionCost(MixerCost):
         # per feature of one head of one sequence
         length = work.length.value
         most = length if self.index is None else self.index.most_keys(length)
+        selections = 1 if self.part.index is None else self.part.index.num_selections
+        if work.phase == "decode" and selections not in (1, self.sizes.num_kv_heads):
+            most = length  # keys are not gathered for each query head
         return self.pattern.chosen_pair_flops(work, most) if most < length else self.pattern.pair_flops(work)
 
     def state(self, length: int) -> int:

@@ -59,7 +59,10 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
             below |= dict.fromkeys(computed, "rope")
         row += 1
     inputs, row = tuple(dict.fromkeys(below.values())), max(row, 1 + part.keys_as_values)
-    index = Inside(()) if part.index is None else selection_inside(part.index, modules, X, width + 0.5)
+    index = Inside(())
+    if part.index is not None:
+        reads = (inputs[0], row) if part.index.reads_heads else (X, 0)
+        index = selection_inside(part.index, modules, reads[0], width + 0.5, reads[1])
     if index.output:
         row = max(row, 1 + max(cell.row for cell in index.cells))
         inputs = (*inputs, index.output)

@@ -136,6 +136,10 @@ class Attention(MultiHeadProjection):
         """Return the keys that the index chooses for each query. Whole sequences also train the index."""
         assert self.index is not None
         positions = context.shared_positions if keys.positions is None else keys.positions
+        if self.spec.index is not None and self.spec.index.reads_heads:
+            k = keys.widened(q.dtype).k.to(q.dtype)
+            chosen: Choice = self.index.choose(q, k, self.pairs.allowed(context, positions), context)  # type: ignore[operator]
+            return chosen
         state = None if cache is None else without_index(cache)[1]
         # the index reads the layer's inputs twice: for its queries, and for its keys
         choice: Choice = self.index(x, x, self.pairs.allowed(context, positions), context, state)

@@ -413,6 +413,9 @@ class Attention(Mixer):
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
             if width % 2:  # relative positions are sinusoids of d_model features, projected to keys
                 invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
+        if self.index is not None:
+            with inside("index"):
+                self.index.check_heads(self.sizes(width))
         if self.convolutions is not None:
             with inside("convolutions"):
                 self.convolutions.check(causal)
