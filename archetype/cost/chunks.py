@@ -19,13 +19,14 @@ class Chunks(NamedTuple):
     @classmethod
     def of(cls, work: Work, size: int) -> "Chunks":
         length = work.queries.value
-        lengths = [size] * (length // size) + [length % size] * (length % size > 0)
-        single_tokens, pairs = lengths.count(1), sum(n * n for n in lengths if n > 1)
+        lengths = chunk_lengths(length, size)
+        single_tokens = sum(count for n, count in lengths if n == 1)
+        pairs = sum(count * n * n for n, count in lengths if n > 1)
         if pairs == 0:
             return cls(constant(0), constant(0), length, 0)
         whole = work.length * work.length if pairs == length * length else symbol("A", pairs)
-        filled = [filled_chunk(n) for n in lengths if n > 1]
-        earlier = sum(n * (n - 1) // 2 for n in filled)
+        filled = [(filled_chunk(n), count) for n, count in lengths if n > 1]
+        earlier = sum(count * (n * (n - 1) // 2) for n, count in filled)
         return cls(whole, work.length + -single_tokens, single_tokens, earlier)
 
     def memory_products(self, together: int, single: int) -> Formula:
@@ -49,6 +50,11 @@ class ChunkedCost(MixerCost):
     @abstractmethod
     def products(self, chunks: Chunks) -> Counts:
         """Return the multiplications of a sequence: over the pairs of its chunks, and with the state."""
+
+
+def chunk_lengths(length: int, size: int) -> list[tuple[int, int]]:
+    """Return the lengths of the chunks of a sequence, each with the number of its chunks: whole ones, and a rest."""
+    return [(n, count) for n, count in ((size, length // size), (length % size, 1)) if n * count]
 
 
 def filled_chunk(length: int) -> int:
@@ -82,15 +88,14 @@ def halved_chunk_activations(
         keys: kinds of keys, such as one for values and one for what is removed.
     """
     total, corrects = 0, kinds > 1
-    for start in range(0, work.length, size):
-        length = min(size, work.length - start)
+    for length, count in chunk_lengths(work.length, size):
         filled = filled_chunk(length)
         # factors and products of the halves of blocks of each size; copies that are filled up; the whole chunk's
         halves = (filled.bit_length() - 1) * filled * (2 + keys + kinds) // 2
         copies = (keys + kinds) * filled * (filled > length)
         whole = (2 + keys + kinds) * length
         scores = kinds * filled * filled + corrects * keys * length * length
-        total += channels * (halves + copies + whole) + heads * scores + memory
+        total += count * (channels * (halves + copies + whole) + heads * scores + memory)
     return work.rows * total * FLOAT32
 
 

@@ -26,9 +26,9 @@ def read_chunks(recurrence: Recurrence, size: int, states: tuple[Tensor, ...], *
     length = inputs[0].shape[1]
     if symbolic.is_symbolic(length):  # unknown number of chunks: scan one position at a time
         return symbolic.scan(partial(_step, recurrence, len(states)), states, *inputs)
+    rest = length % size if length > size else 0
     with without_autocast(inputs[0]):  # sums over thousands of positions keep full precision
-        rest = length % size
-        if rest in (0, length):
+        if not rest:
             return recurrence(*states, *inputs, size=min(size, length))
         whole, left = zip(*(x.split((length - rest, rest), dim=1) for x in inputs), strict=True)
         first, *states_after = recurrence(*states, *whole, size=size)
@@ -99,9 +99,10 @@ def _linear_step(
 ) -> tuple[Float[Tensor, "B 1 H Q"], Float[Tensor, "B H P Q"]]:
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     # (b, H, 1, 1) or (B, H, P, 1)
-    memory = a[:, 0, ..., *(None,) * (5 - a.dim())].exp() * memory
+    a = a.transpose(1, 2)[..., None] if a.dim() == 3 else a.permute(0, 2, 3, 1)
+    memory = a.exp() * memory
     if b is not None:
-        v = b[:, 0, :, None, None] * (v - k @ memory)
+        v = b.transpose(1, 2)[..., None] * (v - k @ memory)
     memory = memory + _repeated(k, shared).mT * v
     return _split_heads(q @ _join_heads(memory, shared), shared).transpose(1, 2), memory
 
@@ -179,7 +180,8 @@ def diagonal_chunk(
 
 def _chunks(x: Float[Tensor, "B T H *dims"], size: int) -> Float[Tensor, "N B H L *dims"]:
     # in the order in which all products read them
-    return x.unflatten(1, (-1, size)).permute(1, 0, 3, 2, *range(4, x.dim() + 1)).contiguous()
+    chunks: Tensor = x.unflatten(1, (-1, size))
+    return chunks.permute(1, 0, 3, 2, *range(4, x.dim() + 1)).contiguous()
 
 
 def _positions(y: Float[Tensor, "N B H L Q"]) -> Float[Tensor, "B T H Q"]:

@@ -22,7 +22,7 @@ NORMS: dict[str, spec.Norm] = {
     "rms": spec.RMSNorm(),
     "offset": spec.RMSNorm(unit_offset=True),
     "l2": spec.L2Norm(),
-    "dynamic-erf": spec.DynamicErf(),
+    "dynamic-tanh": spec.DynamicTanh(),
     "batch": spec.BatchNorm(),
     "no-norm": spec.NoNorm(),
 }
@@ -70,6 +70,7 @@ SCORES: dict[str, dict[str, Any]] = {
     "differential": {"differential": spec.Differential()},
     "softpick": {"softmax": "softpick"},
     "off-by-one": {"softmax": "off_by_one", "softcap": 2.0},
+    "convolved": {"convolutions": spec.AttentionConvolutions(at=("v", "input", "k", "output"), kernel=3)},
     "values": {"v_head_dim": 5, "value_norm": spec.LayerNorm(), "value_scale": 0.7},
     "keys-as-values": {"keys_as_values": True, "qk_norm": spec.RMSNorm(), "value_norm": spec.RMSNorm(weight=False)},
 }
@@ -156,6 +157,7 @@ FEEDFORWARDS: dict[str, spec.FeedForward] = {
         parts=(GATED, spec.MLP(d_ff=10, activation="relu")), scales="learned"
     ),
     "n-gram-memory": spec.NgramMemory(rows=17, row_width=3, heads=2, conv_kernel=2),
+    "canon": GATED.replace(convolutions=spec.NetworkConvolutions()),
     "poly-norm": GATED.replace(activation=spec.PolyNorm()),
     "channel-mixing": spec.ChannelMixing(d_ff=12, receptance=True, mix_of="token"),
     "none": spec.NoFeedForward(),

@@ -302,6 +302,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
     "dynamic tanh": wired(kind="pre_norm", norm={"kind": "dynamic_tanh"}),
     "dynamic erf": wired(kind="post_norm", norm={"kind": "dynamic_erf"}),
+    "canon": decoder(
+        block(
+            mixer=ATTENTION | {"convolutions": {}, "position": {"kind": "rotary"}},
+            feedforward=GATED | {"convolutions": {"at": ["input", "hidden", "output"], "kernel": 3}},
+        )
+    ),
     "interpolated": decoder(block(wiring="interpolated"), block(wiring="interpolated"), final_norm="l2"),
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),

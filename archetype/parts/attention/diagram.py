@@ -1,6 +1,7 @@
 """Diagrams of attention."""
 
 from archetype.parts.attention.spec import LAMBDAS, Attention
+from archetype.parts.convolutions.diagram import with_convolutions
 from archetype.parts.position.spec import Alibi, RelativeBias, Rotary
 from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of, layer_name, selection_inside
 
@@ -96,7 +97,8 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         cells.append(Cell("heads_norm", 1, row, (last,), kind="norm", slim=True, label="norm of heads"))
         last, row = "heads_norm", row + 1
     cells.append(Cell("o", 1, row, (last,)))
-    return Inside((*cells, *index.cells), "o", index.groups)
+    places = {"q": "q", "k": "k", "v": "v", "output": "o"}
+    return with_convolutions(Inside((*cells, *index.cells), "o", index.groups), part.convolutions, places)
 
 
 NAMES = {"standard": "softmax", "off_by_one": "softmax₁", "softpick": "softpick"}

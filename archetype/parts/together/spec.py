@@ -70,6 +70,11 @@ class _Together(Content, Spec):
             for path, inner in content.named_parts():
                 yield f"parts.{index}.{path}".rstrip("."), inner
 
+    def check(self, width: int, causal: bool) -> None:
+        for index, inner in enumerate(self.parts):
+            with inside(f"parts[{index}]"):
+                inner.check(width, causal)
+
 
 @part
 class MixersTogether(_Together, Mixer):
@@ -100,11 +105,6 @@ class MixersTogether(_Together, Mixer):
     @property
     def rereads_past(self) -> int | None:
         return min((length for mixer in self.parts if (length := mixer.rereads_past) is not None), default=None)
-
-    def check(self, width: int, causal: bool) -> None:
-        for index, mixer in enumerate(self.parts):
-            with inside(f"parts[{index}]"):
-                mixer.check(width, causal)
 
 
 @part
