@@ -205,7 +205,7 @@ def source_of(card: Card) -> str:
         return entry.evidence.needs and f"needs {entry.evidence.needs}"
     base, *changes = entry.spec.split("; ")
     if "class" in config:
-        return f"defaults of {config['class']}"
+        return f"defaults of transformers' {config['class']}"
     if config:
         return f"config.json of {config['model']}"
     changed = f", {len(changes)} assignment{'s' * (len(changes) > 1)}" if changes else ""
@@ -257,7 +257,8 @@ def page() -> str:
         entry = card.entry
         total, active = (card.report.parameters[kind] for kind in ("total", "active"))
         reasons = "; ".join(
-            [f"{count:,} {words}" for _, count, words in reasons_of(card)] + [OPEN[entry.id]] * (entry.id in OPEN)
+            [f"{count:,} {words}" for _, count, words in reasons_of(card)]
+            + [OPEN[one] for one in OPEN if one == entry.id]
         )
         counts.append(
             f"| {entry.name} | {entry.total} | {total:,} | {entry.active} | {f'{active:,}' if entry.active else ''} "

@@ -104,7 +104,7 @@ function remember(name, value) {
 
 const number = new Intl.NumberFormat("en", { maximumSignificantDigits: 21 });
 const shown = (name, values) => {
-  if (!values) return "–";
+  if (!values || values.every((value) => value === "none")) return "–";
   const each = values.slice(0, 4).map((value) => (typeof value !== "number" ? value : name === "state" ? bytes(value) : number.format(value)));
   return each.join(", ") + (values.length > 4 ? ", ..." : "");
 };
