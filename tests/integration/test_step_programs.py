@@ -22,12 +22,13 @@ from archetype.convert.program.state import Rate, StateLayout
 from archetype.errors import CheckpointError
 from archetype.models.build import build
 from archetype.spec.edit import assign
+from tests.helpers.examples import every
+from tests.helpers.programs import causal_presets, row_of, rows_of_page
 from tests.helpers.stepping import Stepper
 from tests.helpers.weights import distance, randomize
 
 EXACT, WRONG = 1e-5, 1e-3
-TINY = [name for name in archetype.presets() if name.endswith("-tiny")]
-CAUSAL = [name for name in TINY if archetype.load_spec(name).continues_text]
+CAUSAL = causal_presets()
 
 
 def model_of(name: str, *changes: str, seed: int = 0) -> LanguageModel:
@@ -38,6 +39,11 @@ def model_of(name: str, *changes: str, seed: int = 0) -> LanguageModel:
         return lm
     model = randomize(build(assign(archetype.load_spec(name), list(changes))), seed).eval()
     return LanguageModel(model.spec, model)
+
+
+def layout_row(name: str) -> tuple[str, ...]:
+    """The row of a preset if its state may have any number of slots."""
+    return row_of(name, ["yes"] * len(FILES), StateLayout.of(build_untrained(name).model).entries()["state"])  # type: ignore[arg-type]
 
 
 def written(lm: LanguageModel, format: str, folder: Path) -> Stepper:
@@ -82,11 +88,25 @@ def test_a_layer_of_attention_keeps_its_state(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CAUSAL)
 def test_every_causal_preset_keeps_its_state(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In torch and in onnxruntime, from one trace."""
+    """In torch and in onnxruntime, from one trace, with the state that the page says."""
     monkeypatch.setattr(files, "trace_step", cache(step.trace_step))
     lm = model_of(name)
-    for format in FILES:
-        check(lm, format, tmp_path / format)
+    entries = [check(lm, format, tmp_path / format).signature["state"] for format in FILES]
+    assert rows_of_page()[name] == row_of(name, ["yes"] * len(FILES), entries[0])
+    assert entries[0] == entries[1]
+
+
+def test_the_page_has_a_row_for_each_causal_preset() -> None:
+    rows = rows_of_page()
+    assert [*rows] == CAUSAL
+
+
+@pytest.mark.parametrize("name", every(12, CAUSAL))
+def test_the_page_counts_the_tensors_of_the_state(name: str) -> None:
+    """Those that could grow have the size of the context where torch cannot trace any number of slots."""
+    counts = [[int(cell or 0) for cell in row[-4:]] for row in (rows_of_page()[name], layout_row(name))]
+    (constant, ring, grows, context), (*same, most, none) = counts
+    assert [constant, ring] == same and grows + context == most and none == 0 and not (grows and context)
 
 
 @pytest.mark.slow
