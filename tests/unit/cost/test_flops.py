@@ -84,10 +84,11 @@ def masked_pairs(pattern: spec.Pattern, length: int, layer: int) -> int:
 
 
 def of_one_feature(model: spec.Decoder) -> bool:
-    """Whether a latent attention has a product over a single feature, which torch multiplies without counting it."""
+    """Whether latents or streams have a product over a single one, which torch multiplies without counting it."""
     mixers = (mixer for block in model.layers for mixer in block.mixer.each())
     latents = [mixer for mixer in mixers if isinstance(mixer, spec.LatentAttention)]
-    return any(1 in (part.kv_lora_rank, part.qk_nope_head_dim) for part in latents)
+    streams = getattr(model.residual, "num_streams", 0)
+    return streams == 1 or any(1 in (part.kv_lora_rank, part.qk_nope_head_dim) for part in latents)
 
 
 def has_idle_experts(model: spec.Decoder) -> bool:
