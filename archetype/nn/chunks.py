@@ -163,8 +163,8 @@ def shifted(first: Float[Tensor, "B *dims"], x: Float[Tensor, "B T *dims"]) -> F
 
 
 def diagonal_chunk(
-    hidden: Float[Tensor, "B *n I"], x: Float[Tensor, "B T *n I"], a: Float[Tensor, "B T *n2 I"], *, size: int
-) -> tuple[Float[Tensor, "B T *n I"], Float[Tensor, "B *n I"]]:
+    hidden: Float[Tensor, "B *dims I"], x: Float[Tensor, "B T *dims I"], a: Float[Tensor, "B T ... I"], *, size: int
+) -> tuple[Float[Tensor, "B T *dims I"], Float[Tensor, "B *dims I"]]:
     """h_t = exp(a_t) h_{t-1} + x_t for each feature, by sums over twice as many positions in each step."""
     if x.shape[1] == 1:
         hidden = a[:, 0].exp() * hidden + x[:, 0]
@@ -207,7 +207,7 @@ def _accumulated(
 
 def _corrected(
     memory: Float[Tensor, "B H P Q"],
-    decay: Float[Tensor, "N B H p 1"],
+    decay: Float[Tensor, "N B H _ 1"],
     keys: Float[Tensor, "N B H L P"],
     values: Float[Tensor, "N B H L Q"],
     reads: Float[Tensor, "N B H L P"],
@@ -282,16 +282,16 @@ def _halves(x: Float[Tensor, "N B H L P"], size: int) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def _repeated(x: Float[Tensor, "*n K L P"], shared: int) -> Float[Tensor, "*n H L P"]:
+def _repeated(x: Float[Tensor, "*dims K L P"], shared: int) -> Float[Tensor, "*dims H L P"]:
     # repeats each of K heads for the H / K heads that share it
     return x if shared == 1 else x.repeat_interleave(shared, dim=-3)
 
 
-def _join_heads(x: Float[Tensor, "*n H L Q"], shared: int) -> Float[Tensor, "*n K L GQ"]:
+def _join_heads(x: Float[Tensor, "*dims H L Q"], shared: int) -> Float[Tensor, "*dims K L GQ"]:
     # concatenates the features of heads that share a key head: one matrix product then serves them all
     return x if shared == 1 else x.unflatten(-3, (-1, shared)).transpose(-3, -2).flatten(-2)
 
 
-def _split_heads(x: Float[Tensor, "*n K L GQ"], shared: int) -> Float[Tensor, "*n H L Q"]:
+def _split_heads(x: Float[Tensor, "*dims K L GQ"], shared: int) -> Float[Tensor, "*dims H L Q"]:
     # the inverse of `_join_heads`
     return x if shared == 1 else x.unflatten(-1, (shared, -1)).transpose(-3, -2).flatten(-4, -3)

@@ -113,8 +113,8 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
     if not isinstance(model_type, str):
         raise CheckpointError(f"{place}: model_type", f"{model_type!r} is not a model type", "fix the file")
     defaults = keys_read(outer, model_type)
-    kept = values.keys() if defaults is None else _kept(values, defaults)
-    unread = tuple(key for key in values if key not in kept)
+    known = values.keys() if defaults is None else _kept(values, defaults)
+    unread = tuple(key for key in values if key not in known)
     read = {key: value for key, value in (defaults or {}).items() if value not in (None, DERIVED)}
     # keys of the file replace the defaults of the class
     read |= {key: value for key, value in values.items() if key not in unread}

@@ -95,8 +95,8 @@ class BlockIndex(KeySelection):
     def check_heads(self, sizes: AttentionSizes) -> None:
         if not self.own_projections:
             for name, size in (("num_heads", sizes.num_heads), ("head_dim", sizes.head_dim)):
-                if (given := getattr(self, name)) != size:
-                    invalid(name, f"{given} differs from {size} of the attention, which selects", f"use {size}")
+                if (own := getattr(self, name)) != size:
+                    invalid(name, f"{own} differs from {size} of the attention, which selects", f"use {size}")
 
     @property
     def num_selections(self) -> int:
