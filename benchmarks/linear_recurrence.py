@@ -1,6 +1,9 @@
 """Training and decoding of linear recurrences beside transformers' plain forms: one mixer of each kind, in turns.
 
 python -m benchmarks.linear_recurrence --length 512 --d-model 256
+python -m benchmarks.linear_recurrence --processor-time          # of one thread, on a machine that others use, too
+
+Mixers that transformers does not have are timed alone.
 """
 
 import argparse
@@ -12,11 +15,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, KimiLinearConfig, Mamba2Config, MiniMaxConfig, PreTrainedConfig, Qwen3NextConfig
+from transformers import (
+    DynamicCache,
+    KimiLinearConfig,
+    Mamba2Config,
+    MambaConfig,
+    MiniMaxConfig,
+    PreTrainedConfig,
+    Qwen3NextConfig,
+    RecurrentGemmaConfig,
+    RwkvConfig,
+    xLSTMConfig,
+)
 from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
+from transformers.models.mamba.modeling_mamba import MambaMixer
 from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 from transformers.models.minimax.modeling_minimax import MiniMaxCache, MiniMaxLightningAttention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRecurrentBlock
+from transformers.models.rwkv.modeling_rwkv import RwkvSelfAttention
+from transformers.models.xlstm.modeling_xlstm import xLSTMLayer
 
 from archetype import spec
 from archetype.models.initialization import initialize
@@ -29,8 +47,8 @@ ROUNDS, HEAD = 7, 64  # timed turns, and the width of a head
 Peer = tuple[nn.Module, Callable[[Tensor, Any], Any], Any]  # module, (x, cache) -> output, cache
 
 
-def peers(d_model: int) -> dict[str, tuple[spec.Mixer, Callable[[], Peer]]]:
-    """Return each mixer of a model of this width, and how transformers' module for it is made."""
+def peers(d_model: int, batch: int) -> dict[str, tuple[spec.Mixer, Callable[[], Peer] | None]]:
+    """Return each mixer of a model of this width, and how transformers' module for it is made if it has one."""
     heads = d_model // HEAD
     common: dict[str, Any] = {
         "hidden_size": d_model, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
@@ -61,6 +79,47 @@ def peers(d_model: int) -> dict[str, tuple[spec.Mixer, Callable[[], Peer]]]:
         )
         return cached(Mamba2Mixer(config, 0), config, "cache")
 
+    def mamba() -> Peer:
+        config = MambaConfig(hidden_size=d_model, num_hidden_layers=1)
+        return cached(MambaMixer(config, 0), config, "cache")
+
+    def rg_lru() -> Peer:
+        module = RecurrentGemmaRecurrentBlock(
+            RecurrentGemmaConfig(hidden_size=d_model, lru_width=d_model, num_attention_heads=heads), 0
+        )
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.1)
+
+        def run(x: Tensor, is_cached: Any) -> Tensor:
+            # its state is held by the module, and a pass without a cache clears it
+            held = module.conv1d_state, module.rg_lru.recurrent_states
+            positions = torch.arange(x.shape[1]) if x.shape[1] > 1 else torch.ones(1)
+            y: Tensor = module(x, positions.expand(x.shape[:2]), None, use_cache=bool(is_cached))[0]
+            if not is_cached:
+                module.conv1d_state, module.rg_lru.recurrent_states = held
+            return y
+
+        return module, run, True
+
+    def rwkv4() -> Peer:
+        module = RwkvSelfAttention(RwkvConfig(hidden_size=d_model, num_hidden_layers=1))
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.1)
+        state = [torch.full((batch, d_model, 1), fill) for fill in (0.0, 0.0, 0.0, 0.0, -1e30)]
+        return module, lambda x, state: module(x, state=state, use_cache=state is not None)[0], state
+
+    def mlstm() -> Peer:
+        config = xLSTMConfig(hidden_size=d_model, num_heads=heads, autocast_kernel_dtype="float32")
+        module = xLSTMLayer(config)
+
+        def run(x: Tensor, states: list[Any] | None) -> Tensor:
+            y, state = module(x, states[-1] if states else None)
+            if states is not None:
+                states[:] = [state]
+            return y  # type: ignore[no-any-return]
+
+        return module, run, []
+
     delta: dict[str, Any] = {"num_heads": heads, "head_dim": HEAD, "v_head_dim": HEAD}
     channels: dict[str, Any] = {"decay": "channel", "decay_rank": HEAD, "gate": "sigmoid", "gate_rank": HEAD}
     return {
@@ -73,7 +132,13 @@ def peers(d_model: int) -> dict[str, tuple[spec.Mixer, Callable[[], Peer]]]:
             ),
             lightning,
         ),
+        "mamba": (spec.Mamba(), mamba),
         "mamba2": (spec.Mamba2(num_heads=2 * heads), mamba2),
+        "mamba3": (spec.Mamba3(num_heads=2 * heads), None),
+        "mlstm": (spec.MLSTM(num_heads=heads), mlstm),
+        "rg_lru": (spec.RGLRU(num_heads=heads), rg_lru),
+        "rwkv4": (spec.RWKV4(), rwkv4),
+        "rwkv7": (spec.RWKV7(num_heads=heads), None),
     }  # fmt: skip
 
 
@@ -83,61 +148,81 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--d-model", type=int, default=256)
     parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--mixers", nargs="*", metavar="NAME", help="names of rows (absent: all)")
+    parser.add_argument("--processor-time", action="store_true", help="measure the processor time of one thread")
     chosen = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1 if chosen.processor_time else 2)
+    clock = time.process_time if chosen.processor_time else time.perf_counter
     command = f"--length {chosen.length} --d-model {chosen.d_model} --batch {chosen.batch}"
     print(heading(f"python -m benchmarks.linear_recurrence {command}"))
     columns = ("training", "transformers", "ratio", "decoding", "transformers", "ratio")
     print(f"{'':<16}" + "".join(f"{column:>14}" for column in columns))
-    for name, (mixer, make) in peers(chosen.d_model).items():
-        ours, theirs = measured(mixer, make, chosen.d_model, chosen.batch, chosen.length)
+    for name, (mixer, make) in peers(chosen.d_model, chosen.batch).items():
+        if chosen.mixers and name not in chosen.mixers:
+            continue
+        ours, theirs = measured(mixer, make, chosen.d_model, chosen.batch, chosen.length, clock)
         cells = [
             cell
-            for mine, peer in zip(ours, theirs, strict=True)
-            for cell in (f"{1e3 * mine:.2f} ms", f"{1e3 * peer:.2f} ms", f"{peer / mine:.2f} x")
+            for mine, peer in zip(ours, theirs or [None, None], strict=True)
+            for cell in (
+                f"{1e3 * mine:.2f} ms",
+                *(("-", "-") if peer is None else (f"{1e3 * peer:.2f} ms", f"{peer / mine:.2f} x")),
+            )
         ]
-        print(f"{name:<16}" + "".join(f"{cell:>14}" for cell in cells))
+        print(f"{name:<16}" + "".join(f"{cell:>14}" for cell in cells), flush=True)
 
 
 def measured(
-    mixer: spec.Mixer, make: Callable[[], Peer], d_model: int, batch: int, length: int
-) -> tuple[list[float], list[float]]:
+    mixer: spec.Mixer,
+    make: Callable[[], Peer] | None,
+    d_model: int,
+    batch: int,
+    length: int,
+    clock: Callable[[], float],
+) -> tuple[list[float], list[float] | None]:
     """Median seconds of a training step and of one more token, ours and theirs, taking turns."""
     module: Any = build_mixer(mixer, Place(d_model, causal=True, layer=0))
     initialize(module, spec.NormalInitialization(), 1, seed=0)
-    with warnings.catch_warnings():
+    state, text = (
+        module.new_state(batch, length, torch.float32, torch.device("cpu")),
+        torch.randn(batch, length, d_model),
+    )
+
+    after = ForwardContext.of(text[:, :1], torch.full((batch,), length))  # computed once for all layers of a pass
+
+    def step(x: Tensor) -> Tensor:
+        y: Tensor = module(x, after, state)
+        return y
+
+    runs: list[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
+        (lambda x: module(x, ForwardContext.of(x)), step)
+    ]
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of kernels for GPU that are not installed
-        their_module, run, cache = make()
-        state = module.new_state(batch, length, torch.float32, torch.device("cpu"))
-        text = torch.randn(batch, length, d_model)
-
-        def step(x: Tensor) -> Tensor:
-            position = torch.full((batch,), length)
-            y: Tensor = module(x, ForwardContext.of(x, position), state)
-            return y
-
-        with torch.no_grad():
-            module(text, ForwardContext.of(text), state)
+        module(text, ForwardContext.of(text), state)
+        if make is not None:
+            their_module, run, cache = make()
+            assert their_module.training
             run(text, cache)
-        runs = ((lambda x: module(x, ForwardContext.of(x)), step), (lambda x: run(x, None), lambda x: run(x, cache)))
-        seconds: list[tuple[list[float], list[float]]] = [([], []), ([], [])]
-        for turn in range(ROUNDS + 1):
-            for times, (train, decode) in zip(seconds, runs, strict=True):
-                trained = timed(lambda train=train: train(text.clone().requires_grad_()).sum().backward())  # type: ignore[misc]
-                with torch.no_grad():
-                    decoded = timed(lambda decode=decode: decode(text[:, :1]))  # type: ignore[misc]
-                if turn:  # the first warms up
-                    times[0].append(trained)
-                    times[1].append(decoded)
-    assert their_module.training
-    return tuple([statistics.median(times) for times in of_one] for of_one in seconds)  # type: ignore[return-value]
+            runs.append((lambda x: run(x, None), lambda x: run(x, cache)))
+    seconds: list[tuple[list[float], list[float]]] = [([], []) for _ in runs]
+    for turn in range(ROUNDS + 1):
+        for times, (train, decode) in zip(seconds, runs, strict=True):
+            trained = timed(clock, lambda train=train: train(text.clone().requires_grad_()).sum().backward())  # type: ignore[misc]
+            with torch.no_grad():
+                decoded = timed(clock, lambda decode=decode: decode(text[:, :1]))  # type: ignore[misc]
+            if turn:  # the first warms up
+                times[0].append(trained)
+                times[1].append(decoded)
+    ours, *theirs = [[statistics.median(times) for times in of_one] for of_one in seconds]
+    return ours, theirs[0] if theirs else None
 
 
-def timed(run: Callable[[], object]) -> float:
+def timed(clock: Callable[[], float], run: Callable[[], object]) -> float:
     """Seconds that a call takes."""
-    started = time.perf_counter()
+    started = clock()
     run()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 if __name__ == "__main__":

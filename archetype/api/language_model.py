@@ -175,25 +175,27 @@ class LanguageModel:
             CheckpointError: the folder exists and is not empty, or cannot be written.
         """
         with atomic.new_folder(Path(folder)) as temporary:
-            run = Run(temporary)
-            write_run_spec(run, self.spec)
-            write_weights(run, self.model)
-            atomic.write_json(
-                temporary / GENERATION_CONFIG, self.special | generation_config(self.sampling, self.generation)
-            )
-            write_origin(temporary, self.spec, self.family, self.labels, self.image_processor)
-            if self.sentence_files:
-                run.sentence_folder.mkdir()
-                write_files(self.sentence_files, run.sentence_folder)
-            if self.left_out:
-                save(run.left_out_file, self.left_out)
-            if self.tokenizer is not None:
-                run.tokenizer_folder.mkdir()
-                self.tokenizer.save(run.tokenizer_folder)
-                # refuses to save a tokenizer that would give other ids when it is read again
-                check_saved(self.tokenizer, run.tokenizer_folder, remedy="use the files that it was loaded from")
-            if self.template is not None:
-                write_template(self.template, run.tokenizer_folder)
+            self.write(temporary)
+
+    def write(self, folder: Path) -> None:
+        """Write the files of a run directory into an existing folder, which is incomplete after an error."""
+        run = Run(folder)
+        write_run_spec(run, self.spec)
+        write_weights(run, self.model)
+        atomic.write_json(folder / GENERATION_CONFIG, self.special | generation_config(self.sampling, self.generation))
+        write_origin(folder, self.spec, self.family, self.labels, self.image_processor)
+        if self.sentence_files:
+            run.sentence_folder.mkdir()
+            write_files(self.sentence_files, run.sentence_folder)
+        if self.left_out:
+            save(run.left_out_file, self.left_out)
+        if self.tokenizer is not None:
+            run.tokenizer_folder.mkdir()
+            self.tokenizer.save(run.tokenizer_folder)
+            # refuses to save a tokenizer that would give other ids when it is read again
+            check_saved(self.tokenizer, run.tokenizer_folder, remedy="use the files that it was loaded from")
+        if self.template is not None:
+            write_template(self.template, run.tokenizer_folder)
 
     @property
     def target_start(self) -> int | None:

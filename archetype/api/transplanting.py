@@ -15,14 +15,16 @@ from archetype.errors import DataError, SpecError, enumeration
 from archetype.estimate.report import cost_report
 from archetype.io import atomic
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import NEW, Ledger
+from archetype.nn.layouts import NEW
+from archetype.nn.ledger import Ledger
+from archetype.nn.transfer import Cuts, Vocabulary
 from archetype.spec.edit import assign, differences
 from archetype.surgery.layers import kept_layers, origins
 from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
-from archetype.surgery.operation import Cuts, check_kinds, fill
+from archetype.surgery.operation import check_kinds, check_numbers, fill
 from archetype.surgery.proof import Proof, compare, loss_of
 from archetype.surgery.report import REPORT, Exchange, Report
-from archetype.surgery.vocabulary import Vocabulary, exchange
+from archetype.surgery.vocabulary import exchange
 from archetype.tokenizers import Tokenizer
 from archetype.weights.packed import is_packed
 
@@ -54,15 +56,19 @@ def transplant(
     if is_packed(donor.model):
         raise SpecError("donor", "has packed matrices, which cannot be changed", "use the unpacked model")
     check_kinds(donor.spec, spec)
+    check_numbers(donor.model, "donor")
     is_compared = spec.continues_text and donor.spec.continues_text
+    if text is not None and not is_compared:
+        cause = f"a model of kind {donor.spec.kind} that continues no text is not compared on one"
+        raise DataError("text", cause, "leave the text out")
     rows = rows_of(donor, spec, text, tokenizer) if is_compared else []
-    cuts, vocabulary = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer)
+    cuts = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer)
     model, ledger = fill(donor.model, spec, cuts, seed)
     changed = replace(donor, spec=spec, model=model, family=None, left_out={})  # the format may not express the model
     proof, exchanged = None, None
-    if vocabulary is not None and tokenizer is not None:
+    if cuts.vocabulary is not None and tokenizer is not None:
         changed = replace(changed, tokenizer=tokenizer, special={}, generation={}, template=None)
-        exchanged = _exchanged(donor, changed, rows, vocabulary)
+        exchanged = _exchanged(donor, changed, rows, cuts.vocabulary)
     elif is_compared and proves:
         proof = compare(donor.model, model, rows, origins_of(donor.spec, spec, cuts))  # type: ignore[arg-type]
     return Transplanted(changed, report_of(donor.spec, spec, cuts, ledger, proof, exchanged))
@@ -111,9 +117,12 @@ def cuts_of(
     choices: Mapping[str, str],
     seed: int = 0,
     tokenizer: Tokenizer | None = None,
-) -> tuple[Cuts, Vocabulary | None]:
+) -> Cuts:
     """Return what the new model takes, measured on rows of tokens where it is asked for."""
     stacks = donor.spec.stacks[0], spec.stacks[0]
+    if layers is not None and len(spec.stacks) > 1:
+        cause = f"the model has {len(spec.stacks)} stacks of layers, and this names those of one"
+        raise SpecError("--layers", cause, "leave it out; the layers of each stack are spread evenly")
     if isinstance(layers, str):
         layers = kept_layers(layers, *stacks, lambda: influences(donor.model, _measured(rows)), seed)
     way = choices.get("cut", "activation" if rows else "magnitude")
@@ -122,16 +131,21 @@ def cuts_of(
         raise SpecError("--with cut", f"{way!r:.40} is not a way for this model", f"use {enumeration(known, 'or')}")
     ranks, moments = ranks_of(donor.model, rows, way, seed), moments_of(donor.model, rows)
     if tokenizer is None:
-        return Cuts(layers, {}, choices, ranks, moments=moments), None
+        return Cuts(layers, choices, ranks, moments)
     if donor.tokenizer is None:
         raise DataError("--tokenizer", "the donor has no tokenizer whose tokens could be taken over", "leave it out")
     vocabulary = exchange(donor.tokenizer, tokenizer, donor.spec.input_vocab_size, spec.input_vocab_size)
-    return Cuts(layers, {"": {"V": vocabulary.tokens}}, choices, ranks, vocabulary.pieces, moments), vocabulary
+    return Cuts(layers, choices, ranks, moments, vocabulary)
+
+
+def not_measured() -> SpecError:
+    """Return the error of a model whose layers have no influence on a text."""
+    return SpecError("--layers influence", "this model continues no text", "name the layers, such as 0-5")
 
 
 def _measured(rows: Sequence[Tensor]) -> Sequence[Tensor]:
     if not rows:
-        raise SpecError("--layers influence", "this model continues no text", "name the layers, such as 0-5")
+        raise not_measured()
     return rows
 
 
@@ -154,8 +168,9 @@ def _exchanged(
 
 def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     """Write the new model as a run directory, with its report."""
-    transplanted.model.save(folder)
-    atomic.write_json(folder / REPORT, {"donor": donor} | transplanted.report.record())
+    with atomic.new_folder(folder) as temporary:
+        transplanted.model.write(temporary)
+        atomic.write_json(temporary / REPORT, {"donor": donor} | transplanted.report.record())
 
 
 def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tokenizer | None = None) -> list[Tensor]:
@@ -164,6 +179,8 @@ def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tok
     They fit into both models. Tokens that the new model lacks are left out, unless it has another tokenizer.
     """
     length = min(LONGEST, *(getattr(each, "context_length", LONGEST) for each in (lm.spec, spec)))
+    if length < 2:
+        raise SpecError("context_length", "leaves no token to predict", "use at least 2")
     vocabulary = min(each.input_vocab_size for each in ((lm.spec,) if tokenizer else (lm.spec, spec)))
     if lm.tokenizer is None:
         if text is not None:
@@ -174,7 +191,9 @@ def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tok
     text = library_text(16 * ROWS * length) if text is None else text
     ids = [id for id in lm.tokenizer.encode(text) if id < vocabulary][: ROWS * length]
     if len(ids) < 2:
-        raise DataError("text", "has fewer than two tokens, and nothing to predict", "use a longer text")
+        raise DataError(
+            "text", "has fewer than two tokens that both models have, and nothing to predict", "use another"
+        )
     return [torch.tensor([ids[start : start + length]]) for start in range(0, len(ids), length) if len(ids) - start > 1]
 
 

@@ -1,8 +1,10 @@
 """Costs of mixers that are computed in chunks: products over all pairs of a chunk, and products with the state."""
 
+from abc import abstractmethod
 from typing import NamedTuple
 
 from archetype.cost.formula import Counts, Formula, constant, symbol
+from archetype.cost.registry import MixerCost
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
@@ -37,6 +39,19 @@ class Chunks(NamedTuple):
         return self.tokens * together + single * self.single_tokens
 
 
+class ChunkedCost(MixerCost):
+    """Base class of the costs of recurrences that are computed in chunks, between their projections."""
+
+    def flops(self, work: Work) -> Counts:
+        products = self.products(Chunks.of(work, self.part.chunk_size))
+        counts = {name: 2 * work.rows * count for name, count in products.items()}
+        return self.projection_flops(work.tokens) | without_zero(counts)
+
+    @abstractmethod
+    def products(self, chunks: Chunks) -> Counts:
+        """Return the multiplications of a sequence: over the pairs of its chunks, and with the state."""
+
+
 def chunk_lengths(length: int, size: int) -> list[tuple[int, int]]:
     """Return the lengths of the chunks of a sequence, each with the number of its chunks: whole ones, and a rest."""
     return [(n, count) for n, count in ((size, length // size), (length % size, 1)) if n * count]
@@ -47,17 +62,23 @@ def filled_chunk(length: int) -> int:
     return 1 << (length - 1).bit_length()
 
 
-def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int, pairs: int = 3) -> int:
+def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int, copied: int, pairs: int = 3) -> int:
     """Return the bytes that chunks of `size` tokens save for backward.
 
     Args:
         heads: matrices of a chunk's pairs, such as two per head: of keys with queries, and with keys.
-        memory: values of a row's state.
+        memory: values saved of a row's state.
+        copied: values of a token that are copied, unless they are in order in a single chunk.
         pairs: numbers saved for each pair: decays, products of keys and queries, and both combined.
     """
-    chunks, rest = divmod(work.length, size)
-    of_pairs = (chunks * size * size + rest * rest) * (heads * pairs * FLOAT32 + 1)  # and a mask
-    return work.rows * (of_pairs + (chunks + (rest > 0)) * memory * FLOAT32)
+    lengths = chunk_lengths(work.length, size)
+    saved = sum(count * (n * n * heads * pairs + memory) for n, count in lengths)
+    masks = sum(n * n for n, _ in lengths)  # a byte each
+    return work.rows * (saved + copied * _copied_tokens(lengths)) * FLOAT32 + masks
+
+
+def _copied_tokens(lengths: list[tuple[int, int]]) -> int:
+    return sum(n * count for n, count in lengths if count > 1)
 
 
 def halved_chunk_activations(
@@ -68,12 +89,13 @@ def halved_chunk_activations(
     Args:
         channels: features of all heads' keys, each with a decay.
         heads: number of heads.
-        memory: values of a row's state.
+        memory: values saved of a row's state.
         kinds: what keys meet: queries, and keys for the delta rule.
         keys: kinds of keys, such as one for values and one for what is removed.
     """
-    total, corrects = 0, kinds > 1
-    for length, count in chunk_lengths(work.length, size):
+    lengths, corrects = chunk_lengths(work.length, size), kinds > 1
+    total = channels * _copied_tokens(lengths)
+    for length, count in lengths:
         filled = filled_chunk(length)
         # factors and products of the halves of blocks of each size; copies that are filled up; the whole chunk's
         halves = (filled.bit_length() - 1) * filled * (2 + keys + kinds) // 2

@@ -90,10 +90,8 @@ def projection_of(
     return {f"{name}_down": Linear(inputs, low), f"{name}_up": Linear(low, outputs, bias)}
 
 
-class ContentCost(PartCost, ABC):
-    """Base class of the costs of mixers and feed-forward parts."""
-
-    divides_state = False  # whether tensor parallelism splits its state
+class ProjectionsCost(PartCost, ABC):
+    """Base class of the costs of parts that are projections, with products between them."""
 
     def __init__(self, part: Any, d: Formula) -> None:
         super().__init__(part, d)
@@ -101,19 +99,19 @@ class ContentCost(PartCost, ABC):
 
     @abstractmethod
     def parameters(self) -> Counts:
+        """Return the number of parameters of each module."""
+
+    def projection_parameters(self) -> Counts:
         """Return the number of parameters of each projection."""
-
-    def active_parameters(self) -> Counts:
-        """Return the number of parameters that one token uses, for each projection."""
-        return self.parameters()
-
-    def tables(self) -> Counts:
-        """Return the width of each table with a row per token id, keyed by module (value embeddings)."""
-        return {}
+        return {name: projection.parameters for name, projection in self.projections.items()}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         """Return the input and output features of each projection, except convolutions."""
         return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
+
+    def projection_flops(self, tokens: Formula) -> Counts:
+        """Return the FLOPs of each projection for this many tokens."""
+        return {name: projection.flops(tokens) for name, projection in self.projections.items()}
 
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:
@@ -122,6 +120,20 @@ class ContentCost(PartCost, ABC):
     def state(self, length: int) -> int:
         """Return the number of values in the state of one sequence with a capacity of `length` tokens."""
         return 0
+
+
+class ContentCost(ProjectionsCost):
+    """Base class of the costs of mixers and feed-forward parts."""
+
+    divides_state = False  # whether tensor parallelism splits its state
+
+    def active_parameters(self) -> Counts:
+        """Return the number of parameters that one token uses, for each projection."""
+        return self.parameters()
+
+    def tables(self) -> Counts:
+        """Return the width of each table with a row per token id, keyed by module (value embeddings)."""
+        return {}
 
     def state_integers(self, length: int) -> int:
         """Return the number of 64-bit integers in the state, in addition to the values of `state`."""
@@ -167,7 +179,7 @@ class FeedForwardCost(ContentCost):
 
     @abstractmethod
     def flops(self, tokens: Formula) -> Counts:
-        """Return the FLOPs of each projection for this many tokens."""
+        """Return the FLOPs of each product for this many tokens."""
 
     def hidden_gradient(self, work: TrainingWork) -> int:
         # bytes of the gradient of its hidden vectors, which the backward pass of a block allocates first
@@ -261,7 +273,7 @@ class ResidualCost(PartCost):
         return 0
 
 
-class SelectionCost(PartCost, ABC):
+class SelectionCost(ProjectionsCost):
     """Base class of the costs of key selections.
 
     Args:
@@ -273,21 +285,8 @@ class SelectionCost(PartCost, ABC):
         super().__init__(part, d)
         self.query = query
 
-    # as in ContentCost and MixerCost
     @abstractmethod
-    def parameters(self) -> Counts: ...
-
-    @abstractmethod
-    def flops(self, work: Work) -> Counts: ...
-
-    @abstractmethod
-    def saved_activations(self, work: TrainingWork) -> int: ...
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {}
-
-    def state(self, length: int) -> int:
-        return 0
+    def flops(self, work: Work) -> Counts: ...  # as in MixerCost
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         return {}

@@ -233,7 +233,7 @@ class Scheduler:
 
     def _start(self, request: Request, logits: Tensor, state: State, events: list[Event]) -> None:
         # logits: (1, V), after the last token of the prompt
-        if not request.tokens and self._caches_prefixes:
+        if not request.tokens and self._caches(request.window, state.narrow(len(request.window))):
             # The prefix cache needs a copy of a row that will read the next prompt, or that is decoded in its place.
             is_own = (self._row is None or state is not self._row[0].state) and not self.slots.is_in_place(state)
             first = torch.tensor([0], device=self.model.device)
@@ -247,18 +247,18 @@ class Scheduler:
         if event.finish_reason is None and not self._waits_to_be_reread(request):
             self.slots.join(request, state)
 
-    @property
-    def _caches_prefixes(self) -> bool:
+    def _caches(self, tokens: list[int], state: State) -> bool:
         # an encoder-decoder caches sources instead
-        return not self._has_source and not self.model.spec.follows_length
+        can_cache = not self._has_source and not self.model.spec.follows_length
+        return can_cache and self.prefixes.takes(tokens, state)
 
     def _leave(self, request: Request) -> None:
         # put the state into the prefix cache, unless it may contain NaN
+        slot = self.slots.sequences.index(request)
         if request.error is not None:
-            self.slots.clear(self.slots.sequences.index(request))
-        elif self.prefixes.max_bytes and self._caches_prefixes:
-            state = self.slots.copy(self.slots.sequences.index(request))
-            self.prefixes.put(request.window[: int(state.lengths)], state)
+            self.slots.clear(slot)
+        elif self._caches(tokens := request.window[: int(self.slots.row(slot).lengths)], self.slots.row(slot)):
+            self.prefixes.put(tokens, self.slots.copy(slot))
         self._forget(request)
 
     def _forget(self, request: Request) -> None:

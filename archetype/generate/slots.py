@@ -124,8 +124,13 @@ class Slots(Generic[T]):
 
     def copy(self, slot: int, length: int | None = None) -> State:
         """Return a copy of the state of a slot, or of its first `length` tokens."""
-        length = int(self.state.lengths[slot * self.num_beams]) if length is None else length
+        length = int(self.row(slot).lengths) if length is None else length
         return copy_rows(self.state, self._rows([slot]), length)
+
+    def row(self, slot: int) -> State:
+        """Return a view of the tokens of a slot, in the same memory."""
+        row = self.state.rows(slot * self.num_beams, slot * self.num_beams + 1)
+        return row.narrow(int(row.lengths))
 
     def current_step(self) -> DecodeStep:
         """Return the decode step for the rows in use. Spare rows keep length 0."""
@@ -193,11 +198,15 @@ class PrefixCache:
     def nbytes(self) -> int:
         return sum(state.nbytes for state in [*self._states.values()])  # a copy, as a step may add one meanwhile
 
+    def takes(self, tokens: list[int], state: State) -> bool:
+        """Return whether `put` caches the state after a sequence; ask with a view, before it is copied."""
+        return len(tokens) >= self.min_tokens and state.nbytes <= self.max_bytes
+
     def put(self, tokens: list[int], state: State) -> None:
         """Cache the state after a sequence. The caller must not modify the state afterwards."""
-        key = tuple(tokens)
-        if len(key) < self.min_tokens or state.nbytes > self.max_bytes:
+        if not self.takes(tokens, state):
             return
+        key = tuple(tokens)
         if state.can_shorten:  # it replaces the states of all prefixes of the sequence
             self._states = {other: known for other, known in self._states.items() if key[: len(other)] != other}
         self._states.pop(key, None)

@@ -23,4 +23,7 @@ def cast_for_products(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     """Return a context in which products have the types of their inputs. Tensors without storage have no autocast."""
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+    device = x.device.type
+    # entering a context takes longer than some of the operations in it
+    is_off = x.is_meta or not torch.is_autocast_enabled(device)
+    return nullcontext() if is_off else torch.autocast(device, enabled=False)

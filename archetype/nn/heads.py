@@ -1,6 +1,7 @@
 """Projections of mixers to heads, which mixers of another kind can take over."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -8,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from archetype.nn.transplant import Start, Transfer, Transplant, transplant_of
+from archetype.nn.ledger import Start
+from archetype.nn.transfer import S, Transfer
+from archetype.nn.transplant import Transplant, transplant_of
 from archetype.roles.position import MixerPosition
 from archetype.roles.selection import KeySelection
 from archetype.spec.base import Spec
 
-S = TypeVar("S", bound=Spec)
 Index = TypeVar("Index", bound=KeySelection)
 
 
@@ -37,20 +39,32 @@ class Heads:
     k: Float[Tensor, "K P columns"]
     v: Float[Tensor, "value_heads Q columns"]
     o: Float[Tensor, "D value_heads Q"]
-    sources: Mapping[str, Sequence[str]]
+    sources: Mapping[str, tuple[str, ...]]
     o_bias: Float[Tensor, "D"] | None = None
     scale: float = 1.0
     position: MixerPosition | None = None
-    unlike: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ("recurrence",)
 
 
-class Rows(NamedTuple):
-    """Rows of a tensor that project to heads, or columns that project from them."""
+class Projection(NamedTuple):
+    """Rows of a module's matrix that project to heads, or columns that project from them."""
 
     module: str
+    start: int
     heads: int
     features: int
-    start: int = 0
+
+    @classmethod
+    def of(cls, module: str, dimension: str, index: int, sizes: Mapping[str, int]) -> "Projection":
+        """Return a term of a dimension such as "HP|HP|KZ", whose last letter stands for the features of a head."""
+        terms = [[sizes[letter] for letter in term] for term in dimension.split("|")]
+        *heads, features = terms[index]
+        return cls(module, sum(map(math.prod, terms[:index])), math.prod(heads), features)
+
+    def rows(self, tensor: Tensor) -> Float[Tensor, "heads features *columns"]:
+        """Return a view of these rows of a matrix or a bias, by head."""
+        rows = tensor.narrow(0, self.start, self.heads * self.features)
+        return rows.view(self.heads, self.features, *tensor.shape[1:])
 
 
 class HeadsTransplant(Transplant[S]):
@@ -62,22 +76,34 @@ class HeadsTransplant(Transplant[S]):
     outputs begins with the size that the donor's outputs have on the text.
 
     Attributes:
+        matrices: module of queries, keys, values and the output projection, and which term of its layout they are.
         convolutions: causal convolutions after the projections, which begin with the newest position alone.
     """
 
+    matrices: ClassVar[Mapping[str, tuple[str, int]]] = {letter: (letter, 0) for letter in "qkvo"}
     convolutions: ClassVar[tuple[str, ...]] = ("conv",)
 
     def has_heads(self, part: S) -> bool:
         """Return whether the projections of a part can be read as those of heads."""
         return True
 
+    def projections(self, part: S, sizes: Mapping[str, int]) -> Mapping[str, Projection]:
+        """Return the projections of a part to queries, keys and values, and the one from heads to its output."""
+        layouts, sizes = self.all_layouts(part), self.sizes(part, sizes)
+        return {
+            letter: Projection.of(module, layouts[f"{module}.weight"].split()[letter == "o"], index, sizes)
+            for letter, (module, index) in self.matrices.items()
+            if f"{module}.weight" in layouts
+        }
+
     def heads(self, part: S, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Heads:
         """Return the projections of a part with these tensors, in a model with these sizes."""
-        raise NotImplementedError
-
-    def rows(self, part: S, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
-        """Return the rows that project to queries, keys and values, and the columns from which `o` projects."""
-        raise NotImplementedError
+        projections = self.projections(part, sizes)
+        q, k, v = (each.rows(with_bias(tensors, each.module)) for each in (projections[letter] for letter in "qkv"))
+        sources = {letter: (f"{each.module}.weight",) for letter, each in projections.items()}
+        output, _, heads, features = projections["o"]
+        o = tensors[f"{output}.weight"].unflatten(1, (heads, features))
+        return Heads(q, k, v, o, sources, tensors.get(f"{output}.bias"))
 
     def takes(self, old: Spec, new: S) -> bool:
         return super().takes(old, new) or (self.has_heads(new) and gives_heads(old))
@@ -90,9 +116,10 @@ class HeadsTransplant(Transplant[S]):
 
     def take_heads(self, at: Transfer[S], source: Heads) -> None:
         """Take over the projections of a mixer of another kind; everything else begins as it is initialized."""
+        projections = self.projections(at.new, at.new_sizes)
         taken: dict[str, list[str]] = {}
-        for letter, rows in self.rows(at.new, at.new_sizes).items():
-            for name in set_output(at, rows, source) if letter == "o" else set_rows(at, letter, rows, source):
+        for letter, projection in projections.items():
+            for name in (set_output if letter == "o" else set_rows)(at, letter, projection, source):
                 taken.setdefault(name, []).extend(source.sources[letter])
         for name, sources in taken.items():
             at.put(name, at.tensors[name], "copied", sources, "the heads of the donor; the rest as initialized")
@@ -100,10 +127,10 @@ class HeadsTransplant(Transplant[S]):
             if f"{name}.weight" in at.tensors:
                 weight = at.tensors[f"{name}.weight"]
                 weight.zero_()[..., -1] = 1.0
-                at.put(f"{name}.weight", weight, "new", (f"{name}.weight",), "the newest position alone")
+                at.put(f"{name}.weight", weight, "new", note="the newest position alone")
             if f"{name}.bias" in at.tensors:
                 at.fill(f"{name}.bias", 0.0)
-        scale_norm(at, self.rows(at.new, at.new_sizes)["o"], source)
+        scale_norm(at, projections["o"], source)
         at.promise(*self.start_of(at, source))
 
     def start_of(self, at: Transfer[S], source: Heads) -> tuple[Start, str]:
@@ -116,6 +143,9 @@ class IndexTransplant(HeadsTransplant[Index]):
 
     Query heads of attention are averaged in groups, and all its key heads to the key of the index.
     """
+
+    fields: ClassVar = {"H": "num_heads", "P": "head_dim"}
+    fixed: ClassVar = dict.fromkeys("HP", "the index has other heads")
 
     def has_heads(self, part: Index) -> bool:
         return False
@@ -131,12 +161,12 @@ class IndexTransplant(HeadsTransplant[Index]):
 
     def take_heads(self, at: Transfer[Index], source: Heads) -> None:
         takes_keys = at.choice("index", "drawn", "keys") == "keys"
-        for letter, rows in self.rows(at.new, at.new_sizes).items() if takes_keys else ():
-            weight = at.tensors.get(f"{rows.module}.weight")
+        for letter, projection in self.projections(at.new, at.new_sizes).items() if takes_keys else ():
+            weight = at.tensors.get(f"{projection.module}.weight")
             if weight is not None and weight.shape[1] == at.new_sizes["D"]:  # not of low-rank queries
-                set_rows(at, letter, rows, source)
+                set_rows(at, letter, projection, source)
                 words = f"means of groups of {len(getattr(source, letter))} heads"
-                at.put(f"{rows.module}.weight", weight, "merged", source.sources[letter], words)
+                at.put(f"{projection.module}.weight", weight, "merged", source.sources[letter], words)
 
 
 def gives_heads(part: Spec) -> bool:
@@ -149,46 +179,41 @@ def heads_of(at: Transfer[Any]) -> Heads:
     return transplant_of(at.old).heads(at.old, at.donated, at.old_sizes)  # type: ignore[attr-defined, no-any-return]
 
 
-def set_rows(at: Transfer[Any], letter: str, rows: Rows, source: Heads) -> Sequence[str]:
+def set_rows(at: Transfer[Any], letter: str, projection: Projection, source: Heads) -> list[str]:
     """Set queries, keys or values of a new mixer; features that the donor lacks stay as initialized."""
-    matrix = spread(getattr(source, letter), rows.heads)  # (heads, features, D + 1)
-    features, width = min(matrix.shape[1], rows.features), min(at.old_sizes["D"], at.new_sizes["D"])
-    names = []
-    for kind in ("weight", "bias"):
-        if (name := f"{rows.module}.{kind}") in at.tensors:
-            target = at.tensors[name][rows.start : rows.start + rows.heads * rows.features]
-            target = target.unflatten(0, (rows.heads, rows.features))[:, :features]
-            if kind == "weight":
-                target[..., :width] = matrix[:, :features, :width]
-            else:
-                target.copy_(matrix[:, :features, -1])
-            names.append(name)
-    return names
+    matrix = spread(getattr(source, letter), projection.heads)  # (heads, features, D + 1)
+    features, width = min(matrix.shape[1], projection.features), min(at.old_sizes["D"], at.new_sizes["D"])
+    weight, bias = (f"{projection.module}.{kind}" for kind in ("weight", "bias"))
+    if weight in at.tensors:
+        projection.rows(at.tensors[weight])[:, :features, :width] = matrix[:, :features, :width]
+    if bias in at.tensors:
+        projection.rows(at.tensors[bias])[:, :features] = matrix[:, :features, -1]
+    return [name for name in (weight, bias) if name in at.tensors]
 
 
-def set_output(at: Transfer[Any], rows: Rows, source: Heads) -> Sequence[str]:
+def set_output(at: Transfer[Any], letter: str, projection: Projection, source: Heads) -> list[str]:
     """Set the output projection of a new mixer; what the donor lacks is zero."""
-    shares = weights_of_heads(source.o.shape[1], rows.heads)
+    shares = weights_of_heads(source.o.shape[1], projection.heads)
     # each of the donor's heads is read once in all
     matrix = torch.einsum("nh,dhq->dnq", (shares / shares.sum(0)).to(source.o), source.o)
-    features, width = min(matrix.shape[2], rows.features), min(at.old_sizes["D"], at.new_sizes["D"])
-    target = at.tensors[f"{rows.module}.weight"].zero_().unflatten(1, (rows.heads, rows.features))
+    features, width = min(matrix.shape[2], projection.features), min(at.old_sizes["D"], at.new_sizes["D"])
+    weight, bias = (f"{projection.module}.{kind}" for kind in ("weight", "bias"))
+    target = at.tensors[weight].zero_().unflatten(1, (projection.heads, projection.features))
     target[:width, :, :features] = matrix[:width, :, :features]
-    if (name := f"{rows.module}.bias") not in at.tensors:
-        return [f"{rows.module}.weight"]
-    bias = at.tensors[name].zero_()
-    if source.o_bias is not None:
-        bias[:width] = source.o_bias[:width]
-    return [f"{rows.module}.weight", name]
+    if bias in at.tensors:
+        at.tensors[bias].zero_()
+        if source.o_bias is not None:
+            at.tensors[bias][:width] = source.o_bias[:width]
+    return [name for name in (weight, bias) if name in at.tensors]
 
 
-def scale_norm(at: Transfer[Any], outputs: Rows, source: Heads) -> None:
+def scale_norm(at: Transfer[Any], outputs: Projection, source: Heads) -> None:
     """Begin the norm of the heads' outputs with the size that the outputs of the donor's heads have on the text.
 
     Averages of values are small, and a norm of gains 1 would make the new mixer louder than the donor's.
     """
     weight, o = at.tensors.get("norm.weight"), source.sources["o"][0]
-    moment = None if weight is None else at.moments(f"{at.donor_path}.{o.removesuffix('.weight')}")
+    moment = None if weight is None else at.moment(o.removesuffix(".weight"))
     if weight is None or moment is None:
         return
     squares = moment.diagonal()[:-1].unflatten(0, (source.o.shape[1], -1)).mean(1)  # of each of the donor's heads
@@ -204,29 +229,19 @@ def scale_norm(at: Transfer[Any], outputs: Rows, source: Heads) -> None:
 def spread(matrix: Float[Tensor, "K F D"], heads: int) -> Float[Tensor, "H F D"]:
     """Return as many heads as asked for: each of them repeated, or the means of groups of them."""
     shares = weights_of_heads(len(matrix), heads).to(matrix)
-    repeated: Tensor = torch.einsum("nh,hfd->nfd", shares / shares.sum(1, keepdim=True), matrix)
-    return repeated
+    return torch.einsum("nh,hfd->nfd", shares / shares.sum(1, keepdim=True), matrix)
 
 
 def weights_of_heads(old: int, new: int) -> Float[Tensor, "new_heads old_heads"]:
     """Return which heads become which: 1 where a new head repeats an old one, or is one of those averaged."""
     if new >= old:
         return torch.eye(old)[[head * old // new for head in range(new)]]
-    shares: Tensor = torch.eye(new)[[head * new // old for head in range(old)]].T
-    return shares
+    return torch.eye(new)[[head * new // old for head in range(old)]].T
 
 
-def plain_heads(tensors: Mapping[str, Tensor], keys: int, values: int) -> Heads:
-    """Return the projections q, k, v and o of a recurrence with some heads of queries and keys, and of values."""
-    q, k, v = (with_bias(tensors, name, heads) for name, heads in zip("qkv", (keys, keys, values), strict=True))
-    o = tensors["o.weight"].unflatten(1, (values, -1))
-    return Heads(q, k, v, o, {name: (f"{name}.weight",) for name in "qkvo"}, unlike=("recurrence",))
-
-
-def with_bias(tensors: Mapping[str, Tensor], name: str, heads: int) -> Float[Tensor, "H P columns"]:
-    """Return the rows of a projection by head, with the bias as the last column."""
+def with_bias(tensors: Mapping[str, Tensor], name: str) -> Float[Tensor, "rows columns"]:
+    """Return the matrix of a projection, with its bias as the last column."""
     weight = tensors[f"{name}.weight"]
     bias = tensors.get(f"{name}.bias")
     column = weight.new_zeros(len(weight)) if bias is None else bias
-    rows: Tensor = torch.cat((weight, column[:, None]), dim=1).unflatten(0, (heads, -1))
-    return rows
+    return torch.cat((weight, column[:, None]), dim=1)

@@ -1,7 +1,8 @@
 """Importance of a donor's layers and entries, which decides what is dropped and cut."""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,8 @@ from archetype.inspection.inputs import Inputs
 from archetype.inspection.trace import Trace, Tracer
 from archetype.models.build import Model
 from archetype.nn.random import generator_for
-from archetype.nn.transplant import Moments, Ranks, no_ranks, transplant_of
+from archetype.nn.transplant import transplant_of
+from archetype.roles.norm import Norm
 from archetype.surgery.layers import norms_of, sizes_of
 
 WAYS = ("activation", "magnitude", "first", "random")  # of choosing the entries that are kept
@@ -39,32 +41,32 @@ def influences(donor: Model, rows: Sequence[Tensor]) -> list[float]:
     return [total / count for total in sums]
 
 
-def ranks_of(donor: Model, rows: Sequence[Tensor], way: str, seed: int = 0) -> Ranks:
-    """Return the importance of entries, computed when something is cut.
+def ranks_of(
+    donor: Model, rows: Sequence[Tensor], way: str, seed: int = 0
+) -> Callable[[str, str], Tensor | None] | None:
+    """Return the importance of entries by module and letter, computed when something is cut.
 
     By activation these are the outputs of heads, the parts of hidden features in the output, the features of norms
     (Muralidharan 2024, Minitron, section 2.2) and the weights of experts; what has no activation is ranked by weights.
     """
     if way == "first":
-        return no_ranks
+        return None
 
     @cache
     def values() -> Values:
-        by_weights = _magnitudes(donor)
-        if way == "random":
-            return {
-                path: {letter: _drawn(x, f"{path} {letter}", seed) for letter, x in of_part.items()}
-                for path, of_part in by_weights.items()
-            }
-        if way == "activation":
-            for path, of_part in _activations(donor, rows).items():
-                by_weights[path] |= of_part
-        return by_weights
+        ranks = _magnitudes(donor)
+        for path, of_part in ranks.items():
+            for letter, x in of_part.items() if way == "random" else ():
+                generator = generator_for(seed, f"{path} {letter}", torch.device("cpu"))
+                of_part[letter] = torch.rand(x.shape, generator=generator)
+        for path, of_part in _activations(donor, rows).items() if way == "activation" else ():
+            ranks[path] |= of_part
+        return ranks
 
     return lambda module, letter: values().get(module, {}).get(letter)
 
 
-def moments_of(donor: Model, rows: Sequence[Tensor]) -> Moments:
+def moments_of(donor: Model, rows: Sequence[Tensor]) -> Callable[[str], Tensor | None]:
     """Return the mean of x x^T over the inputs of a module, with a last feature of 1, computed when it is asked for.
 
     One module at a time, since the matrices of all layers may be as large as the model.
@@ -82,7 +84,7 @@ def moments_of(donor: Model, rows: Sequence[Tensor]) -> Moments:
         hook = donor.get_submodule(path).register_forward_pre_hook(add)
         try:
             for row in rows:
-                donor(row)
+                donor(row.to(donor.device))
         finally:
             hook.remove()
         count = sum(row.numel() for row in rows)
@@ -91,13 +93,10 @@ def moments_of(donor: Model, rows: Sequence[Tensor]) -> Moments:
     return moment
 
 
-def _drawn(x: Tensor, name: str, seed: int) -> Tensor:
-    return torch.rand(x.shape, generator=generator_for(seed, name, torch.device("cpu")))
-
-
 def _traces(donor: Model, rows: Sequence[Tensor]) -> Iterator[Trace]:
     for row in rows:
-        yield Tracer(donor, Inputs({"tokens": row}, (), ids=row)).run()
+        tokens = row.to(donor.device)
+        yield Tracer(donor, Inputs({"tokens": tokens}, (), ids=tokens)).run()
 
 
 def _parts(donor: Model) -> Iterator[tuple[str, Any, dict[str, int]]]:
@@ -116,38 +115,38 @@ def _magnitudes(donor: Model) -> Values:
     for path, part, of_model in _parts(donor):
         kind, state = transplant_of(part), donor.get_submodule(path).state_dict()
         sizes = kind.sizes(part, of_model)
-        for name, layout in kind.layouts_of(part).items():
-            letters = list(layout.replace(" ", ""))
-            if not all(letter.isalpha() for letter in letters):
-                continue  # matrices side by side
+        for name, layout in kind.all_layouts(part).items():
+            letters = layout.replace(" ", "")
+            if name not in state or not letters.isalpha():  # matrices side by side
+                continue
             shape = [sizes[letter] for letter in letters]
-            if name not in state or state[name].numel() != torch.Size(shape).numel():
+            if state[name].numel() != math.prod(shape):
                 continue
             squares = state[name].detach().float().reshape(shape).square()
             for dim, letter in enumerate(letters):
                 if letter not in FIXED:
                     others = [axis for axis in range(len(letters)) if axis != dim]
-                    at = values["" if letter == "D" else path]
-                    at[letter] = at.get(letter, 0.0) + (squares.sum(others) if others else squares)
+                    _add(values["" if letter == "D" else path], {letter: squares.sum(others) if others else squares})
     return values
 
 
 def _activations(donor: Model, rows: Sequence[Tensor]) -> Values:
     values: Values = defaultdict(dict)
+    parts = [(path, path, part) for path, part, _ in _parts(donor)]
+    for stack in donor.spec.stacks:
+        norms: dict[str, Norm] = {}
+        for layer, block in enumerate(stack.layers):
+            at = f"{stack.prefix}blocks.{layer}"
+            before = norms_of(donor.get_submodule(at), block) if block.weights_of is None else {}
+            norms |= {f"{at}.{name}": norm for name, norm in before.items() if not name.endswith("_post_norm")}
+        norms[f"{stack.prefix}final_norm"] = stack.final_norm
+        parts += [("", path, norm) for path, norm in norms.items()]  # all norms rank the features of the stream
     for trace in _traces(donor, rows):
-        for path, part, _ in _parts(donor):
-            _add(values[path], transplant_of(part).importance(part, trace.part(path)))
-        for stack in donor.spec.stacks:
-            for layer, block in enumerate(stack.layers):
-                at = f"{stack.prefix}blocks.{layer}"
-                for name, norm in norms_of(donor.get_submodule(at), block).items() if block.weights_of is None else ():
-                    if not name.endswith("_post_norm"):
-                        _add(values[""], transplant_of(norm).importance(norm, trace.part(f"{at}.{name}")))
-            end = f"{stack.prefix}final_norm"
-            _add(values[""], transplant_of(stack.final_norm).importance(stack.final_norm, trace.part(end)))
+        for place, path, part in parts:
+            _add(values[place], transplant_of(part).importance(part, trace.part(path)))
     return values
 
 
-def _add(sums: dict[str, Tensor], values: Any) -> None:
+def _add(sums: dict[str, Tensor], values: Mapping[str, Tensor]) -> None:
     for letter, value in values.items():
         sums[letter] = sums[letter] + value if letter in sums else value

@@ -2,60 +2,31 @@
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from archetype.errors import SpecError, enumeration
+from archetype.errors import CheckpointError, SpecError, enumeration
 from archetype.models.block.spec import Block
 from archetype.models.build import Model, build
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import StackView
-from archetype.nn.transplant import (
-    Ledger,
-    Moments,
-    Ranks,
-    Similar,
-    Start,
-    Taken,
-    Transfer,
-    are_equal,
-    no_moments,
-    no_ranks,
-    transplant,
-    transplant_of,
-)  # fmt: skip
+from archetype.nn.ledger import Ledger, Start, Taken
+from archetype.nn.transfer import Cuts, Similar, Transfer
+from archetype.nn.transplant import are_equal, transplant, transplant_of
 from archetype.roles.norm import Norm
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
-from archetype.surgery.layers import norms_of, origins, owner, sizes_of
+from archetype.surgery.layers import norms_of, origins, owner, sizes_of, source_sizes
 
+# fields of models of which parts, tensors and layers say what holds, or that change no output
+PROMISED = (
+    "version", "name", "vocab_size", "source_vocab_size", "context_length", "d_model", "embedding", "layers", "encoder",
+    "decoder", "global_model", "local_model", "residual", "final_norm", "head", "further_tokens", "initialization",
+)  # fmt: skip
 Sizes = tuple[Mapping[str, int], Mapping[str, int]]
-Selected = Mapping[str, Mapping[str, Sequence[int]]]
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """What the new model takes where the donor has more or less of something.
-
-    Attributes:
-        layers: the donor's layer of each new layer (absent: the same ones, or spread evenly).
-        selected: entries of dimensions by module and letter, such as {"blocks.3.feedforward": {"F": [0, 5]}}; the
-            module "" selects features (D) and tokens (V) of the whole model.
-        choices: how several weights become one, such as {"heads": "mean"}.
-        ranks: importance of the entries of a dimension, for what is cut and not selected.
-        pieces: the donor's tokens that spell a new token, by its id.
-        moments: mean of x x^T over the inputs of the donor's modules on a text.
-    """
-
-    layers: Sequence[int] | None = None
-    selected: Selected = field(default_factory=dict)
-    choices: Mapping[str, str] = field(default_factory=dict)
-    ranks: Ranks = no_ranks
-    pieces: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    moments: Moments = no_moments
 
 
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Model, Ledger]:
@@ -84,6 +55,14 @@ def check_kinds(donor: ModelSpec, spec: ModelSpec) -> None:
         raise SpecError("kind", f"a model of kind {spec.kind} has no layers to change", "use a model with layers")
 
 
+def check_numbers(model: Model, place: str) -> None:
+    """Raise an error if a tensor has NaN: nothing can be compared with such a model, nor learned from it."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            cause = "has entries that are not numbers (NaN)"
+            raise CheckpointError(f"{place}: {name}", cause, "use another checkpoint")
+
+
 class Operation:
     """One transplant: the donor, the new model, and the ledger that is written."""
 
@@ -95,16 +74,26 @@ class Operation:
     @torch.no_grad()
     def run(self) -> Ledger:
         old, new = self.donor.spec, self.model.spec
-        sizes = sizes_of(old, old.stacks[0]), sizes_of(new, new.stacks[0])
-        embeddings = getattr(old, "embedding", None), getattr(new, "embedding", None)
-        self._part("embedding", "embedding", *embeddings, sizes)
-        for before, after in zip(old.stacks, new.stacks, strict=True):
-            self._stack(before, after)
-        heads = getattr(old, "head", None), getattr(new, "head", None)
-        sizes = sizes_of(old, old.stacks[-1]), sizes_of(new, new.stacks[-1])
-        self._part("lm_head", "lm_head", *heads, sizes, gains=self._gains_of_end(old.stacks[0], new.stacks[0]))
-        self._rest()
+        self._part_of_model("embedding", "embedding", 0)
+        embeddings = (getattr(spec, "embedding", None) for spec in (old, new))
+        before, after = (getattr(embedding, "source_placement", None) or embedding for embedding in embeddings)
+        self._part("source_embedding", "source_embedding", before, after, (source_sizes(old), source_sizes(new)))
+        for stacks in zip(old.stacks, new.stacks, strict=True):
+            self._stack(*stacks)
+        self._part_of_model("lm_head", "head", -1, self._gains_of_end(old.stacks[0], new.stacks[0]))
+        self._part_of_model("classifier", "head", -1)
+        # tables of the stack, further tokens and residual weights
+        self._take_rest("", "", old, new)
+        for name in type(new).model_fields:
+            is_same = name in PROMISED or getattr(old, name) == getattr(new, name)
+            self.ledger.require(name, is_same, f"{name} differs")
         return self.ledger
+
+    def _part_of_model(self, path: str, field: str, stack: int, gains: Tensor | None = None) -> None:
+        specs = self.donor.spec, self.model.spec
+        old, new = (getattr(spec, field, None) for spec in specs)
+        sizes = [sizes_of(spec, spec.stacks[stack]) for spec in specs]
+        self._part(path, path, old, new, (sizes[0], sizes[1]), gains=gains)
 
     def _stack(self, old: StackView, new: StackView) -> None:
         sizes = sizes_of(self.donor.spec, old), sizes_of(self.model.spec, new)
@@ -115,29 +104,28 @@ class Operation:
             path, donor_path = f"{prefix}blocks.{index}", f"{prefix}blocks.{owner(old, origin)}"
             is_repeated = origin in layers[:index]
             if block.weights_of is not None:
-                first = f"{prefix}blocks.{owner(old, layers[block.weights_of])}"
-                self._shared(path, donor_path, first, is_repeated)
+                first = layers[block.weights_of]
+                is_alike = old.layers[origin].own == old.layers[first].own
+                self._shared(path, donor_path, f"{prefix}blocks.{owner(old, first)}", is_alike, is_repeated)
             else:
                 similar = self._sources(old, new, index, layers, silent)
                 self._block(path, donor_path, old.layers[origin], block, sizes, similar)
                 adds = new.residual.is_sum and block.wiring.adds_to_stream and not block.reinject
                 if adds and (self._silence(path, block) if is_repeated else self._is_silent(path, block)):
                     silent.add(index)
-                elif is_repeated:
-                    self.ledger.promise(path, Start.CHANGED, f"layer {origin} of the donor once more")
-            if block.reinject != old.layers[origin].reinject or (block.reinject and index != origin):
-                self.ledger.promise(path, Start.CHANGED, "reads the input of another layer")
+                else:
+                    self.ledger.require(path, not is_repeated, f"layer {origin} of the donor once more")
+            is_same_input = block.reinject == old.layers[origin].reinject and (not block.reinject or index == origin)
+            self.ledger.require(path, is_same_input, "reads the input of another layer")
         place = f"{prefix}blocks"
-        if dropped := sorted(set(range(len(old.layers))) - set(layers)):
-            names = f"layer{'s' * (len(dropped) > 1)} {enumeration(list(map(str, dropped)))}"
-            self.ledger.promise(place, Start.CHANGED, f"the donor's {names} dropped")
-        if list(dict.fromkeys(layers)) != sorted(set(layers)):
-            self.ledger.promise(place, Start.CHANGED, "the donor's layers are in another order")
-        if old.residual != new.residual:
-            self.ledger.promise(f"{prefix}residual", Start.CHANGED, "another residual wiring")
+        dropped = sorted(set(range(len(old.layers))) - set(layers))
+        names = f"layer{'s' * (len(dropped) > 1)} {enumeration(map(str, dropped))}"
+        self.ledger.require(place, not dropped, f"the donor's {names} dropped")
+        is_ordered = list(dict.fromkeys(layers)) == sorted(set(layers))
+        self.ledger.require(place, is_ordered, "the donor's layers are in another order")
+        self.ledger.require(f"{prefix}residual", old.residual == new.residual, "another residual wiring")
         norm = f"{prefix}final_norm"
-        gains = self._gains_of_end(old, new)
-        self._part(norm, norm, old.final_norm, new.final_norm, sizes, gains=gains)
+        self._part(norm, norm, old.final_norm, new.final_norm, sizes, gains=self._gains_of_end(old, new))
 
     def _table(self, old: StackView, new: StackView, sizes: Sizes) -> None:
         # the table of positions that the layers of a stack share
@@ -168,8 +156,9 @@ class Operation:
             if source in before:
                 folded = None if name.endswith("_post_norm") else gains.get(content)
                 self._part(f"{path}.{name}", f"{donor_path}.{source}", before[source], norm, sizes, gains=folded)
-        if before.keys() - after.keys() and "feedforward_norm" in before and not self._is_one_norm(donor_path, gains):
-            self.ledger.promise(path, Start.CHANGED, "the norms that become one are not equal")
+        if before.keys() - after.keys() and "feedforward_norm" in before:
+            is_one = self._is_one_norm(donor_path, gains)
+            self.ledger.require(path, is_one, "the norms that become one are not equal")
         for name, part in new.contents.items():
             if name in old.contents:
                 at = f"{path}.{name}", f"{donor_path}.{name}"
@@ -178,27 +167,28 @@ class Operation:
                 self.ledger.promise(f"{path}.{name}", Start.CHANGED, "the donor's layer has no such part")
         for name in old.contents.keys() - new.contents.keys():
             self.ledger.promise(path, Start.CHANGED, f"the donor's {name} is dropped")
-        if before.keys() != after.keys() and not self.model.spec.stacks[0].residual.is_sum:
-            self.ledger.promise(path, Start.CHANGED, "its parts read the residual stream in another way")
+        reads_alike = before.keys() == after.keys() or self.model.spec.stacks[0].residual.is_sum
+        self.ledger.require(path, reads_alike, "its parts read the residual stream in another way")
         forms = [(_form(block.wiring), block.residual_scale) for block in (old, new)]
-        if forms[0] != forms[1] or (old.output_scale and not new.output_scale):
-            self.ledger.promise(path, Start.CHANGED, "another wiring")
-        self._own(path, donor_path, old, new)
+        is_same = forms[0] == forms[1] and (new.output_scale or not old.output_scale)
+        self.ledger.require(path, is_same, "another wiring")
+        self._take_rest(path, donor_path, old, new)
 
-    def _own(self, path: str, donor_path: str, old: Block, new: Block) -> None:
-        # tensors of the block itself, and of parts that the donor's layer does not have
+    def _take_rest(self, path: str, donor_path: str, old: Spec, new: Spec) -> None:
+        # tensors of a block or of the model itself, and of parts that the donor does not have
         modules = self.donor.get_submodule(donor_path), self.model.get_submodule(path)
         at = Transfer(old, new, *modules, path, donor_path, {}, {}, self.ledger)
         for name in sorted(at.left):
-            if f"{path}.{name}" in self.ledger.tensors:
+            if (f"{path}.{name}" if path else name) in self.ledger.tensors:
                 continue
-            if name in at.donated and at.donated[name].shape == at.tensors[name].shape:
+            if at.fits(name):
                 at.keep(name)
             elif name == "output_scale":
                 at.fill(name, 1.0)
             else:
                 at.keep_initial(name)
-                at.promise(Start.CHANGED, f"{name} is new")
+                start = Start.SAME if name.startswith("further_tokens.") else Start.CHANGED  # which only predict
+                self.ledger.promise(path or name.rpartition(".")[0], start, f"{name} is new")
 
     def _part(
         self,
@@ -212,19 +202,12 @@ class Operation:
     ) -> None:
         module, donor = _submodule(self.model, path), _submodule(self.donor, donor_path)
         if old is None or new is None or module is None or donor is None:
-            if module is not donor:
-                self.ledger.promise(path, Start.CHANGED, "is not in both models")
+            self.ledger.require(path, module is donor, "is not in both models")
             return
-        selected = {**self.cuts.selected.get("", {}), **self.cuts.selected.get(path, {})}
-        if "D" in selected:
-            selected = {"N": selected["D"], **selected}
-        transplant(
-            Transfer(
-                old, new, donor, module, path, donor_path, *sizes, self.ledger, selected, self.cuts.choices,
-                self.similar if similar is None else similar, self.cuts.ranks, gains, self.cuts.pieces,
-                self.cuts.moments,
-            )
-        )  # fmt: skip
+        selected = {} if self.cuts.vocabulary is None else {"V": self.cuts.vocabulary.tokens}
+        similar = self.similar if similar is None else similar
+        models = old, new, donor, module, path, donor_path
+        transplant(Transfer(*models, *sizes, self.ledger, self.cuts, selected, similar, gains))
 
     def _gains(self, donor_path: str, old: Norm, new: Norm) -> Tensor | None:
         # gains of a norm of the donor that the new norm does not have
@@ -240,10 +223,11 @@ class Operation:
 
     def _is_one_norm(self, donor_path: str, gains: Mapping[str, Tensor | None]) -> bool:
         # whether two norms of the donor may become one: they are equal, or their gains are folded
-        norms = (
-            self.donor.get_submodule(f"{donor_path}.{name}_norm").state_dict() for name in ("mixer", "feedforward")
-        )
+        norms = (self._state(f"{donor_path}.{name}_norm") for name in ("mixer", "feedforward"))
         return _is_equal(*norms) or all(folded is not None for folded in gains.values())
+
+    def _state(self, donor_path: str) -> dict[str, Tensor]:
+        return self.donor.get_submodule(donor_path).state_dict()
 
     def _silence(self, path: str, block: Block) -> bool:
         # a layer that repeats another one begins by adding nothing: its outputs are zero, or the gains of their norms
@@ -273,16 +257,13 @@ class Operation:
         return names
 
     def _is_silent(self, path: str, block: Block) -> bool:
+        # nobody knows without numbers, unless the layer was silenced here
         state = self.model.get_submodule(path).state_dict()
-        if any(tensor.is_meta for tensor in state.values()):
-            return False  # unless it was silenced here, nobody knows
-        writes = [
-            [f"{name}.{tensor}" for tensor in transplant_of(part).writes] for name, part in block.contents.items()
-        ]
-        known = [[state[name] for name in names if name in state] for names in writes]
-        return all(
-            tensors and all(are_equal(tensor, torch.zeros_like(tensor)) for tensor in tensors) for tensors in known
-        )
+        for name, part in block.contents.items():
+            writes = [state[place] for tensor in transplant_of(part).writes if (place := f"{name}.{tensor}") in state]
+            if not writes or any(tensor.is_meta or tensor.any() for tensor in writes):
+                return False
+        return True
 
     def _sources(
         self, old: StackView, new: StackView, index: int, layers: Sequence[int], silent: AbstractSet[int]
@@ -290,51 +271,42 @@ class Operation:
         # the donor's layer whose keys a layer reads, or read: as its own if nothing is added between
         origin, source = layers[index], new.layers[index].mixer.source(index)
         donors = old.layers[origin].mixer.source(origin)
-        place = f"{new.prefix}blocks.{index}.mixer"
         if source is None and donors is not None:
             read = donors
         elif source is not None and donors is None:
-            ours, theirs = (f"{old.prefix}blocks.{owner(old, layers[layer])}" for layer in (index, source))
-            norms = [self.donor.get_submodule(path).state_dict(prefix="") for path in (ours, theirs)]
-            inputs = [{name: x for name, x in state.items() if name.startswith("mixer_norm.")} for state in norms]
-            same_norm = _norm_of(old.layers[origin]) == _norm_of(old.layers[layers[source]]) and _is_equal(*inputs)
-            if not same_norm or not set(range(source, index)) <= silent:
-                return self.similar
             read = layers[source]
+            if not (self._reads_same(old, origin, read) and set(range(source, index)) <= silent):
+                return self.similar
         else:
-            if source is not None and (layers[source] != donors or layers[source] in layers[:source]):
-                self.ledger.promise(place, Start.CHANGED, "reads another layer than before")
-            return self.similar
-        path = f"{old.prefix}blocks.{owner(old, read)}.mixer"
-        return {**self.similar, "keys": Similar(path, self.donor.get_submodule(path))}
+            is_same = source is None or (layers[source] == donors and layers[source] not in layers[:source])
+            self.ledger.require(f"{new.prefix}blocks.{index}.mixer", is_same, "reads another layer than before")
+            return self.similar if donors is None else {**self.similar, "read": self._mixer_of(old, donors)}
+        return {**self.similar, "keys": self._mixer_of(old, read)}
 
-    def _shared(self, path: str, donor_path: str, first_path: str, is_repeated: bool) -> None:
+    def _mixer_of(self, old: StackView, layer: int) -> Similar:
+        path = f"{old.prefix}blocks.{owner(old, layer)}.mixer"
+        return Similar(path, self.donor.get_submodule(path))
+
+    def _reads_same(self, old: StackView, *layers: int) -> bool:
+        # whether the mixers of two of the donor's layers have the same norm before them
+        norms, states = [], []
+        for layer in layers:
+            wiring, state = old.layers[layer].wiring, self._state(f"{old.prefix}blocks.{owner(old, layer)}")
+            norms.append(wiring.norm_of("mixer") if wiring.normalizes_input else None)
+            states.append({name: x for name, x in state.items() if name.startswith("mixer_norm.")})
+        return norms[0] == norms[1] and _is_equal(*states)
+
+    def _shared(self, path: str, donor_path: str, first: str, is_alike: bool, is_repeated: bool) -> None:
         # a layer that reuses another one's weights is the donor's if the donor's two layers are equal
-        own, first = (self.donor.get_submodule(name).state_dict() for name in (donor_path, first_path))
-        is_same = _is_equal(own, first) and not is_repeated
-        cause = "computes a layer once more" if is_repeated else f"shares the weights of {first_path}, which differ"
-        self.ledger.promise(path, *((Start.SAME, "") if is_same else (Start.CHANGED, cause)))
-
-    def _rest(self) -> None:
-        # tables of the stack, further tokens and residual weights: what has the same name and shape
-        at = Transfer(self.donor.spec, self.model.spec, self.donor, self.model, "", "", {}, {}, self.ledger)
-        for name in sorted(at.tensors.keys() - self.ledger.tensors.keys()):
-            if name in at.donated and at.donated[name].shape == at.tensors[name].shape:
-                at.keep(name)
-            else:
-                at.keep_initial(name)
-                is_read = not name.startswith("further_tokens.")  # which only add predictions
-                place = name.rpartition(".")[0]
-                self.ledger.promise(place, Start.CHANGED if is_read else Start.SAME, f"{name} is new")
+        self.ledger.promise(path, Start.SAME)
+        self.ledger.require(path, not is_repeated, "computes a layer once more")
+        is_same = is_alike and _is_equal(self._state(donor_path), self._state(first))
+        self.ledger.require(path, is_same, f"repeats {first}, which differs")
 
 
 def _read(norms: Mapping[str, Norm], content: str) -> str:
     # the norm whose output a content reads: its own, or one of both contents
     return f"{content}_norm" if f"{content}_norm" in norms else "mixer_norm"
-
-
-def _norm_of(block: Block) -> Norm | None:
-    return block.wiring.norm_of("mixer") if block.wiring.normalizes_input else None
 
 
 def _form(wiring: Wiring) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from archetype.generate.finite import check_finite
 from archetype.models.build import GenerativeModel
 from archetype.models.stack.module import Stack
-from archetype.nn.transplant import Start
+from archetype.nn.ledger import Start
 
 # Largest difference of two logits, relative to their standard deviation, that counts as rounding. In narrower types
 # also the changed weights are rounded.
@@ -66,12 +67,19 @@ class Outputs:
 
 @torch.inference_mode()
 def outputs(model: GenerativeModel, tokens: Tensor) -> Outputs:
-    """Run a model on a row of token ids, (1, T)."""
+    """Run a model on a row of token ids, (1, T).
+
+    Raises:
+        CheckpointError: a logit is NaN or infinite.
+    """
     tokens = tokens.to(model.device)
-    if not isinstance(model, Stack):
-        return Outputs(model(tokens).logits, [])
-    with model.recording(range(1, len(model.blocks) + 1)) as streams:
-        return Outputs(model(tokens).logits, list(streams.values()))
+    if isinstance(model, Stack):
+        with model.recording(range(1, len(model.blocks) + 1)) as streams:
+            logits = model(tokens).logits
+    else:
+        logits, streams = model(tokens).logits, {}
+    check_finite(logits, model, lambda: model(tokens))
+    return Outputs(logits, list(streams.values()))
 
 
 class Comparison:
@@ -145,7 +153,8 @@ def compare(donor: GenerativeModel, model: GenerativeModel, rows: Sequence[Tenso
 def loss_of(model: GenerativeModel, rows: Sequence[Tensor]) -> float:
     """Return the summed cross-entropy of all tokens that have one before them in their row, in nats."""
     losses = 0.0
-    for tokens in rows:
+    for row in rows:
+        tokens = row.to(model.device)
         logits = model(tokens).logits[:, :-1].double()
         losses += float(nn.functional.cross_entropy(logits.flatten(0, 1), tokens[0, 1:], reduction="sum"))
     return losses

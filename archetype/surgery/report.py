@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from archetype.io.files import read_json
-from archetype.nn.transplant import Ledger
+from archetype.nn.ledger import Ledger
 from archetype.spec.edit import Change
 from archetype.surgery.proof import Proof
 

@@ -1,19 +1,12 @@
 """Exchange of a tokenizer: which tokens of the donor each token of the new vocabulary begins from."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from archetype.errors import ArchetypeError, SpecError
-from archetype.nn.transplant import NEW
+from archetype.nn.layouts import NEW
+from archetype.nn.transfer import Vocabulary
 from archetype.tokenizers.token_bytes import TokenBytes
 from archetype.tokenizers.tokenizer import Tokenizer
-
-
-class Vocabulary(NamedTuple):
-    """The donor's token of each new token, `NEW` if there is none, and the tokens that spell those."""
-
-    tokens: Sequence[int]
-    pieces: dict[int, Sequence[int]]
 
 
 def exchange(old: Tokenizer, new: Tokenizer, old_size: int, new_size: int) -> Vocabulary:
@@ -30,8 +23,9 @@ def exchange(old: Tokenizer, new: Tokenizer, old_size: int, new_size: int) -> Vo
         cause = f"{new_size} is less than the {new.vocab_size} tokens of the tokenizer"
         raise SpecError("vocab_size", cause, f"use vocab_size={new.vocab_size}")
     before, after = TokenBytes(old), TokenBytes(new)
-    special = {**new.special_tokens, "bos": new.bos, "eos": new.eos[0] if new.eos else None}
-    known = {**old.special_tokens, "bos": old.bos, "eos": old.eos[0] if old.eos else None}
+    known, special = (
+        {**each.special_tokens, "bos": each.bos, "eos": each.eos[0] if each.eos else None} for each in (old, new)
+    )
     same = {id: known[name] for name, id in special.items() if id is not None and known.get(name) is not None}
     # several tokens may have the same bytes, such as a character and the byte that is a token where there is none
     by_name: dict[tuple[str, bytes], int] = {}

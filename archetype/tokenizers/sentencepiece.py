@@ -118,8 +118,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def special_tokens(self) -> dict[str, int]:
-        control = {self.piece(id): id for id in range(self._size) if self.processor.is_control(id)}
-        return control | {name: token.id for name, token in self.added.items() if token.special}
+        return self._control | {name: token.id for name, token in self.added.items() if token.special}
+
+    @cached_property
+    def _control(self) -> dict[str, int]:
+        return {self.piece(id): id for id in range(self._size) if self.processor.is_control(id)}
 
     @property
     def symbols(self) -> list[str]:

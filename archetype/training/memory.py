@@ -6,7 +6,7 @@ recomputed blocks and loss chunks.
 
 import copy
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -46,6 +46,8 @@ class StepMemory:
         logits: tensors of the loss and its gradient at the start of the backward pass.
         peak: maximum at any time during the step.
         teacher: weights of a teacher and outputs of its pass.
+        teacher_weights: weights of a teacher.
+        teacher_pass: outputs of a teacher's pass, or what the pass needs while it runs if that is more.
     """
 
     weights: int
@@ -56,6 +58,8 @@ class StepMemory:
     logits: int
     peak: int
     teacher: int = 0
+    teacher_weights: int = 0
+    teacher_pass: int = 0
 
 
 class StepMemoryCost:
@@ -175,6 +179,28 @@ class StepMemoryCost:
         return (self.num_blocks - first) / max(1, self.num_blocks)
 
 
+def step_memory(
+    cost: StepMemoryCost, objective: Objective, batch: int, length: int, accumulates: bool = False
+) -> StepMemory:
+    """Estimate the memory of a step with the teacher of its objective; of a run with stages, the largest."""
+    if cost.stages:
+        of_stages = (step_memory(stage, objective, batch, length, accumulates) for stage in cost.stages)
+        return max(of_stages, key=lambda step: step.peak)
+    memory = cost.step(batch, length, accumulates)
+    if objective.teacher is None:
+        return memory
+    teacher = objective.teacher.memory(batch, length, cost.fits_layer)
+    # the teacher reads the batch first, before the model has activations
+    before = memory.weights + memory.optimizer + (memory.gradients if accumulates else 0)
+    return replace(
+        memory,
+        peak=teacher.weights + max(memory.peak + teacher.outputs, before + teacher.running),
+        teacher=teacher.weights + teacher.outputs,
+        teacher_weights=teacher.weights,
+        teacher_pass=max(teacher.outputs, teacher.running),
+    )
+
+
 def check_memory(
     recipe: Recipe,
     spec: ModelSpec,
@@ -198,8 +224,7 @@ def check_memory(
     cost, num_tokens = StepMemoryCost(recipe, spec), length or spec.context_length
 
     def peak(micro_batch: int, accumulates: bool) -> int:
-        held = objective.held_bytes(micro_batch, num_tokens)
-        return cost.step(micro_batch, num_tokens, accumulates).peak + held
+        return step_memory(cost, objective, micro_batch, num_tokens, accumulates).peak
 
     needed = peak(micro_batch, micro_batch < batch)
     if free is None or needed <= free:

@@ -1,6 +1,6 @@
 """Plan of a run: estimated cost, time and memory, before anything is written."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from archetype.runs.peaks import product_peak
 from archetype.table import Table, quantity, size
 from archetype.training.block_execution import number_recomputed
 from archetype.training.budget import predictions_of
-from archetype.training.memory import StepMemory, StepMemoryCost
+from archetype.training.memory import StepMemory, StepMemoryCost, step_memory
 from archetype.training.resolve import ResolvedRecipe
 from archetype.training.step_flops import step_flops
 from archetype.training.throughput import seconds_of_steps
@@ -35,6 +35,7 @@ class Plan:
         free: free bytes on the device; None if unknown.
         seconds: time of the whole run on this device.
         is_measured: whether a few steps were timed; otherwise half of the peak matrix product FLOP/s is assumed.
+        teacher_flops: FLOPs of a teacher's passes in all steps.
     """
 
     parameters: int
@@ -49,6 +50,7 @@ class Plan:
     free: int | None
     seconds: float
     is_measured: bool
+    teacher_flops: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -72,11 +74,18 @@ class Plan:
             ["copies of weights", size(memory.weight_copies), "in bfloat16, from forward to backward"],
             ["activations", size(memory.activations), f"for {self.rows:,} rows of {self.length:,} tokens"],
             ["logits", size(memory.logits), "and temporaries of the loss"],
-            *([["teacher", size(memory.teacher), "its weights, and outputs of its pass"]] if memory.teacher else []),
+            *(self._of_teacher() if memory.teacher else []),
             ["peak", size(memory.peak), f"{free} free: the step {'fits' if self.fits else 'does not fit'}"],
             ["time", duration(self.seconds), how],
         ]
         return Table(["", "", ""], rows, text_columns=1)
+
+    def _of_teacher(self) -> list[list[str]]:
+        memory, flops = self.memory, quantity(self.teacher_flops)
+        return [
+            ["teacher", size(memory.teacher_weights), "weights, without gradients"],
+            ["teacher's pass", size(memory.teacher_pass), f"outputs, or while it runs; {flops}FLOPs of these"],
+        ]
 
 
 def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
@@ -85,14 +94,13 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
     micro_batch, length = min(batch, recipe.micro_batch_size or batch), length or spec.context_length
     cost = StepMemoryCost(recipe, spec)
-    held, free = objective.held_bytes(micro_batch, length), free_memory(device)
-    memory = cost.step(micro_batch, length, micro_batch < batch)
-    memory = replace(memory, peak=memory.peak + held, teacher=held)  # which exists throughout the step
+    free, memory = free_memory(device), step_memory(cost, objective, micro_batch, length, micro_batch < batch)
     # activation checkpointing computes a share of the blocks' forward pass again
     share = number_recomputed(recipe.recompute, cost.num_blocks) / max(1, cost.num_blocks)
     recomputed = cost_report(spec, batch, length, recipe.dtype).flops_of_blocks
     flops = step_flops(recipe, spec, batch, length) + share * cost.share_of_blocks_with_gradients * recomputed
-    flops += objective.further_flops(batch, length)
+    of_teacher = objective.further_flops(batch, length)
+    flops += of_teacher
     is_measured = flops <= MEASURED_FLOPS and (free is None or memory.peak <= free)
     if is_measured:
         seconds = seconds_of_steps(recipe, spec, objective, device)
@@ -112,6 +120,7 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
         free,
         recipe.steps * seconds,
         is_measured,
+        recipe.steps * of_teacher,
     )
 
 

@@ -21,5 +21,5 @@ def projected(module: nn.Module, name: str, x: Float[Tensor, "*dims D"]) -> Floa
     """Apply a projection that `add_projection` added."""
     names = (name,) if name in module._modules else (f"{name}_down", f"{name}_up")
     for each in names:
-        x = module.get_submodule(each)(x)
+        x = getattr(module, each)(x)
     return x

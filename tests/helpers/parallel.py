@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 
+from archetype.api.loading import open_teacher
 from archetype.training import loop, setup
 from archetype.training.metrics import Event, Saved, Step
 from archetype.training.parallel import checkpoint
@@ -77,10 +78,13 @@ def train_one(case: Case, processes: Any, device: torch.device = CPU) -> TrainSt
 
     def begin() -> TrainState:
         if recipe is None:
-            return setup.resume(folder, device, processes=processes, **resumed)
-        return setup.start(folder, recipe, device, processes=processes)
+            return setup.resume(folder, device, processes=processes, open_teacher=open_teacher, **resumed)
+        return setup.start(folder, recipe, device, processes=processes, open_teacher=open_teacher)
 
-    state = processes.begin(begin, lambda: setup.resume(folder, device, force=True, processes=processes))
+    def join() -> TrainState:
+        return setup.resume(folder, device, force=True, processes=processes, open_teacher=open_teacher)
+
+    state = processes.begin(begin, join)
 
     def note(event: Event) -> None:
         events.append(event)

@@ -115,6 +115,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "softcap": attending(softcap=5.0),
     "sinks": attending(sinks=True),
     "sinks, tiles": attending(sinks=True, pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
+    "off by one": attending(softmax="off_by_one"),
+    "softpick": attending(softmax="softpick", position={"kind": "rotary"}),
+    "softpick, tiles": attending(softmax="softpick", pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
     "wide values": attending(v_head_dim=6, value_scale=0.7),
     "wide values, tiles": attending(v_head_dim=6, sinks=True, pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
     "narrow values": attending(
@@ -153,6 +156,19 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
     "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
     "index": attending(index=INDEX, sinks=True),
+    "moba": attending(
+        index={
+            "kind": "blocks",
+            "block": 4,
+            "top_blocks": 2,
+            "num_heads": 4,
+            "head_dim": 4,
+            "pooling": "mean",
+            "norm": "none",
+            "loss_weight": 0.0,
+            "own_projections": False,
+        }
+    ),
     "compressed window": mixed(**COMPRESSED),
     "compressed": mixed(**COMPRESSED, pooling={"rate": 3}),
     "compressed, index": mixed(
@@ -297,6 +313,14 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "parallel, shared norm": wired(kind="parallel", shared_norm=True),
     "batch norm": wired(kind="pre_norm", norm={"kind": "batch"}),
     "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
+    "dynamic tanh": wired(kind="pre_norm", norm={"kind": "dynamic_tanh"}),
+    "dynamic erf": wired(kind="post_norm", norm={"kind": "dynamic_erf"}),
+    "canon": decoder(
+        block(
+            mixer=ATTENTION | {"convolutions": {}, "position": {"kind": "rotary"}},
+            feedforward=GATED | {"convolutions": {"at": ["input", "hidden", "output"], "kernel": 3}},
+        )
+    ),
     "interpolated": decoder(block(wiring="interpolated"), block(wiring="interpolated"), final_norm="l2"),
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),

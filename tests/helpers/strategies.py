@@ -58,6 +58,7 @@ def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
         st.builds(spec.RMSNorm, eps=eps, unit_offset=st.booleans()),
         st.builds(spec.RMSNorm, eps=eps, weight=st.just(False)),
         st.builds(spec.L2Norm, eps=eps),
+        st.builds(spec.DynamicTanh, alpha=positive(0.1, 2.0, wild)),
     )
 
 

@@ -45,7 +45,9 @@ SCORE = (
 
 
 # Numbers that are read with the weights and are none: no gradient reaches them.
-NOT_TRAINED = re.compile(r".*(e_score_correction_bias|expert_bias|moe_statics.*|act_fn\.(beta|eps))")
+NOT_TRAINED = re.compile(
+    r".*(e_score_correction_bias|expert_bias|moe_statics.*|act_fn\.(beta|eps)|ffn\.gate\.(bias|tid2eid))"
+)
 
 
 def check_page(kind: str, folder: Path, task: str = "causal") -> None:

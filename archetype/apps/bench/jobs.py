@@ -164,8 +164,16 @@ def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
     @torch.inference_mode()
     def run() -> Timing:
         started = time.perf_counter()
-        logits, state = prefill(model, workload.prompts, model.new_state(batch_size, prompt + new))
-        step.state.insert(torch.arange(batch_size, device=model.device), state)
+        # keys and values are read into the rows in which they are decoded, as the engine does, so that a long context
+        # is held once
+        rows, in_place = torch.arange(batch_size, device=model.device), step.state.can_shorten
+        state = step.state.rows(0, batch_size) if in_place else model.new_state(batch_size, prompt + new)
+        state.insert(rows, model.new_state(batch_size, 1))
+        logits, state = prefill(model, workload.prompts, state)
+        if in_place:
+            step.state.lengths.copy_(state.lengths)
+        else:
+            step.state.insert(rows, state)
         newest = logits.argmax(-1, keepdim=True)  # (B, 1)
         # reading a token waits for the GPU, so that the time covers finished work only
         tokens = [int(newest[0])]

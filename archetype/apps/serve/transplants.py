@@ -6,19 +6,21 @@ response, next to the served one, which does not change.
 
 import asyncio
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache, partial
+from operator import mul
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from pydantic import Field
 from torch import nn
 from typing_extensions import TypedDict
 
-from archetype.api.transplanting import cuts_of, origins_of, report_of, rows_of
+from archetype.api.transplanting import cuts_of, not_measured, origins_of, report_of, rows_of
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.exchange import Exchange, finite
@@ -34,16 +36,21 @@ from archetype.io.yaml import yaml_value
 from archetype.models.build import Model, build_on_meta
 from archetype.models.file import parse
 from archetype.models.spec import ModelSpec
-from archetype.nn.transplant import Taken
+from archetype.nn.ledger import Taken
+from archetype.nn.transfer import Cuts
 from archetype.spec.edit import assign
 from archetype.surgery.choices import read_choices, read_layers
-from archetype.surgery.operation import Cuts, fill
+from archetype.surgery.layers import MEASURED, kept_layers
+from archetype.surgery.measure import influences
+from archetype.surgery.operation import check_kinds, fill
 from archetype.surgery.proof import POSITIONS, Comparison, Outputs, outputs
 from archetype.surgery.report import DRAWN, Report
 from archetype.weights.packed import is_packed
 
 # one plan at a time: while the user types, those of older texts are dropped before they begin
 PLANNING = ThreadPoolExecutor(1, "archetype-plans")
+# the newest measurement of each model: its tokens, and the influence of each layer
+MEASUREMENTS: WeakKeyDictionary[ServedModel, tuple[bytes, list[float]]] = WeakKeyDictionary()
 TOP = 5  # most likely tokens of each model at a position
 
 
@@ -54,10 +61,11 @@ class TransplantRequest(Body):
         model: donor of the weights.
         source: a whole new specification in YAML, instead of `changes`.
         changes: assignments path=value on the model's specification.
-        layers: the donor's layer of each new layer, such as 0-5,5,6-11.
+        layers: the donor's layer of each new layer, such as 0-5,5,6-11; or how they are chosen: influence on the text,
+            first or random.
         ways: how several weights become one, such as heads=first.
         compare: whether to fill the new model and to compare its output with the donor's.
-        text: text to compare on (default: of Python's library).
+        text: text to compare on, and to measure influence on (default: of Python's library).
     """
 
     model: str | None = None
@@ -113,20 +121,24 @@ async def transplant(exchange: Exchange, body: TransplantRequest) -> Transplante
     models = exchange.app.models
     place = models.source(body.model).place
     in_turn = partial(asyncio.get_running_loop().run_in_executor, PLANNING)
+    measures = body.layers == MEASURED
     try:
-        if not body.compare:
+        if not body.compare and not measures:
             spec = await asyncio.to_thread(read, models, Origin(model=body.model))
             plan = await in_turn(planned, spec, body, torch.float32)
             return answer(plan, [], body, place)
         async with models.use(body.model) as model:
-            check_comparable(model)
-            plan = await in_turn(planned, model.lm.spec, body, model.lm.model.dtype)
-            try:
-                return answer(*await compared(model, plan, body.text), body, place)
-            except ArchetypeError as error:
-                raise api_error(error) from None  # about the text, for example
+            if body.compare:
+                check_comparable(model)
+            measured = (
+                await influence(model, await in_turn(changed, model.lm.spec, body), body.text) if measures else ()
+            )
+            plan = await in_turn(planned, model.lm.spec, body, model.lm.model.dtype, measured)
+            return answer(*(await compared(model, plan, body.text) if body.compare else (plan, [])), body, place)
     except SpecError as error:
         return problems(error, body.source or "")  # a wrong specification is an answer, not an error
+    except ArchetypeError as error:
+        raise api_error(error) from None  # about the text, for example
 
 
 def check_comparable(model: ServedModel) -> None:
@@ -139,20 +151,55 @@ def check_comparable(model: ServedModel) -> None:
         raise ApiError("invalid_value", message, "compare")
 
 
-def planned(old: ModelSpec, body: TransplantRequest, dtype: torch.dtype) -> Plan:
-    """Return the transplant that a request asks for, computed from shapes alone.
+async def influence(model: ServedModel, spec: ModelSpec, text: str | None) -> list[float]:
+    """Measure the influence of the served model's layers, one row of the text at a time between two engine steps.
 
     Raises:
-        SpecError: the specification or the choices are wrong, or the models are of different kinds.
+        SpecError: the model predicts no next token.
+        ApiError: there is not enough memory.
+    """
+    if not model.lm.spec.continues_text:
+        raise not_measured()
+    lm = replace(model.lm, model=copy_sharing_tensors(model.lm.model))  # with the hooks that measure
+    rows = await model.worker.text(lambda: rows_of(lm, spec, text))
+    key = b"".join(row.numpy().tobytes() for row in rows)
+    if (known := MEASUREMENTS.get(model)) is None or known[0] != key:
+        with model.memory.hold(bytes_of_pass(lm.spec, rows[0].shape[1]), "the influence of the layers"):
+            of_rows = [await model.worker.run(partial(influences, lm.model, [row])) for row in rows]
+        lengths = [row.shape[1] for row in rows]
+        means = [sum(map(mul, of_layer, lengths)) / sum(lengths) for of_layer in zip(*of_rows, strict=True)]
+        MEASUREMENTS[model] = known = key, means
+    return known[1]
+
+
+def changed(old: ModelSpec, body: TransplantRequest) -> ModelSpec:
+    """Return the new specification.
+
+    Raises:
+        SpecError: it is wrong, of another kind than the model's, or too large.
     """
     spec = assign(old, body.changes or []) if body.source is None else parse(yaml_value(body.source, EDITOR))
     if max(spec.num_layers, old.num_layers) > MAX_TRANSPLANTED_LAYERS:
         cause = f"has more than {MAX_TRANSPLANTED_LAYERS:,} layers, too many for the web UI"
         raise SpecError("layers", cause, "use archetype transplant")
+    check_kinds(old, spec)
+    return spec
+
+
+def planned(old: ModelSpec, body: TransplantRequest, dtype: torch.dtype, measured: Sequence[float] = ()) -> Plan:
+    """Return the transplant that a request asks for, computed from shapes alone.
+
+    Args:
+        measured: influence of each of the donor's layers, if the request asks for it.
+
+    Raises:
+        SpecError: the specification or the choices are wrong, or the models are of different kinds.
+    """
+    spec = changed(old, body)
     layers = None if body.layers is None else read_layers(body.layers)
     if isinstance(layers, str):
-        raise SpecError("--layers", f"{layers!r:.40} needs a text", "name layers like 0-5,5")
-    cuts = Cuts(layers, {}, read_choices(body.ways))
+        layers = kept_layers(layers, old.stacks[0], spec.stacks[0], lambda: measured, seed=0)
+    cuts = Cuts(layers, read_choices(body.ways))
     donor, sizes = on_meta(old, dtype), on_meta(spec, dtype).state_dict().values()
     if (size := max((max(tensor.shape, default=0) for tensor in sizes), default=0)) > MAX_TRANSPLANTED_SIZE:
         cause = f"a tensor has {size:,} rows or columns, too many for the web UI"
@@ -185,7 +232,7 @@ async def compared(model: ServedModel, plan: Plan, text: str | None) -> tuple[Pl
     elsewhere = partial(asyncio.get_running_loop().run_in_executor, thread)
     try:
         held.enter_context(model.memory.hold(needed, "the comparison with a new model"))
-        cuts, _ = await elsewhere(cuts_of, lm, spec, rows, plan.cuts.layers, plan.cuts.choices)
+        cuts = await elsewhere(cuts_of, lm, spec, rows, plan.cuts.layers, plan.cuts.choices)
         new, ledger = await elsewhere(fill, lm.model, spec, cuts)
         models: Any = (lm.model, new)  # both predict the next token
         comparison, answers = Comparison(new.dtype, origins_of(lm.spec, spec, cuts)), []
@@ -237,7 +284,7 @@ def answer(plan: Plan, rows: list[ComparedRow], body: TransplantRequest, place: 
         "ok": True,
         "problems": [],
         "name": plan.spec.name or plan.spec.kind,
-        "command": command(plan.spec, body, place),
+        "command": command(plan, body, place),
         "sizes": sizes,
         "donated": {name: donated(tensors[name], size, donors) for name, size in sizes.items()},
         "report": finite(plan.report.record()),
@@ -252,11 +299,14 @@ def donated(taken: Taken, size: int, donors: Mapping[str, torch.Tensor]) -> int:
     return 0 if taken.how == DRAWN else size
 
 
-def command(spec: ModelSpec, body: TransplantRequest, place: str) -> str:
-    """Return the command line that writes the new model."""
-    name = file_name(spec)
+def command(plan: Plan, body: TransplantRequest, place: str) -> str:
+    """Return the command line that writes the new model; layers that were chosen here are named."""
+    name = file_name(plan.spec)
     changes = ["--spec", f"{name}.yaml"] if body.changes is None else body.changes
-    layers = [] if body.layers is None else ["--layers", body.layers]
+    chosen = body.layers
+    if chosen is not None and isinstance(read_layers(chosen), str):
+        chosen = ",".join(map(str, plan.cuts.layers or ()))
+    layers = [] if chosen is None else ["--layers", chosen]
     ways = [word for way in body.ways for word in ("--with", way)]
     return shlex.join(["archetype", "transplant", place, *changes, *layers, *ways, "--to", f"runs/{name}"])
 

@@ -110,9 +110,10 @@ def attend_few(
     causal: bool = False,
 ) -> Float[Tensor, "B H T Q"] | None:
     """Record attention of few queries under a mask; None if the native kernel does not support it."""
-    if causal or score.additive is not None or k.dtype != v.dtype:
+    if causal or score.additive is not None or not score.has_softmax or k.dtype != v.dtype:
         return None
-    return native.attend(kernels, q, k, v, score.scale, softcap=score.softcap, sinks=score.sinks, mask=mask)
+    sinks = score.native_sinks(q.shape[1])
+    return native.attend(kernels, q, k, v, score.scale, softcap=score.softcap, sinks=sinks, mask=mask)
 
 
 def attend_tiles(
@@ -134,5 +135,5 @@ def attend_tiles(
         return scatter_tiles(attend(queries, keys, values, score, mask), pieces[0], batch=q.shape[0])
     # means (B, H, T, Q) and log-sum-exps (B, H, T) of each piece
     mixtures, sums = zip(*(attend_piece(q, k, v, score, piece, bias, valid) for piece in pieces), strict=True)
-    shares = score.softmax(torch.stack(sums, dim=-1)).movedim(-1, 0).to(q.dtype)  # (pieces, B, H, T)
+    shares = score.shares(torch.stack(sums, dim=-1)).movedim(-1, 0).to(q.dtype)  # (pieces, B, H, T)
     return (shares[..., None] * torch.stack(mixtures)).sum(0)  # (B, H, T, Q)

@@ -6,6 +6,7 @@ from archetype.cost.formula import ZERO, Counts, Formula, Symbol, constant, pref
 from archetype.cost.registry import Linear, MixerCost, NormCost, SelectionCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.attention import spec
+from archetype.parts.convolutions.cost import ConvolutionsCost
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.pattern.cost import COMPLEXITIES, PatternCost
 from archetype.parts.pattern.spec import Full, GlobalWindow
@@ -58,6 +59,8 @@ class AttentionCost(MixerCost):
         self.heads_norm = NormCost.of(part.heads_norm, self.o_features)
         pair_norm = NoNorm() if part.differential is None else part.differential.norm
         self.pair_norm = NormCost.of(pair_norm, 2 * self.value_width)
+        widths = {"input": d, "q": q, "k": kv, "v": self.v_features, "output": d}
+        self.convolutions = ConvolutionsCost(part.convolutions, widths)
         self.complexity = COMPLEXITIES[Full] if part.score == "additive" else self.pattern.complexity
 
     @property
@@ -66,7 +69,7 @@ class AttentionCost(MixerCost):
 
     def parameters(self) -> Counts:
         q_norm, k_norm = self._qk_norms()
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
         counts["value_norm"] = self._value_norm().parameters()
         counts["heads_norm"] = self.heads_norm.parameters()
@@ -81,6 +84,7 @@ class AttentionCost(MixerCost):
         counts |= {"gate_bias": self.heads} if self.part.gate is not None and self.part.gate.bias else {}
         if self.part.value_embedding is not None and self.part.value_embedding.gate is None:
             counts["value_scale"] = constant(1)
+        counts |= self.convolutions.parameters()
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def tables(self) -> Counts:
@@ -99,17 +103,21 @@ class AttentionCost(MixerCost):
             global_tokens = symbol("g", min(pattern.num_global_tokens, work.length.value))
             per_feature = per_feature + 2 * work.rows * global_tokens * work.length
         pairs = self.q_features * per_feature
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        counts = self.projection_flops(work.tokens)
         mixed = self.o_features if self.part.differential is None else 2 * self.o_features
         counts |= {"scores": pairs, "mixture": mixed * per_feature}
         if score_flops := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
             counts["score_bias"] = score_flops
+        counts |= self.convolutions.flops(work.tokens)
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def _pair_flops(self, work: Work) -> Formula:
         # per feature of one head of one sequence
         length = work.length.value
         most = length if self.index is None else self.index.most_keys(length)
+        selections = 1 if self.part.index is None else self.part.index.num_selections
+        if work.phase == "decode" and selections not in (1, self.sizes.num_kv_heads):
+            most = length  # keys are not gathered for each query head
         return self.pattern.chosen_pair_flops(work, most) if most < length else self.pattern.pair_flops(work)
 
     def state(self, length: int) -> int:
@@ -117,10 +125,10 @@ class AttentionCost(MixerCost):
         if not self.has_keys:
             return 0
         per_layer = self.pattern.cache_length(length) * (self.kv_features + self.v_features).value
-        return per_layer + (self.index.state(length) if self.index else 0)
+        return per_layer + (self.index.state(length) if self.index else 0) + self.convolutions.state()
 
     def recurrent_state(self, length: int) -> int:
-        return 0
+        return self.convolutions.state()
 
     def key_scales(self, length: int) -> int:
         return 2 * self.pattern.cache_length(length) * self.sizes.num_kv_heads if self.has_keys else 0
@@ -128,7 +136,7 @@ class AttentionCost(MixerCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # inputs, norms, rotary angles, and the products over pairs
         heads, kv_heads, head_dim, rotary_dim, _ = self.sizes
-        saved = work.input_bytes(self.d.value)
+        saved = work.input_bytes(self.d.value) + self.convolutions.saved_activations(work)
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
         saved += self._value_norm().saved_activations(work.tokens * kv_heads)
@@ -181,13 +189,16 @@ class AttentionCost(MixerCost):
         values = self.sizes.num_kv_heads * self.mixed_width.value
         y, v = tokens * part.num_heads * self.mixed_width.value, work.rows * keys * values
         pairs = tokens * part.num_heads * keys
-        if part.score == "additive" or part.softcap is not None or part.sinks:
+        has_sinks = part.sinks or part.softmax == "off_by_one"
+        if part.score == "additive" or part.softcap is not None or part.softmax == "softpick" or has_sinks:
             if part.score == "additive":  # the sums under tanh twice, once in the layout for the product with w
                 scores = 2 * pairs * self.sizes.head_dim * itemsize
             else:
                 scores = pairs * FLOAT32 * (part.softcap is not None) + (q + k) * itemsize
-            if part.sinks:  # the weights of the sinks
+            if has_sinks:  # the weights of the sinks
                 scores += tokens * part.num_heads * FLOAT32
+            if part.softmax == "softpick":  # the exponentials, less 1, and whether they are masked; then rectified
+                scores += pairs * ((3 - (itemsize == 2)) * FLOAT32 + 1)
             # scores before and after the clamp and the softmax; then dropped out, or cast
             changed = pairs * itemsize if itemsize == 2 or part.dropout else 0
             weights = 2 * pairs * FLOAT32 + changed
@@ -214,7 +225,7 @@ class AttentionCost(MixerCost):
             values = width if len(shapes) == 1 else value_width
             gathered = tiles * ((queries * heads + keys * kv_heads) * width + keys * kv_heads * values)
             pairs = tiles * queries * keys * heads
-            per_pair = 2 + (part.softcap is not None) + 2 * bool(part.dropout)
+            per_pair = 2 + (part.softcap is not None) + 2 * bool(part.dropout) + 2 * (part.softmax == "softpick")
             log_sums = tiles * queries * heads * FLOAT32
             casts = 2 * pairs if itemsize == 2 else 0
             saved += work.rows * (gathered * itemsize + pairs * per_pair * FLOAT32 + log_sums + casts)

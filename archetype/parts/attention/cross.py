@@ -48,7 +48,7 @@ def attend_to_source(
     q: Heads, source: CrossKVCache, score: ScoreFunction, context: ForwardContext
 ) -> ValueHeads | None:
     """Record attention to each row's source without its padding; None if the native kernel does not support it."""
-    if score.additive is not None:
+    if score.additive is not None or not score.has_softmax:
         return None
     last = context.cached("last of the source", lambda: (source.num_tokens - 1)[:, None].expand(-1, q.shape[2]))
     return native.attend(
@@ -59,6 +59,6 @@ def attend_to_source(
         score.scale,
         last,
         softcap=score.softcap,
-        sinks=score.sinks,
+        sinks=score.native_sinks(q.shape[1]),
         scales=source.scales,
     )

@@ -62,7 +62,7 @@ class NativeStep:
             is_ring=keys.is_ring,
             softcap=score.softcap,
             window=self.window,
-            sinks=score.sinks,
+            sinks=score.native_sinks(q.shape[1]),
             slopes=slopes,
             distances=distances,
             scales=keys.scales,
@@ -83,7 +83,7 @@ def native_step(attention: spec.Attention, place: Place, bias: ScoreBias | Query
     pattern = attention.pattern
     is_known = isinstance(pattern, Full | Window) and (bias is None or (isinstance(bias, Alibi) and not bias.rounded))
     is_plain = attention.score != "additive" and attention.index is None and not attention.keys_follow_length
-    is_plain = is_plain and attention.differential is None
+    is_plain = is_plain and attention.differential is None and attention.softmax != "softpick"
     if not (place.causal and is_known and is_plain):
         return None
     return NativeStep(pattern.size if isinstance(pattern, Window) else 0)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from archetype.errors import SpecError, enumeration
+from archetype.parts.convolutions.spec import Convolutions
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
 from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary
@@ -20,7 +21,16 @@ from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
 
-__all__ = ["Attention", "Differential", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEmbedding", "ValueGate"]
+__all__ = [
+    "Attention",
+    "AttentionConvolutions",
+    "Differential",
+    "OutputGate",
+    "ProjectionBiases",
+    "QueryScale",
+    "ValueEmbedding",
+    "ValueGate",
+]
 
 
 class ProjectionBiases(Spec):
@@ -48,6 +58,7 @@ def _shortest(value: ProjectionBiases) -> Any:  # written as true or false if al
     return flags.pop() if len(flags) == 1 else value.dump()
 
 
+Softmax = Literal["standard", "off_by_one", "softpick"]
 Biases = Annotated[
     ProjectionBiases,
     BeforeValidator(_all_alike, json_schema_input_type=bool | ProjectionBiases),
@@ -128,6 +139,18 @@ class ValueEmbedding(Spec):
     gate: ValueGate | None = None
 
 
+class AttentionConvolutions(Convolutions):
+    """Short convolutions of attention: of its input, of the projected queries, keys and values, and of its output.
+
+    Canon layers are those of the input (A) and of q, k and v (B); Inkling has k, v and output.
+
+    Attributes:
+        at: places: `input`, `q`, `k`, `v` (before their norms and rotation) and `output`.
+    """
+
+    at: tuple[Literal["input", "q", "k", "v", "output"], ...] = ("input", "q", "k", "v")
+
+
 class QueryScale(Spec):
     """Query scaling by 1 + beta ln(1 + floor(i / length)) at position i; sharpens attention in long texts (Llama 4).
 
@@ -156,7 +179,9 @@ class Attention(Mixer):
     2). `qk_norm` normalizes queries and keys before they are rotated, or after it with `qk_norm_after_rope` (Hunyuan),
     over each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps queries, keys and values to -c ...
     c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, each head has a learned logit in the
-    softmax whose weight goes to no value (gpt-oss). `query_scale` scales queries with their position. Values may have
+    softmax whose weight goes to no value (gpt-oss). `softmax` replaces the softmax: exp(s) / (1 + sum exp(s)) with
+    `off_by_one` (Miller 2023), max(exp(s) - 1, 0) / sum |exp(s) - 1| with `softpick` (Zuhri 2025), so that a query may
+    read nothing. `query_scale` scales queries with their position. Values may have
     another width than keys (`v_head_dim`) and a constant factor (`value_scale`, MiMo-V2), a norm over each head
     (`value_norm`), and no projection of their own (`keys_as_values`: the projected keys before norm and rotation, Gemma
     4). `heads_norm` normalizes all heads' outputs together, before the output projection (BitNet b1.58). `dropout`
@@ -180,11 +205,13 @@ class Attention(Mixer):
         value_norm: norm of the values of each head.
         value_scale: factor of the values.
         sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
+        softmax: `standard`; `off_by_one`, a softmax with a further logit of 0; or `softpick`, a rectified one.
         gate: gate on the output before the output projection (absent: none).
         differential: subtraction of the second half of the heads' weights from those of the first (absent: none).
         heads_norm: norm of all heads' outputs together, after the gate and before the output projection.
         query_scale: scaling of queries with their position (absent: none).
         value_embedding: table by token id whose rows are added to the values (absent: none).
+        convolutions: short convolutions over the latest positions (absent: none).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
         index: selection among the keys that `pattern` allows (absent: all of them).
@@ -211,11 +238,13 @@ class Attention(Mixer):
     value_norm: VectorNorm = NoNorm()
     value_scale: Positive = 1.0
     sinks: Flag = False
+    softmax: Softmax = "standard"
     gate: OutputGate | None = None
     differential: Differential | None = None
     heads_norm: VectorNorm = NoNorm()
     query_scale: QueryScale | None = None
     value_embedding: ValueEmbedding | None = None
+    convolutions: AttentionConvolutions | None = None
     position: AnyMixerPosition = NoPosition()
     pattern: AnyPattern = Full()
     index: AnyKeySelection | None = None
@@ -246,6 +275,8 @@ class Attention(Mixer):
                 invalid("index", "additive scores are computed for all keys", "remove index, or use score dot")
             if not is_full:
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
+        if self.sinks and self.softmax != "standard":
+            invalid("sinks", f"softmax {self.softmax} has no further logits", "remove sinks, or use softmax standard")
         if self.position.reads_queries:
             unsupported = {
                 "score": self.score != "dot",
@@ -311,8 +342,9 @@ class Attention(Mixer):
         if self.bias.k or self.bias.v:
             remedy = "use {q: true, o: true}, or no bias"
             invalid("bias", "keys and values of another layer already have that layer's biases", remedy)
-        if self.value_embedding is not None:
-            invalid("value_embedding", "keys_from reads the values of another layer", "remove it or keys_from")
+        for name in ("value_embedding", "convolutions"):
+            if getattr(self, name) is not None:
+                invalid(name, "keys_from reads the keys and values of another layer", "remove it or keys_from")
         if self.index is not None or self.projects_globally:
             name = "pattern.global_projections" if self.index is None else "index"
             cause = "needs its own keys, but keys_from reads the keys of another layer"
@@ -381,6 +413,14 @@ class Attention(Mixer):
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
             if width % 2:  # relative positions are sinusoids of d_model features, projected to keys
                 invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
+        if self.index is not None:
+            with inside("index"):
+                self.index.check_heads(self.sizes(width))
+        if self.convolutions is not None:
+            with inside("convolutions"):
+                self.convolutions.check(causal)
+                if self.keys_as_values and "v" in self.convolutions.at:
+                    invalid("at", "with keys_as_values there is no projection to values", "leave out v")
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, which a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
@@ -417,6 +457,7 @@ class Attention(Mixer):
         unsupported = {
             "score": self.score != "dot",
             "sinks": self.sinks,
+            "softmax": self.softmax != "standard",
             "differential": self.differential is not None,
             "index": self.index is not None,
             "keys_from": self.keys_from is not None,
@@ -439,6 +480,9 @@ class Attention(Mixer):
         if self.position.reads_queries:
             cause = "adds to the scores of whole sequences, but each process has only a part of a sequence"
             return NeedsWholeRows("position", cause, "use other positions, or set parallel.context to 1")
+        if self.convolutions is not None:
+            cause = "convolutions read sequences in order, and parallel.context splits them"
+            return NeedsWholeRows("convolutions", cause, "remove it, or set parallel.context to 1")
         if self.projects_globally:
             cause = "global tokens with their own projections are in one process, and all processes must see them"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")
@@ -461,7 +505,7 @@ class Attention(Mixer):
         # a mask separates them, except with scaling by length or global projections
         if pattern_rule(self.pattern).depends_on_length:
             return False
-        return not (self.projects_globally or self.keys_follow_length)
+        return not (self.projects_globally or self.keys_follow_length or self.convolutions is not None)
 
     @property
     def projects_globally(self) -> bool:

@@ -21,11 +21,11 @@ class ChannelMixingCost(FeedForwardCost):
             self.projections["receptance"] = Linear(d, d)
 
     def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         return counts | dict.fromkeys(("mix", "mix_receptance")[: 1 + self.part.receptance], self.d)
 
     def flops(self, tokens: Formula) -> Counts:
-        return {name: projection.flops(tokens) for name, projection in self.projections.items()}
+        return self.projection_flops(tokens)
 
     def state(self, length: int) -> int:
         return self.d.value

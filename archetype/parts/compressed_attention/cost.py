@@ -14,11 +14,9 @@ class PoolCost:
 
     def __init__(self, part: spec.CompressedAttention, features: Formula, d: Formula) -> None:
         assert part.pooling is not None
-        self.features, self.rate, self.width = features, part.pooling.rate, features
-        self.reach = part.pooling.rate * (2 if part.pooling.overlap else 1)
-        self.overlaps = part.pooling.overlap
-        if self.overlaps:
-            self.width = 2 * features
+        self.features, self.rate, self.overlaps = features, part.pooling.rate, part.pooling.overlap
+        halves = 2 if self.overlaps else 1
+        self.width, self.reach = halves * features, halves * self.rate
         self.projections = {"kv": Linear(d, self.width), "gate": Linear(d, self.width)}
         self.norm = NormCost.of(part.norm, features)
         self.stride = symbol("s", self.rate, part)
@@ -78,24 +76,18 @@ class CompressedAttentionCost(MixerCost):
             self.projections["index.q"] = Linear(self.rank, self.index_heads * self.index_dim)
             self.projections["index.weights"] = Linear(d, self.index_heads)
             self.pools["index.pool"] = PoolCost(part, self.index_dim, d)
+        for name, pool in self.pools.items():
+            self.projections |= {f"{name}.{inner}": each for inner, each in pool.projections.items()}
 
     def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         counts |= {name: norm.parameters() for name, norm in self.norms.items()} | {"sinks": self.heads}
         for name, pool in self.pools.items():
             counts |= prefixed(f"{name}.", pool.parameters())
         return counts
 
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        sizes = {name: projection[:2] for name, projection in self.projections.items()}
-        for name, pool in self.pools.items():
-            sizes |= {f"{name}.{inner}": projection[:2] for inner, projection in pool.projections.items()}
-        return sizes
-
     def flops(self, work: Work) -> Counts:
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
-        for name, pool in self.pools.items():
-            counts |= {f"{name}.{inner}": one.flops(work.tokens) for inner, one in pool.projections.items()}
+        counts = self.projection_flops(work.tokens)
         rate = self.part.pooling.rate if self.part.pooling is not None else 0
         pairs = self._pairs(work, rate)
         products = 2 * work.rows * pairs * self.heads * self.head_dim

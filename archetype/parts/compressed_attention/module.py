@@ -1,6 +1,5 @@
 """Attention to a window and to pooled earlier positions, whole or with a state that keeps both."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,8 +14,10 @@ from archetype.nn.convolution import after_newest
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import Choice, best_keys, learn, mean_divergence
+from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.core import attend, attention_weights
 from archetype.parts.compressed_attention import spec
+from archetype.parts.lightning_index.module import relevances
 from archetype.parts.pattern.scores import MASKED, ScoreFunction, at_least_float32
 from archetype.parts.position.module import Rotary
 from archetype.weights.linear import Linear, matrix_of
@@ -69,9 +70,8 @@ class Pool(nn.Module):
     def new_state(
         self, batch: int, capacity: int, features: int, dtype: torch.dtype, device: torch.device
     ) -> PooledState:
-        keys = torch.zeros(
-            batch, 1, capacity // self.rate + 1, features, dtype=dtype, device=device
-        )  # the last is open
+        slots = capacity // self.rate + 1  # the last is open
+        keys = torch.zeros(batch, 1, slots, features, dtype=dtype, device=device)
         newest = torch.zeros(batch, 2 * self.kv.out_features, self.reach - 1, dtype=dtype, device=device)
         return PooledState(keys, newest)
 
@@ -85,8 +85,11 @@ class Pool(nn.Module):
         inputs = torch.cat((self.kv(x), self.gate(x)), dim=-1).transpose(1, 2)  # (B, C, T)
         starts, count = torch.zeros(1, dtype=torch.long, device=x.device), x.shape[1] // self.rate
         if state is not None:
-            inputs, state.newest = _after_newest(inputs, context, state.newest)
+            inputs, newest = after_newest(inputs, context, state.newest)
+            state.newest = newest.to(state.newest.dtype)
             starts, count = context.positions[:, 0], count + 1
+        if is_symbolic(x.shape[1]):  # a size that torch can prove to hold all windows
+            count = x.shape[1]
         windows = starts[:, None] // self.rate + torch.arange(count, device=x.device)  # (b, N)
         steps = torch.arange(self.reach, device=x.device) - (self.reach - self.rate)
         positions = windows[..., None] * self.rate + steps  # (b, N, reach)
@@ -106,11 +109,6 @@ class Pool(nn.Module):
         return torch.cat((first[..., : self.rate], second[..., self.rate :]), dim=-1)
 
 
-def _after_newest(inputs: Tensor, context: ForwardContext, newest: Tensor) -> tuple[Tensor, Tensor]:
-    inputs, after = after_newest(inputs, context, newest)
-    return inputs, after.to(newest.dtype)
-
-
 class PooledIndex(nn.Module):
     """Scores of pooled keys, which are pooled by weights of its own (DeepSeek-AI 2026, section 2.3.1)."""
 
@@ -120,17 +118,6 @@ class PooledIndex(nn.Module):
         self.q = Linear(attention.query_rank, index.num_heads * index.head_dim, bias=False)
         self.weights = Linear(d_model, index.num_heads, bias=False)
         self.pool = Pool(attention, index.head_dim, d_model)
-
-    def forward(
-        self, x: Vectors, q: Float[Tensor, "B H T P"], keys: Float[Tensor, "B 1 S P"]
-    ) -> Float[Tensor, "B T S"]:
-        # in float32: rounded products would select other keys
-        products = at_least_float32(q.flatten(1, 2)) @ at_least_float32(keys[:, 0]).mT  # (B, H T, S)
-        relevances = products.relu().unflatten(1, (self.spec.num_heads, -1))  # (B, H, T, S)
-        scale = math.sqrt(self.spec.num_heads * self.spec.head_dim)
-        weights = at_least_float32(self.weights(x)).mT[..., None] / scale  # (B, H, T, 1)
-        scores: Tensor = (weights * relevances).sum(1)
-        return scores
 
     def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
         assert choice.scores is not None
@@ -253,11 +240,11 @@ class CompressedAttention(KeepsKeys, nn.Module):
         index, learns = self.index.spec, self.training and self.spec.adds_to_loss
         with torch.set_grad_enabled(learns and torch.is_grad_enabled()):
             keys = self._windows(self.index.pool, x, context, states[1])
-            leaves_out = keys.shape[2] > index.top_k
+            leaves_out = is_symbolic(keys.shape[2]) or keys.shape[2] > index.top_k
             if not (learns or leaves_out):
                 return pooled, Choice(allowed)
             heads = self.index.q(low).unflatten(-1, (index.num_heads, -1)).transpose(1, 2)
-            scores = self.index(x, self._rotated(heads, context.positions, context), keys)
+            scores = relevances(self._rotated(heads, context.positions, context), keys, self.index.weights(x))
             scores = scores.masked_fill(~complete, MASKED)
         if leaves_out:
             allowed = allowed & best_keys(scores.detach(), index.top_k)[:, None]

@@ -37,7 +37,7 @@ class DisentangledAttentionCost(MixerCost):
         self.projections = {name: keys.get(name, Linear(d, d, True)) for name in ("q", "k", "v", "o", *own_names)}
 
     def parameters(self) -> Counts:
-        return {name: projection.parameters for name, projection in self.projections.items()}
+        return self.projection_parameters()
 
     def flops(self, work: Work) -> Counts:
         # every layer projects the table once

@@ -7,7 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from archetype.nn.inspect import PartTrace
-from archetype.nn.transplant import Start, Transfer, Transplant, best
+from archetype.nn.layouts import best
+from archetype.nn.ledger import Start
+from archetype.nn.transfer import Transfer
+from archetype.nn.transplant import Transplant
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.router.spec import SoftmaxRouter
@@ -27,11 +30,10 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
     not be.
     """
 
-    layouts: ClassVar[Mapping[str, str]] = {
+    layouts: ClassVar = {
         "router.table": "V C", "shared_gate.weight": "1 D", "latent_down.weight": "L D", "latent_up.weight": "D L",
         "expert_scales": "E", "router.norm.weight": "D", "experts.gate_bias": "E F", "experts.up_bias": "E F",
         "shared.gate.weight": "S D", "shared.up.weight": "S D", "shared.down.weight": "D S",
-        "shared.gate.bias": "S", "shared.up.bias": "S", "shared.down.bias": "D",
     }  # fmt: skip
     writes: ClassVar = (
         "experts.down", "experts.down_bias", "shared.down.weight", "shared.down.bias", "latent_up.weight",
@@ -40,9 +42,9 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
     def layouts_of(self, part: MixtureOfExperts) -> Mapping[str, str]:
         width, routed = "L" if part.latent_width else "D", "I" if part.idle else "E"
         return {
-            **self.layouts, "router.weight": f"{routed} D", "router.bias": routed, "correction": routed,
-            "router.projection.weight": f"{routed} D", "experts.gate": f"E F {width}", "experts.up": f"E F {width}",
-            "experts.down": f"E {width} F", "experts.down_bias": f"E {width}",
+            "router.weight": f"{routed} D", "correction": routed, "router.projection.weight": f"{routed} D",
+            "experts.gate": f"E F {width}", "experts.up": f"E F {width}", "experts.down": f"E {width} F",
+            "experts.down_bias": f"E {width}",
         }  # fmt: skip
 
     def sizes(self, part: MixtureOfExperts, sizes: Mapping[str, int]) -> Mapping[str, int]:
@@ -50,13 +52,14 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         shared = 0 if part.shared is None else part.shared.width(sizes["D"])
         return {
             **sizes, "E": part.num_experts, "I": part.num_experts + part.idle, "F": part.expert.width(width),
-            "S": shared, "L": width, "1": 1, "C": part.experts_per_token,
+            "S": shared, "L": width, "C": part.experts_per_token,
         }  # fmt: skip
 
     def importance(self, part: MixtureOfExperts, trace: PartTrace) -> Mapping[str, Tensor]:
         """Sums of the weights of each expert, and products of the experts' router logits."""
         weights, chosen, logits = (trace.activations[name] for name in ("weights", "chosen", "router_logits"))
-        counts = torch.zeros(logits.shape[-1]).index_add(0, chosen.flatten(), weights.flatten().float())
+        counts = logits.new_zeros(logits.shape[-1], dtype=torch.float32)
+        counts = counts.index_add(0, chosen.flatten(), weights.flatten().float())
         return {"E": counts, "EE": logits.float().T @ logits.float()}
 
     def inside(self, part: MixtureOfExperts) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
@@ -79,6 +82,8 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
             self._upcycle(at)
             return
         old, new = at.old.num_experts, at.new.num_experts
+        if at.old.shared is None and at.new.shared is not None:
+            self._add_shared(at)
         if "router.table" in at.left and (new < old or at.old.experts_per_token != at.new.experts_per_token):
             at.keep_initial("router.table", "drawn anew, since it names the donor's experts")
             at.promise(Start.CHANGED, "other experts for each token id")
@@ -92,29 +97,35 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
             super().transfer(at)
 
     def start(self, at: Transfer[MixtureOfExperts]) -> tuple[Start, str]:
-        same = {
+        same: dict[str, Any] = {
             "expert": at.old.expert.replace(d_ff=at.new.expert.d_ff), "num_experts": at.new.num_experts,
             "balance_loss": at.new.balance_loss,
         }  # fmt: skip
-        if at.old.shared is not None and at.new.shared is not None:
+        if at.old.shared is None:
+            same |= {"shared": at.new.shared, "shared_gate": at.new.shared_gate}
+        elif at.new.shared is not None:
             same["shared"] = at.old.shared.replace(d_ff=at.new.shared.d_ff)
         if at.old.model_copy(update=same) != at.new:
             return Start.CHANGED, "its fields differ"
         return (Start.SAME, "") if at.old.num_experts == at.new.num_experts else (Start.CHANGED, "other experts")
 
+    def _add_shared(self, at: Transfer[MixtureOfExperts]) -> None:
+        # a further expert for every token, whose output is zero at first
+        for name in sorted(name for name in at.left if name.startswith(("shared.", "shared_gate."))):
+            at.fill(name, 0.0) if name in self.writes else at.keep_initial(name)
+
     def _upcycle(self, at: Transfer[Any]) -> None:
         # each expert is the network, so that any weights that sum to 1 give its output
         new, shared = at.new, at.new.shared
-        width, split = at.old.width(at.old_sizes["D"]), self.sizes(new, at.new_sizes)
-        first = 0 if shared is None else split["S"]  # hidden features of the shared expert
-        forms = [at.old.replace(d_ff=1), *(part.replace(d_ff=1) for part in (new.expert, shared) if part is not None)]
-        is_resized = at.old_sizes["D"] != at.new_sizes["D"]
-        is_other = any(form != forms[0] for form in forms) or not new.norm.is_absent
-        if is_other or new.latent_width is not None or is_resized:
+        width, sizes = at.old.width(at.old_sizes["D"]), self.sizes(new, at.new_sizes)
+        forms = [part.replace(d_ff=1) for part in (at.old, new.expert, shared) if part is not None]
+        is_same = all(form == forms[0] for form in forms) and new.norm.is_absent and new.latent_width is None
+        if not is_same or at.old_sizes["D"] != at.new_sizes["D"]:
             at.promise(Start.CHANGED, "the experts have another form than the network")
             return
-        if first + split["F"] != width:
-            cause = f"{first} shared and {split['F']} other hidden features are not the {width} of the network"
+        first = sizes["S"]  # hidden features of the shared expert
+        if first + sizes["F"] != width:
+            cause = f"{first} shared and {sizes['F']} other hidden features are not the {width} of the network"
             at.promise(Start.CHANGED, cause)
             return
         total = self._sum_of_weights(new)
@@ -122,30 +133,32 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
             for kind in ("weight", "bias"):
                 if (source := f"{name}.{kind}") in at.donated:
                     self._split(at, name, source, first, total or 1.0)
-        if at.new.shared_gate:
+        if new.shared_gate:
             at.fill("shared_gate.weight", 0.0)
-        if total is None:
-            at.promise(Start.CHANGED, "the weights of a token's experts do not sum to 1; use router.renormalize: true")
-        elif new.idle:
-            at.promise(Start.CHANGED, "the idle experts add to the output")
-        else:
-            at.promise(Start.ROUNDED, "each expert is the network, and the weights sum to 1")
+        at.require(total is not None, "the weights of a token's experts do not sum to 1; use router.renormalize: true")
+        at.require(not new.idle, "the idle experts add to the output")
+        at.promise(Start.ROUNDED, "each expert is the network, and the weights sum to 1")
 
     def _split(self, at: Transfer[Any], name: str, source: str, first: int, total: float) -> None:
         # hidden features are the rows of gate and up, and the columns of down, whose bias has none
         before, is_weight = at.donated[source], source.endswith("weight")
         tensor = f"experts.{name}" if is_weight else f"experts.{name}_bias"
         if name == "down" and not is_weight:
-            shared, rest = before, (torch.zeros_like(before) if first else before)
+            shared, rest = before, before
         else:
             shared, rest = before.tensor_split([first], dim=1 if name == "down" else 0)
-        gate = 2.0 if at.new.shared_gate else 1.0  # a gate of zero is a factor of 1/2
-        scales = (gate, 1 / total) if name == "down" else (1.0, 1.0)
-        note = f"into each expert{f', divided by the sum {total:g} of the weights' if scales[1] != 1.0 else ''}"
-        at.put(tensor, (rest * scales[1]).expand(at.tensors[tensor].shape), "copied", [source], note)
+        share = 1 / total if name == "down" else 1.0
+        note = f"into each expert{f', divided by the sum {total:g} of the weights' if share != 1.0 else ''}"
+        if first and name == "down" and not is_weight:  # the shared expert adds it
+            at.fill(tensor, 0.0)
+        else:
+            at.put(tensor, (rest * share).expand(at.tensors[tensor].shape), "copied", [source], note)
         if first:
-            words = f"the first {first} hidden features{', doubled for the gate of 1/2' if scales[0] != 1.0 else ''}"
-            at.put(f"shared.{source}", shared * scales[0], "cut", [source], words)
+            gate = 2.0 if name == "down" and at.new.shared_gate else 1.0  # a gate of zero is a factor of 1/2
+            is_whole = shared.shape == before.shape
+            words = "into the shared expert" if is_whole else f"the first {first} hidden features"
+            words += ", doubled for the gate of 1/2" if gate != 1.0 else ""
+            at.put(f"shared.{source}", shared * gate, "copied" if is_whole else "cut", [source], words)
 
     def _sum_of_weights(self, part: MixtureOfExperts) -> float | None:
         # of a token's experts, if it is known
@@ -156,29 +169,26 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
 
     def _multiply(self, at: Transfer[Any], times: int) -> None:
         # copies of an expert have equal logits, so that a token which selects `times` as many selects all copies
-        router, chosen = at.new.router, at.new.experts_per_token
-        at.selected = {**at.selected, "E": [expert // max(times, 1) for expert in range(at.new.num_experts)]}
-        shares = router.renormalize or isinstance(router, SoftmaxRouter)
-        same = {"num_experts": at.new.num_experts, "experts_per_token": chosen}
+        old, new, router = at.old, at.new, at.new.router
+        experts = range(new.num_experts)
+        chosen = [expert // times for expert in experts] if times else best(old.num_experts, new.num_experts)
+        at.selected = {**at.selected, "E": chosen}
+        same = {"num_experts": new.num_experts, "experts_per_token": times * old.experts_per_token}
         is_same = (
-            times and chosen == times * at.old.experts_per_token and at.old.model_copy(update=same) == at.new
-            and shares and not router.routes_tokens and not router.weighs_choices and at.new.groups is None
-            and at.new.weighs == "outputs"
+            times and old.model_copy(update=same) == new and new.groups is None and new.weighs == "outputs"
+            and (router.renormalize or isinstance(router, SoftmaxRouter))
+            and not router.routes_tokens and not router.weighs_choices
         )  # fmt: skip
-        if not times:
-            at.selected["E"] = best(at.old.num_experts, at.new.num_experts)
         self.take_named(at)
-        if is_same:
-            at.promise(Start.ROUNDED, f"{times} copies of each expert share its weight")
-        else:
-            cause = "a token selects other experts; use a multiple of the experts, and of experts_per_token"
-            at.promise(Start.CHANGED, cause)
+        cause = "a token selects other experts; use a multiple of the experts, and of experts_per_token"
+        at.require(is_same, cause)
+        at.promise(Start.ROUNDED, f"{times} copies of each expert share its weight")
 
     def _merge(self, at: Transfer[Any], old: int, new: int) -> None:
         weights, products = at.rank("E"), at.rank("EE")
         if weights is None or products is None:  # without a text
             router = at.donated.get("router.weight", torch.eye(old))
-            weights, products = torch.ones(old), router.float() @ router.float().T
+            weights, products = router.new_ones(old, dtype=torch.float32), router.float() @ router.float().T
         dominant = best(old, new, weights)
         lengths = products.diagonal().clamp(min=1e-30).sqrt()
         likeness = (products / lengths[:, None] / lengths)[:, list(dominant)]  # by old and new expert

@@ -1,14 +1,14 @@
 """Cost of a gated delta network (Yang 2024b, section 3.3)."""
 
-from archetype.cost.chunks import Chunks, chunk_activations, halved_chunk_activations, without_zero
+from archetype.cost.chunks import ChunkedCost, Chunks, chunk_activations, halved_chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of, projection_of
-from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.cost.registry import Complexity, Linear, cost_of, projection_of
+from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.gated_delta_net import spec
 
 
 @cost_of(spec.GatedDeltaNet)
-class GatedDeltaNetCost(MixerCost):
+class GatedDeltaNetCost(ChunkedCost):
     """Cost of products over pairs of a chunk and with the memory, without the triangular system of a chunk."""
 
     part: spec.GatedDeltaNet
@@ -32,23 +32,19 @@ class GatedDeltaNetCost(MixerCost):
         self.projections |= {"conv": conv, "o": Linear(self.values, d)}
 
     def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         if self.decays is not None:
             counts |= {"dt_bias": self.decays, "A_log": self.heads}
         return counts | {"norm": self.v_dim}
 
-    def flops(self, work: Work) -> Counts:
-        rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+    def products(self, chunks: Chunks) -> Counts:
         # keys with keys, and keys with queries; with decays of channels only with those of earlier positions
         pairs = symbol("A_e", chunks.earlier) if self.part.decay == "channel" else chunks.pairs
-        return counts | without_zero(
-            {
-                "scores": 2 * rows * pairs * self.heads * self.head_dim,
-                "mixture": rows * chunks.pairs * self.values,
-                "memory": rows * chunks.memory_products(3, 2) * self.head_dim * self.values,
-            }
-        )
+        return {
+            "scores": 2 * pairs * self.heads * self.head_dim,
+            "mixture": chunks.pairs * self.values,
+            "memory": chunks.memory_products(3, 2) * self.head_dim * self.values,
+        }
 
     def state(self, length: int) -> int:
         # each head's memory, and the convolution's last inputs
@@ -59,13 +55,14 @@ class GatedDeltaNetCost(MixerCost):
         part, heads, channels, values = self.part, self.part.num_heads, self.channels.value, self.values.value
         keys = heads * part.head_dim
         steps = (3 * channels + 3 * values + (part.gate_rank or 0) + (part.decay_rank or 0)) * work.itemsize
-        copies = 2 * (part.key_heads < heads)  # queries and keys are repeated for the heads they serve
         by_channel = part.decay == "channel"
-        own = copies if by_channel else 1 + copies
-        exact = (2 * self.keys.value + own * keys + 6 * values + 4 * heads + 2 * part.decays) * FLOAT32
+        # with queries and keys that are repeated for the heads they serve
+        own = (1 if by_channel else 3) + (part.key_heads < heads)
+        exact = (2 * self.keys.value + own * keys + 7 * values + (4 + by_channel) * heads + 2 * part.decays) * FLOAT32
         padding = (part.conv_kernel - 1) * channels * work.itemsize
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
-        memory = values * part.head_dim
+        memory = 2 * values * part.head_dim
         if by_channel:
             return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=2)
-        return saved + chunk_activations(work, part.chunk_size, 2 * heads, memory, pairs=3 if part.decays else 2)
+        pairs = 3 if part.decays else 2
+        return saved + chunk_activations(work, part.chunk_size, 2 * heads, memory, keys + 3 * heads, pairs)

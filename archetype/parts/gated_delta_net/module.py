@@ -49,9 +49,9 @@ class GatedDeltaNet(nn.Module):
         super().__init__()
         self.spec, self.layer = mixer, place.layer
         keys, values = mixer.key_heads * mixer.head_dim, mixer.num_heads * mixer.v_head_dim
-        self.widths = keys, keys, values
-        plain = dict(zip("qkv", self.widths, strict=True))
-        for name, width in {**plain, "gate": values, "a": mixer.decays, "b": mixer.num_heads}.items():
+        self.keys, self.values = keys, values
+        widths = {"q": keys, "k": keys, "v": values, "gate": values, "a": mixer.decays, "b": mixer.num_heads}
+        for name, width in widths.items():
             rank = {"gate": mixer.gate_rank, "a": mixer.decay_rank}.get(name)
             if width:
                 add_projection(self, name, place.d_model, width, rank)
@@ -83,16 +83,16 @@ class GatedDeltaNet(nn.Module):
         conv, memory = before.conv, before.memory
         # one depthwise convolution over the channels of q, k and v
         u, conv = self.conv.convolve(torch.cat([projected(self, name, x) for name in "qkv"], dim=-1), context, conv)
-        heads = mixer.key_heads, mixer.key_heads, mixer.num_heads
-        parts = nn.functional.silu(u).to(exact).split(self.widths, dim=-1)
-        # (B, T, K, P), (B, T, K, P), (B, T, H, Q)
-        q, k, v = (part.unflatten(-1, (num_heads, -1)) for part, num_heads in zip(parts, heads, strict=True))
+        both, v = nn.functional.silu(u).to(exact).split((2 * self.keys, self.values), dim=-1)
+        # (B, T, 2 K, P), (B, T, H, Q)
+        both, v = both.unflatten(-1, (2 * mixer.key_heads, -1)), v.unflatten(-1, (mixer.num_heads, -1))
         # unit-length queries and keys
-        q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (q, k))
+        q, k = (both * torch.rsqrt(both.square().sum(-1, keepdim=True) + 1e-6)).chunk(2, dim=-2)
         # log of the decay a_t, (B, T, H) or (B, T, H, P), and rate b_t, (B, T, H)
         a = self._log_decay(x, exact)
         # 1 - b_t |k_t|^2 is an eigenvalue of the update: rates up to 2 make it negative
-        b = projected(self, "b", x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
+        b = projected(self, "b", x).to(exact).sigmoid()
+        b = 2.0 * b if mixer.negative_eigenvalues else b
         a, b = context.fill_padding(a), context.fill_padding(b)  # neither decay nor correction
         q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
         a, b = context.probe(self, "log_decay", a), context.probe(self, "rate", b)

@@ -67,7 +67,7 @@ class LatentAttentionCost(MixerCost):
         if chosen and work.phase == "decode":  # only the selected latents are read
             length = symbol("S", most)
         pairs = work.rows * self.heads * pair_flops
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        counts = self.projection_flops(work.tokens)
         absorbed = self.part.absorbs(work.queries.value, length.value)
         if not absorbed:  # every latent is expanded to a key and a value
             counts["kv_up"] = self.projections["kv_up"].flops(work.rows * length)

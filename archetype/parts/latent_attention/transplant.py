@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from archetype.errors import SpecError
-from archetype.nn.heads import Heads, HeadsTransplant, Rows, set_output, spread, with_bias
-from archetype.nn.transplant import Start, Transfer
+from archetype.nn.heads import Heads, HeadsTransplant, set_output, spread, with_bias
+from archetype.nn.ledger import Start
+from archetype.nn.transfer import Transfer
+from archetype.nn.transplant import transplant_inner
 from archetype.parts.attention.equal import open_gate, scales_alike
 from archetype.parts.latent_attention.factors import ROUNDING, Factorization, Factors, measured, principal
 from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
@@ -18,6 +20,7 @@ from archetype.parts.position.frequencies import Rotation, rotates_alike, rotati
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
 
+FACTORIZED = "principal components of the heads"
 UNSEEN = 1e-9  # least square of the inputs in a direction, relative to the largest
 
 
@@ -32,28 +35,23 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
     inputs on the text).
     """
 
+    layouts: ClassVar = {
+        "q.weight": "H(P|R) D", "q_down.weight": "r D", "q_up.weight": "H(P|R) r", "kv_down.weight": "C|R D",
+        "kv_up.weight": "H(P|Q) C", "o.weight": "D HQ", "gate_bias": "H",
+        "sinks": "H",
+    }  # fmt: skip
+    fields: ClassVar = {"H": "num_heads", "P": "qk_nope_head_dim", "Q": "v_head_dim", "C": "kv_lora_rank"}
     writes: ClassVar = ("o.weight", "o.bias")
     # a norm of latents does not see new ones
-    silent: ClassVar[Mapping[str, str]] = {
-        "kv_down.weight": "C", "kv_down.bias": "C", "q_down.weight": "r", "q_down.bias": "r", "q.weight": "PR",
-        "q_up.weight": "PR",
-    }  # fmt: skip
-    sized: ClassVar = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim", "scale", "dropout", "bias")
+    silent: ClassVar = {"kv_down.weight": "C", "q_down.weight": "r", "q.weight": "PR", "q_up.weight": "PR"}
+    matrices: ClassVar = {"o": ("o", 0)}
     convolutions: ClassVar = ()
 
     def layouts_of(self, part: LatentAttention) -> Mapping[str, str]:
-        gate = "HQ D" if part.gate is not None and part.gate.per == "feature" else "H D"
-        return {
-            "q.weight": "H(P|R) D", "q_down.weight": "r D", "q_down.bias": "r", "q_up.weight": "H(P|R) r",
-            "kv_down.weight": "C|R D", "kv_down.bias": "C|R", "kv_up.weight": "H(P|Q) C",
-            "o.weight": "D HQ", "o.bias": "D", "gate.weight": gate, "sinks": "H",
-        }  # fmt: skip
+        return {"gate.weight": "HQ D" if part.gate is not None and part.gate.per == "feature" else "H D"}
 
     def sizes(self, part: LatentAttention, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        return {
-            **sizes, "H": part.num_heads, "P": part.qk_nope_head_dim, "R": part.qk_rope_head_dim,
-            "Q": part.v_head_dim, "C": part.kv_lora_rank, "r": part.query_features(0),
-        }  # fmt: skip
+        return {**super().sizes(part, sizes), "R": part.qk_rope_head_dim, "r": part.query_features(0)}
 
     def inside(self, part: LatentAttention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
         has_rank = isinstance(part.query, LowRankQuery)
@@ -64,38 +62,40 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
             parts["index"] = (part.index, {"D": "D", "R": "r" if has_rank else "D", "X": "01"[not has_rank]})
         return parts
 
-    def fixed(self, part: LatentAttention) -> Mapping[str, str]:
+    def fixed_in(self, part: LatentAttention) -> Mapping[str, str]:
         return {} if part.position.is_absent else {"R": "other angles of rotation"}
 
     def transfer(self, at: Transfer[LatentAttention]) -> None:
         old, new = at.old, at.new
         if type(old) is type(new):
             # so that a default that follows from the sizes does not change the scores
-            for name in {"q.weight", "q_up.weight"} & at.donated.keys():
-                at.donated[name] = at.donated[name] * (scale_of(old) / scale_of(new))
+            ratio = scale_of(old) / scale_of(new)
+            for name in {"q.weight", "q_up.weight"} & at.donated.keys() if ratio != 1.0 else ():
+                at.compute(name, at.donated[name] * ratio, f"times {ratio:.6g}, the ratio of the scales of scores")
         super().transfer(at)
 
     def differing(self, at: Transfer[LatentAttention]) -> list[str]:
         old, new, length = at.old, at.new, at.new_sizes["T"]
-        same = set[str]()
-        if rotates_alike((old.position, old.qk_rope_head_dim), (new.position, new.qk_rope_head_dim), length):
-            same.add("position")
-        if isinstance(old.query, LowRankQuery) and isinstance(new.query, LowRankQuery):
-            same.add("query")  # ranks are sizes
-        if all(part.index is None or part.index.sees_all(length) for part in (old, new)):
-            same.add("index")
-        return [name for name in super().differing(at) if name not in same]
+        before, after = ((part.position, part.qk_rope_head_dim) for part in (old, new))
+        is_equal = {
+            "position": rotates_alike(before, after, length),
+            "query": isinstance(old.query, LowRankQuery) and isinstance(new.query, LowRankQuery),  # ranks are sizes
+            "index": all(part.index is None or part.index.sees_all(length) for part in (old, new)),
+            "scale": True,  # which the queries were divided by
+        }
+        return [name for name in super().differing(at) if not is_equal.get(name)]
 
     def heads(self, part: LatentAttention, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Heads:
-        count, rank = part.num_heads, part.kv_lora_rank
-        down = with_bias(tensors, "kv_down", 1)[0]  # (C + R, D + 1)
+        count, rank, plain = part.num_heads, part.kv_lora_rank, part.qk_nope_head_dim
+        down = with_bias(tensors, "kv_down")  # (C + R, D + 1)
         up = _gained(tensors["kv_up.weight"], tensors, "kv_norm").unflatten(0, (count, -1)) @ down[:rank]
+        queries: tuple[str, ...] = ("q.weight",)
         if "q.weight" in tensors:
-            q, queries = with_bias(tensors, "q", count), ["q.weight"]
+            q = with_bias(tensors, "q")
         else:
-            low_rank = _gained(tensors["q_up.weight"], tensors, "q_norm") @ with_bias(tensors, "q_down", 1)[0]
-            q, queries = low_rank.unflatten(0, (count, -1)), ["q_down.weight", "q_up.weight"]
-        plain, turned = part.qk_nope_head_dim, down[rank:].expand(count, -1, -1)
+            q = _gained(tensors["q_up.weight"], tensors, "q_norm") @ with_bias(tensors, "q_down")
+            queries = ("q_down.weight", "q_up.weight")
+        q, turned = q.unflatten(0, (count, -1)), down[rank:].expand(count, -1, -1)
         k, v = up[:, :plain], up[:, plain:]
         # rotated features first, as attention has them
         k, q = torch.cat((turned, k), 1), torch.cat((q[:, plain:], q[:, :plain]), 1)
@@ -117,76 +117,66 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         factors = Factorization(source, old or Rotation(), part, new or Rotation(), drawn, root).run(way != "plain")
         factors.q *= source.scale / scale_of(part)
         at.promise(Start.ROUNDED, "keys and values are factorized without loss")
-        self._put(at, factors, source, root)
-        for cause in (*factors.lost, *self._around(at, source)):
+        for cause in factors.lost:
             at.promise(Start.CHANGED, cause)
+        self._put(at, factors, source, root)
+        for name in source.unlike:
+            at.promise(Start.CHANGED, f"the donor's {name}")
+        self._take_around(at)
 
     def _drawn(self, at: Transfer[LatentAttention]) -> Factors:
         count, tensors = at.new.num_heads, at.tensors
-        if "q.weight" in tensors:
-            q = with_bias(tensors, "q", count)
-        else:
-            q = (tensors["q_up.weight"] @ with_bias(tensors, "q_down", 1)[0]).unflatten(0, (count, -1))
-        up = tensors["kv_up.weight"].unflatten(0, (count, -1))
-        return Factors(q.double(), with_bias(tensors, "kv_down", 1)[0].double(), up.double())
+        has_rank = "q_down.weight" in tensors
+        q = tensors["q_up.weight"] @ with_bias(tensors, "q_down") if has_rank else with_bias(tensors, "q")
+        q, up = (matrix.unflatten(0, (count, -1)) for matrix in (q, tensors["kv_up.weight"]))
+        return Factors(q.double(), with_bias(tensors, "kv_down").double(), up.double())
 
     def _put(self, at: Transfer[LatentAttention], factors: Factors, source: Heads, root: Tensor | None) -> None:
-        part, queries = at.new, factors.q.flatten(0, 1)
+        part, queries, of_queries = at.new, factors.q.flatten(0, 1), source.sources["q"]
         if isinstance(part.query, LowRankQuery):
             up, down, share = principal(queries, part.query.rank, root)
-            if share > ROUNDING:
-                factors.lost.append(f"queries of rank {part.query.rank} hold {100 * (1 - share):.3g} % of the squares")
-            count = up.shape[1]
-            drawn = with_bias(at.tensors, "q_down", 1)[0].double()
-            drawn[:count] = down
-            factors.lost += set_rows_of(at, "q_down", drawn, source.sources["q"])
+            held = f"queries of rank {part.query.rank} hold {100 * (1 - share):.3g} % of the squares"
+            at.require(share <= ROUNDING, held)
+            drawn = with_bias(at.tensors, "q_down").double()
+            drawn[: len(down)] = down
+            set_matrix(at, "q_down", drawn, of_queries)
             columns = at.tensors["q_up.weight"].zero_()
-            columns[:, :count] = up
-            at.put("q_up.weight", columns, "merged", source.sources["q"])
-            factors.lost += self._gains(at, "q_norm", drawn, root)
+            columns[:, : len(down)] = up
+            at.put("q_up.weight", columns, "merged", of_queries, FACTORIZED)
+            self._undo_norm(at, "q_norm", drawn, root)
         else:
-            factors.lost += set_rows_of(at, "q", queries, source.sources["q"])
+            set_matrix(at, "q", queries, of_queries)
         sources = [*source.sources["k"], *source.sources["v"]]
-        factors.lost += set_rows_of(at, "kv_down", factors.kv_down, sources)
-        at.put("kv_up.weight", factors.kv_up.flatten(0, 1), "merged", sources)
-        factors.lost += self._gains(at, "kv_norm", factors.kv_down[: part.kv_lora_rank], root)
-        for name in set_output(at, self.rows(part, at.new_sizes)["o"], source):
-            at.put(name, at.tensors[name], "copied", source.sources["o"])
+        set_matrix(at, "kv_down", factors.kv_down, sources)
+        at.put("kv_up.weight", factors.kv_up.flatten(0, 1), "merged", sources, FACTORIZED)
+        self._undo_norm(at, "kv_norm", factors.kv_down[: part.kv_lora_rank], root)
+        for name in set_output(at, "o", self.projections(part, at.new_sizes)["o"], source):
+            at.put(name, at.tensors[name], "copied", source.sources["o"], "the heads of the donor")
 
-    def _gains(self, at: Transfer[LatentAttention], name: str, down: Tensor, root: Tensor | None) -> list[str]:
+    def _undo_norm(self, at: Transfer[LatentAttention], name: str, down: Tensor, root: Tensor | None) -> None:
         # the gains undo the norm on average
-        if at.new.norm.is_absent:
-            return []
-        size = math.sqrt(float(measured(down, root).square().mean(0).sum()))
-        if f"{name}.weight" in at.tensors:
+        if not at.new.norm.is_absent and f"{name}.weight" in at.tensors:
+            size = math.sqrt(float(measured(down, root).square().mean(0).sum()))
             at.fill(f"{name}.weight", size - (1.0 if getattr(at.new.norm, "unit_offset", False) else 0.0))
-        return ["latents are normalized; use norm: none"]
+        at.require(at.new.norm.is_absent, "latents are normalized; use norm: none")
 
-    def _around(self, at: Transfer[LatentAttention], source: Heads) -> list[str]:
+    def _take_around(self, at: Transfer[LatentAttention]) -> None:
         # what is not in the products of queries, keys and values
         old, new, length = at.old, at.new, at.new_sizes["T"]
-        lost = [f"the donor's {name}" for name in source.unlike]
         for field, name in (("gate", "gate.weight"), ("sinks", "sinks")):
             before, after = getattr(old, field, None) or None, getattr(new, field) or None
-            if before == after:
-                if name in at.tensors and at.tensors[name].shape == at.donated[name].shape:
-                    at.keep(name)
-                elif name in at.tensors:
-                    lost.append(f"{name} has another shape")
-            elif before is None and field == "gate" and new.gate is not None:
+            if field == "gate" and before is None and new.gate is not None:
                 open_gate(at, new.gate)
-            else:
-                lost.append(field)
-        if not scales_alike(getattr(old, "query_scale", None), new.query_scale, length):
-            lost.append("query_scale")
+                continue
+            at.require(before == after, field)
+            if before == after and name in at.tensors:
+                at.require(at.fits(name), f"{name} has another shape")
+                if at.fits(name):
+                    at.keep(name)
+        at.require(scales_alike(getattr(old, "query_scale", None), new.query_scale, length), "query_scale")
         if new.index is not None:
-            at.transplant_inner("index", "", old, new.index)
-            if not new.index.sees_all(length):
-                lost.append("the index leaves keys out")
-        return lost
-
-    def rows(self, part: LatentAttention, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
-        return {"o": Rows("o", part.num_heads, part.v_head_dim)}
+            transplant_inner(at, "index", "", old, new.index)
+            at.require(new.index.sees_all(length), "the index leaves keys out")
 
 
 def scale_of(part: LatentAttention) -> float:
@@ -199,7 +189,7 @@ def root_of(at: Transfer[LatentAttention]) -> Tensor:
     Raises:
         SpecError: there are no inputs, or others than the new model has.
     """
-    moment = at.moments(at.donor_path)
+    moment = at.moment()
     if moment is None or at.old_sizes["D"] != at.new_sizes["D"] or at.gains is not None:
         cause = "needs the inputs of the donor's attention on a text, and the new model has others"
         raise SpecError("--with latent=whitened", cause, "use latent=balanced")
@@ -211,25 +201,25 @@ def root_of(at: Transfer[LatentAttention]) -> Tensor:
 
 def resized(source: Heads, heads: int, width: int) -> Heads:
     """Return the projections with another number of query heads, from vectors of another width."""
+    features = source.q.shape[2] - 1
 
     def columns(matrix: Tensor) -> Tensor:
-        *features, bias = matrix.unbind(-1)
-        zeros = [torch.zeros_like(bias)] * (width - len(features))
-        return torch.stack((*features[:width], *zeros, bias), dim=-1)
+        zeros = matrix.new_zeros(*matrix.shape[:2], max(width - features, 0))
+        return torch.cat((matrix[..., : min(width, features)], zeros, matrix[..., -1:]), dim=-1)
 
-    other = {"number of heads": len(source.q) != heads, "features": source.q.shape[2] - 1 > width}
+    other = {"number of heads": len(source.q) != heads, "features": features > width}
     lost = (name for name, is_other in other.items() if is_other)
     q, k, v = (columns(matrix) for matrix in (spread(source.q, heads), source.k, source.v))
     return replace(source, q=q, k=k, v=v, unlike=(*source.unlike, *lost))
 
 
-def set_rows_of(at: Transfer[LatentAttention], name: str, matrix: Tensor, sources: Sequence[str]) -> list[str]:
-    """Set a projection to a matrix whose last column is the bias; return what is lost."""
-    at.put(f"{name}.weight", matrix[:, :-1], "merged", sources)
+def set_matrix(at: Transfer[LatentAttention], name: str, matrix: Tensor, sources: Sequence[str]) -> None:
+    """Set a projection to a matrix whose last column is the bias."""
+    at.put(f"{name}.weight", matrix[:, :-1], "merged", sources, FACTORIZED)
     if f"{name}.bias" in at.tensors:
-        at.put(f"{name}.bias", matrix[:, -1], "merged", sources)
-        return []
-    return ["biases that the part does not have"] if bool((matrix[:, -1] != 0).any()) else []
+        at.put(f"{name}.bias", matrix[:, -1], "merged", sources, FACTORIZED)
+    else:
+        at.require(not matrix[:, -1].any(), "biases that the part does not have")
 
 
 def _gained(matrix: Tensor, tensors: Mapping[str, Tensor], norm: str) -> Tensor:

@@ -38,17 +38,14 @@ class LightningIndexCost(SelectionCost):
     def parameters(self) -> Counts:
         if not self.is_own:
             return {}
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         return counts | {"k_norm": self.norm.parameters()}
-
-    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        return {name: sizes[:2] for name, sizes in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
         if not self.is_own:
             return {}
         # only keys are computed if nothing is left out
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        counts = self.projection_flops(work.tokens)
         if work.length.value <= self.part.top_k:
             return {"k": counts["k"]}
         return counts | {"scores": 2 * work.tokens * work.length * self.heads * self.head_dim}

@@ -11,10 +11,24 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence
+from archetype.nn.symbolic import is_symbolic
 from archetype.parts.lightning_index import spec
 from archetype.parts.pattern.scores import MASKED, at_least_float32
 from archetype.parts.position.module import Rotary
 from archetype.weights.linear import Linear
+
+
+def relevances(
+    q: Float[Tensor, "B H T P"], keys: Float[Tensor, "B 1 S P"], weights: Float[Tensor, "B T H"]
+) -> Float[Tensor, "B T S"]:
+    """Return sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) for each query t and key s."""
+    _, heads, _, size = q.shape
+    # in float32, as the published kernels accumulate: rounded products would select other keys
+    products = at_least_float32(q.flatten(1, 2)) @ at_least_float32(keys[:, 0]).mT  # (B, HT, S)
+    of_heads = at_least_float32(products).relu().unflatten(1, (heads, -1))  # (B, H, T, S)
+    weights = at_least_float32(weights).mT[..., None] / math.sqrt(heads * size)  # (B, H, T, 1)
+    scores: Tensor = (weights * of_heads).sum(1)
+    return scores
 
 
 @module_for(spec.LightningIndex)
@@ -59,7 +73,7 @@ class LightningIndex(KeepsKeys, KeySelector):
             write_slots(state.keys, keys, context)
             keys = state.keys.to(x.dtype)  # (B, 1, S, P), every slot
         learns = self.training and self.spec.adds_to_loss
-        leaves_out = keys.shape[2] > self.spec.top_k
+        leaves_out = is_symbolic(keys.shape[2]) or keys.shape[2] > self.spec.top_k
         if not (learns or leaves_out):  # the scores would change nothing
             context.leave(EVERY_KEY)
             return EVERY_KEY
@@ -86,13 +100,7 @@ class LightningIndex(KeepsKeys, KeySelector):
     ) -> Float[Tensor, "B T S"]:
         heads, size = self.spec.num_heads, self.spec.head_dim
         q = self._rotated(self.q(queries).unflatten(-1, (heads, size)).transpose(1, 2), context)  # (B, H, T, P)
-        # in float32, as the published kernels accumulate: rounded products would select other keys
-        queries, keys = at_least_float32(q.flatten(1, 2)), at_least_float32(keys[:, 0])
-        products = queries @ keys.transpose(1, 2)  # (B, HT, S)
-        relevances = at_least_float32(products).relu().unflatten(1, (heads, -1))  # (B, H, T, S)
-        weights = at_least_float32(self.weights(x)).transpose(1, 2)[..., None] / math.sqrt(heads * size)  # (B, H, T, 1)
-        scores: Tensor = (weights * relevances).sum(1)
-        return scores
+        return relevances(q, keys, self.weights(x))
 
     def _rotated(self, x: Float[Tensor, "B H T P"], context: ForwardContext) -> Float[Tensor, "B H T P"]:
         if self.rotary is None:

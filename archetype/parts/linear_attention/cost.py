@@ -2,17 +2,17 @@
 
 from collections.abc import Hashable, Mapping
 
-from archetype.cost.chunks import Chunks, chunk_activations, halved_chunk_activations, without_zero
+from archetype.cost.chunks import ChunkedCost, Chunks, chunk_activations, halved_chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, Linear, MixerCost, NormCost, cost_of, projection_of
-from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.cost.registry import Complexity, Linear, NormCost, cost_of, projection_of
+from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.linear_attention import spec
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.cost import PositionCost
 
 
 @cost_of(spec.LinearAttention)
-class LinearAttentionCost(MixerCost):
+class LinearAttentionCost(ChunkedCost):
     """Cost of products over pairs of a chunk and with the memory."""
 
     part: spec.LinearAttention
@@ -46,22 +46,15 @@ class LinearAttentionCost(MixerCost):
         return isinstance(self.part.decay, spec.ChannelDecay)
 
     def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         if not self.part.qk_norm.is_absent:
             counts |= dict.fromkeys(("q_norm", "k_norm"), self._qk_norm().parameters())
         return counts | {"norm": self.norm.parameters()}
 
-    def flops(self, work: Work) -> Counts:
-        rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+    def products(self, chunks: Chunks) -> Counts:
         pairs = symbol("A_e", chunks.earlier) if self.by_channel else chunks.pairs
-        return counts | without_zero(
-            {
-                "scores": rows * pairs * self.keys,
-                "mixture": rows * chunks.pairs * self.values,
-                "memory": rows * chunks.memory_products(2, 1) * self.head_dim * self.values,
-            }
-        )
+        memory = chunks.memory_products(2, 1) * self.head_dim * self.values
+        return {"scores": pairs * self.keys, "mixture": chunks.pairs * self.values, "memory": memory}
 
     def state(self, length: int) -> int:
         # each head's memory, and the convolution's last inputs
@@ -73,7 +66,7 @@ class LinearAttentionCost(MixerCost):
         part, keys, values, heads = self.part, self.keys.value, self.values.value, self.part.num_heads
         ranks = (part.gate_rank or 0) + (getattr(part.decay, "rank", None) or 0)
         steps = values + ranks + 2 * values * (part.gate != "none") + values * (part.gate == "silu")
-        exact = (2 if self.by_channel else 3) * keys + 2 * values
+        exact = (1 if self.by_channel else 3) * keys + values
         padding = 0
         if part.conv_kernel is not None:
             steps += self.channels.value
@@ -98,13 +91,13 @@ class LinearAttentionCost(MixerCost):
         saved += 2 * self._qk_norm().saved_activations(work.tokens * heads)
         memory = values * self.head_dim.value
         if self.by_channel:
-            return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=1)
+            return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, 2 * memory, kinds=1)
         if decays:
-            return saved + chunk_activations(work, part.chunk_size, heads, memory)
+            return saved + chunk_activations(work, part.chunk_size, heads, 2 * memory, keys + heads)
         # decays that need no gradient are saved once for all rows
         size = min(part.chunk_size, work.length)
         shared = -(-work.length // part.chunk_size) * size * size * heads * FLOAT32
-        return saved + shared + chunk_activations(work, part.chunk_size, heads, memory, pairs=1)
+        return saved + shared + chunk_activations(work, part.chunk_size, heads, memory, keys, pairs=1)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         turned = getattr(self.part.position, "dim", None) or self.head_dim.value

@@ -53,7 +53,10 @@ class LinearAttention(nn.Module):
         values = self.widths["v"]
         for name, width in self.widths.items():
             add_projection(self, name, d_model, width)
+        self.fixed = [0.0] * heads  # logarithms of decays that do not depend on the token
         match mixer.decay:
+            case spec.FixedDecay() as decay:
+                self.fixed = [-rate for rate in decay.rates(heads)]
             case spec.HeadDecay(bias=bias):
                 add_projection(self, "a", d_model, heads, bias=bias)
             case spec.ChannelDecay(rank=rank, bias=bias):
@@ -126,6 +129,5 @@ class LinearAttention(nn.Module):
                 logits = projected(self, "a", x).to(exact).unflatten(-1, (heads, -1))
                 a = nn.functional.logsigmoid(logits) / decay.temperature
                 return a if decay.floor == 0.0 else torch.log(decay.floor + (1.0 - decay.floor) * a.exp())
-        rates = decay.rates(heads) if isinstance(decay, spec.FixedDecay) else [0.0] * heads
-        fixed = -torch.tensor(rates, dtype=exact, device=x.device)
+        fixed = torch.tensor(self.fixed, dtype=exact, device=x.device)
         return fixed.expand(1, x.shape[1], heads)  # of all sequences alike

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from torch import Tensor
-
-from archetype.nn.heads import Heads, HeadsTransplant, Rows, plain_heads
-from archetype.nn.transplant import Transfer
+from archetype.nn.heads import HeadsTransplant
+from archetype.nn.transfer import Transfer
 from archetype.parts.linear_attention.spec import ChannelDecay, FixedDecay, LinearAttention
 from archetype.parts.position.frequencies import rotates_alike
 from archetype.spec.base import Spec
@@ -15,26 +13,22 @@ from archetype.spec.registry import provides
 
 @provides("transplant", LinearAttention)
 class LinearAttentionTransplant(HeadsTransplant[LinearAttention]):
+    layouts: ClassVar = {
+        "q.weight": "HP D", "k.weight": "HP D", "v.weight": "HQ D", "a.weight": "Hp D", "a_down.weight": "s D",
+        "a_up.weight": "Hp s", "gate.weight": "HQ D", "gate_down.weight": "r D", "gate_up.weight": "HQ r",
+        "o.weight": "D HQ",
+    }  # fmt: skip
+    fields: ClassVar = {"H": "num_heads", "P": "key_size", "Q": "value_size", "W": "conv_kernel", "r": "gate_rank"}
     writes: ClassVar = ("o.weight",)
-    silent: ClassVar[Mapping[str, str]] = {"conv.weight": "W", "a_up.weight": "s", "gate_up.weight": "r"}
-    newest_last: ClassVar = "W"
-    sized: ClassVar = ("num_heads", "head_dim", "v_head_dim", "gate_rank", "chunk_size")
+    silent: ClassVar = {"a_up.weight": "s", "gate_up.weight": "r"}
+    sized: ClassVar = ("head_dim", "v_head_dim")
 
     def layouts_of(self, part: LinearAttention) -> Mapping[str, str]:
-        keys = "HP" if self.gives_keys(part) else "HP|HP"
-        return {
-            "q.weight": "HP D", "k.weight": "HP D", "v.weight": "HQ D", "conv.weight": f"{keys}|HQ 1 W",
-            "a.weight": "Hp D", "a.bias": "Hp", "a_down.weight": "s D", "a_up.weight": "Hp s", "a_up.bias": "Hp",
-            "gate.weight": "HQ D", "gate_down.weight": "r D", "gate_up.weight": "HQ r", "o.weight": "D HQ",
-        }  # fmt: skip
+        return {"conv.weight": "HP|HP|HQ 1 W" if self.has_heads(part) else "HP|HQ 1 W"}
 
     def sizes(self, part: LinearAttention, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        keys = part.key_size(sizes["D"])
-        of_channels = isinstance(part.decay, ChannelDecay)
-        return {
-            **sizes, "H": part.num_heads, "P": keys, "Q": part.value_size(sizes["D"]), "W": part.conv_kernel or 0,
-            "p": keys if of_channels else 1, "s": getattr(part.decay, "rank", None) or 0, "r": part.gate_rank or 0,
-        }  # fmt: skip
+        of_channels = part.key_size(sizes["D"]) if isinstance(part.decay, ChannelDecay) else 1
+        return {**super().sizes(part, sizes), "p": of_channels, "s": getattr(part.decay, "rank", None) or 0}
 
     def inside(self, part: LinearAttention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
         norms = {"norm": (part.norm, {"N": "Q" if part.norm_over == "head" else "HQ"})}
@@ -42,7 +36,7 @@ class LinearAttentionTransplant(HeadsTransplant[LinearAttention]):
             norms |= dict.fromkeys(("q_norm", "k_norm"), (part.qk_norm, {"N": "P"}))
         return norms
 
-    def fixed(self, part: LinearAttention) -> Mapping[str, str]:
+    def fixed_in(self, part: LinearAttention) -> Mapping[str, str]:
         fixed = {"P": "queries and keys have other features"}
         if not part.norm.is_absent:
             fixed["Q"] = "the norm sees other features"
@@ -56,15 +50,5 @@ class LinearAttentionTransplant(HeadsTransplant[LinearAttention]):
         same = rotates_alike(old, new, at.new_sizes["T"])
         return [name for name in super().differing(at) if name != "position" or not same]
 
-    def gives_keys(self, part: LinearAttention) -> bool:
-        return isinstance(part.decay, ChannelDecay) and part.decay.gives_keys
-
     def has_heads(self, part: LinearAttention) -> bool:
-        return not self.gives_keys(part)
-
-    def heads(self, part: LinearAttention, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Heads:
-        return plain_heads(tensors, part.num_heads, part.num_heads)
-
-    def rows(self, part: LinearAttention, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
-        keys, values = ((part.num_heads, size(sizes["D"])) for size in (part.key_size, part.value_size))
-        return {"q": Rows("q", *keys), "k": Rows("k", *keys), "v": Rows("v", *values), "o": Rows("o", *values)}
+        return not (isinstance(part.decay, ChannelDecay) and part.decay.gives_keys)

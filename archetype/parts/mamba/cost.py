@@ -29,13 +29,13 @@ class MambaCost(MixerCost):
         }
 
     def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         sizes = {"dt_norm": self.rank, "b_norm": self.state_size, "c_norm": self.state_size}
         norms = {name: NormCost.of(self.part.norm, size).parameters() for name, size in sizes.items()}
         return counts | {"A_log": self.inner * self.state_size, "D": self.inner} | norms
 
     def flops(self, work: Work) -> Counts:
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        counts = self.projection_flops(work.tokens)
         return counts | {"scan": 2 * work.tokens * self.inner * self.state_size}
 
     def state(self, length: int) -> int:

@@ -5,35 +5,25 @@ from typing import ClassVar
 
 from archetype.nn.transplant import Transplant
 from archetype.parts.mamba.spec import Mamba
-from archetype.spec.base import Spec
 from archetype.spec.registry import provides
 
 
 @provides("transplant", Mamba)
 class MambaTransplant(Transplant[Mamba]):
-    layouts: ClassVar[Mapping[str, str]] = {
-        "in_proj.weight": "2I D", "in_proj.bias": "2I", "conv.weight": "I 1 W", "conv.bias": "I",
-        "x_proj.weight": "r|Z|Y I", "dt_proj.weight": "I r", "dt_proj.bias": "I", "A_log": "I Z", "D": "I",
-        "out_proj.weight": "D I", "out_proj.bias": "D",
+    layouts: ClassVar = {
+        "in_proj.weight": "2I D", "conv.weight": "I 1 W", "x_proj.weight": "r|Z|Y I", "dt_proj.weight": "I r",
+        "A_log": "I Z", "D": "I", "out_proj.weight": "D I",
     }  # fmt: skip
+    fields: ClassVar = {"Z": "state_size", "Y": "state_size", "r": "rank", "W": "conv_kernel"}
+    norms: ClassVar = {f"{name}_norm": ("norm", letter) for name, letter in {"dt": "r", "b": "Z", "c": "Y"}.items()}
     writes: ClassVar = ("out_proj.weight", "out_proj.bias")
     # steps, inputs and outputs do not see new channels, and nothing reads the new states Y
-    silent: ClassVar[Mapping[str, str]] = {"x_proj.weight": "IrY", "conv.weight": "W"}
-    newest_last: ClassVar = "W"
-    twins: ClassVar[Mapping[str, str]] = {"Y": "Z"}
-    sized: ClassVar = (
-        "expand", "state_size", "conv_kernel", "dt_rank", "conv_bias", "bias", "dt_min", "dt_max",
-    )  # fmt: skip
+    silent: ClassVar = {"x_proj.weight": "IrY"}
+    twins: ClassVar = {"Y": "Z"}
+    sized: ClassVar = ("expand", "dt_rank")
 
     def sizes(self, part: Mamba, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        states = part.state_size
-        return {
-            **sizes, "I": part.expand * sizes["D"], "Z": states, "Y": states, "r": part.rank(sizes["D"]),
-            "W": part.conv_kernel,
-        }  # fmt: skip
+        return {**super().sizes(part, sizes), "I": part.expand * sizes["D"]}
 
-    def inside(self, part: Mamba) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
-        return {f"{name}_norm": (part.norm, {"N": letter}) for name, letter in {"dt": "r", "b": "Z", "c": "Y"}.items()}
-
-    def fixed(self, part: Mamba) -> Mapping[str, str]:
+    def fixed_in(self, part: Mamba) -> Mapping[str, str]:
         return {} if part.norm.is_absent else {"Z": "the norm of B sees other states"}

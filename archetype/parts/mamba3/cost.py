@@ -39,7 +39,8 @@ class Mamba3Cost(MixerCost):
         # several vectors of a token are a chunk, too
         alone = chunks.single_tokens if self.part.rank > 1 else 0
         pairs, vectors = rank * rank * (chunks.pairs + alone), rank * (chunks.tokens + alone)
-        memory = vectors * 2 + (chunks.single_tokens - alone) + rank * -(-length // self.part.chunk_size)
+        passes = 1 + (length > self.part.chunk_size and length % self.part.chunk_size > 0)  # whole chunks, and the rest
+        memory = vectors * 2 + (chunks.single_tokens - alone) + rank * passes
         return counts | without_zero(
             {
                 "scores": rows * pairs * keys,
@@ -63,4 +64,4 @@ class Mamba3Cost(MixerCost):
         exact = 8 * keys + 2 * rank * part.num_groups * part.state_size + (5 * part.angles + 12) * heads
         exact += (6 + 2 * several + 2 * part.norm) * rank * inner + 3 * several * rank * rank * heads
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact * FLOAT32)
-        return saved + chunk_activations(work, part.chunk_size, heads * rank * rank, inner * part.state_size)
+        return saved + chunk_activations(work, part.chunk_size, heads * rank * rank, inner * part.state_size, 0)

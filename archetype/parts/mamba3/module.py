@@ -43,32 +43,46 @@ def trapezoid_chunk(
     angle: Float[Tensor, "B H angles"],
     last_b: Float[Tensor, "B H r Z"],
     last_x: Float[Tensor, "B H r P"],
-    c: Float[Tensor, "B H T r Z"],
-    b: Float[Tensor, "B H T r Z"],
-    x: Float[Tensor, "B H T r P"],
-    a: Float[Tensor, "B H T"],
-    now: Float[Tensor, "B H T"],
-    later: Float[Tensor, "B H T"],
-    turns: Float[Tensor, "B H T angles"],
+    c: Float[Tensor, "B T H r Z"],
+    b: Float[Tensor, "B T H r Z"],
+    x: Float[Tensor, "B T H r P"],
+    a: Float[Tensor, "B T H"],
+    now: Float[Tensor, "B T H"],
+    later: Float[Tensor, "B T H"],
+    turns: Float[Tensor, "B T H angles"],
+    *,
+    size: int,
 ) -> tuple[Tensor, ...]:
-    """Read one chunk as linear attention over its T r vectors.
+    """Read chunks as linear attention over the T r vectors.
 
     A token is written with the weight `now`, and once more with the next token's `later`, before that one's decay.
-    Both are one write here, except for the last token, whose second write is the next chunk's.
+    Both are one write here, except for the last token, whose second write is the next pass's.
     """
     rank = b.shape[3]
-    angles = torch.cat((angle[:, :, None], angle[:, :, None] + turns.cumsum(2)), dim=2)[:, :, :, None]
-    keys = turned(torch.cat((last_b[:, :, None], b), dim=2), angles)  # (B, H, 1 + T, r, Z)
-    c = turned(c, angles[:, :, 1:])
-    memory = memory + (later[:, :, :1, None] * keys[:, :, 0].transpose(2, 3)) @ last_x
-    keys, weight = keys[:, :, 1:], (now + nn.functional.pad(later[:, :, 1:], (0, 1)))[..., None, None]
-    decays = nn.functional.pad(a[..., None], (0, rank - 1)).flatten(2)
-    y, memory = linear_chunk(memory, c.flatten(2, 3), (weight * keys).flatten(2, 3), x.flatten(2, 3), decays)
+    angles = _angles(angle, turns, size)
+    keys, c = turned(torch.cat((last_b[:, None], b), dim=1), angles), turned(c, angles[:, 1:])  # (B, 1 + T, H, r, Z)
+    memory = memory + (later[:, 0, :, None, None] * keys[:, 0].mT) @ last_x
+    keys = keys[:, 1:]
+    weight = (now + nn.functional.pad(later[:, 1:], (0, 0, 0, 1)))[..., None, None]
+    q, k, v = (y.transpose(2, 3).flatten(1, 2) for y in (c, weight * keys, x))  # (B, T r, H, Z or P)
+    decays = nn.functional.pad(a[:, :, None], (0, 0, 0, rank - 1)).flatten(1, 2)
+    y, memory = linear_chunk(memory, q, k, v, decays, size=size * rank)
     # Of its own token a vector has read itself and those before it, with both weights; all are read with `now` alone.
     read = torch.ones(rank, rank, dtype=x.dtype, device=x.device).tril()
-    own = (now[..., None, None] - weight * read) * (c @ keys.transpose(3, 4))  # (B, H, T, r, r)
-    y = y.unflatten(2, (-1, rank)) + own @ x
-    return y, memory, angles[:, :, -1, 0] % (2.0 * math.pi), b[:, :, -1], x[:, :, -1]
+    own = (now[..., None, None] - weight * read) * (c @ keys.mT)  # (B, T, H, r, r)
+    y = y.unflatten(1, (-1, rank)).transpose(2, 3) + own @ x
+    return y, memory, angles[:, -1, :, 0] % (2.0 * math.pi), b[:, -1], x[:, -1]
+
+
+def _angles(
+    angle: Float[Tensor, "B H angles"], turns: Float[Tensor, "B T H angles"], size: int
+) -> Float[Tensor, "B tokens H 1 angles"]:
+    # before the first token and after each; a full turn is left out before each chunk, so that no sum grows
+    angles = [angle[:, None]]
+    for turns_n in turns.split(size, dim=1):
+        angles.append(angle[:, None] + turns_n.cumsum(1))
+        angle = angles[-1][:, -1] % (2.0 * math.pi)
+    return torch.cat(angles, dim=1)[:, :, :, None]
 
 
 @module_for(spec.Mamba3)

@@ -1,14 +1,14 @@
 """Cost of an mLSTM in chunks (Beck 2025, section 3)."""
 
-from archetype.cost.chunks import Chunks, chunk_activations, without_zero
+from archetype.cost.chunks import ChunkedCost, Chunks, chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of
-from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.cost.registry import Complexity, Linear, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.mlstm import spec
 
 
 @cost_of(spec.MLSTM)
-class MLSTMCost(MixerCost):
+class MLSTMCost(ChunkedCost):
     """Cost of products over pairs of a chunk and with the memory. Values have one more feature, the normalizer."""
 
     part: spec.MLSTM
@@ -28,19 +28,12 @@ class MLSTMCost(MixerCost):
         }
 
     def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         return counts | {"norm": self.values * (1 + self.part.bias)}
 
-    def flops(self, work: Work) -> Counts:
-        rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
-        return counts | without_zero(
-            {
-                "scores": rows * chunks.pairs * self.keys,
-                "mixture": rows * chunks.pairs * self.sums,
-                "memory": rows * chunks.memory_products(2, 1) * self.head_dim * self.sums,
-            }
-        )
+    def products(self, chunks: Chunks) -> Counts:
+        memory = chunks.memory_products(2, 1) * self.head_dim * self.sums
+        return {"scores": chunks.pairs * self.keys, "mixture": chunks.pairs * self.sums, "memory": memory}
 
     def state(self, length: int) -> int:
         # each head's memory with its normalizer, and what they are divided by
@@ -50,6 +43,7 @@ class MLSTMCost(MixerCost):
         # the input, every step between the projections, and the chunks; the memory is in float32
         part, keys, values, heads = self.part, self.keys.value, self.values.value, self.part.num_heads
         steps = 2 * values * work.itemsize
-        exact = 5 * keys + 3 * values + 4 * self.sums.value + 10 * heads
+        exact = 4 * keys + 3 * values + 2 * self.sums.value + 10 * heads
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact * FLOAT32)
-        return saved + chunk_activations(work, part.chunk_size, heads, self.sums.value * self.head_dim.value)
+        memory = 2 * self.sums.value * self.head_dim.value
+        return saved + chunk_activations(work, part.chunk_size, heads, memory, keys + heads)

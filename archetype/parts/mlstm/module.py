@@ -48,17 +48,19 @@ def mlstm_chunk(
     eps: float,
     memory: Float[Tensor, "B H P sums"],
     top: Float[Tensor, "B H"],
-    q: Float[Tensor, "B H T P"],
-    k: Float[Tensor, "B H T P"],
-    v: Float[Tensor, "B H T sums"],
-    f: Float[Tensor, "B H T"],
-    i: Float[Tensor, "B H T"],
-) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P sums"], Float[Tensor, "B H"]]:
-    """Read one chunk. f and i are logarithms of the gates, and the last feature of v is 1."""
+    q: Float[Tensor, "B T H P"],
+    k: Float[Tensor, "B T H P"],
+    v: Float[Tensor, "B T H sums"],
+    f: Float[Tensor, "B T H"],
+    i: Float[Tensor, "B T H"],
+    *,
+    size: int,
+) -> tuple[Float[Tensor, "B T H Q"], Float[Tensor, "B H P sums"], Float[Tensor, "B H"]]:
+    """Read chunks. f and i are logarithms of the gates, and the last feature of v is 1."""
     a, write, m = stabilized(top, f, i)
-    y, memory = linear_chunk(memory, q, write.exp()[..., None] * k, v, a)
+    y, memory = linear_chunk(memory, q, write.exp()[..., None] * k, v, a, size=size)
     sums, count = y[..., :-1], y[..., -1:]
-    return sums / (torch.maximum(count.abs(), (-m).exp()[..., None]) + eps), memory, m[..., -1]
+    return sums / (torch.maximum(count.abs(), (-m).exp()[..., None]) + eps), memory, m[:, -1]
 
 
 @module_for(spec.MLSTM)

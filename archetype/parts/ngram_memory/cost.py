@@ -27,12 +27,12 @@ class NgramMemoryCost(FeedForwardCost):
         return {"table": self.features} | self._others()
 
     def _others(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         norms = dict.fromkeys(("key_norm", "query_norm", "conv_norm"), self.norm.parameters())
         return counts | norms | {"conv": self.kernel * self.d}
 
     def flops(self, tokens: Formula) -> Counts:
-        counts = {name: projection.flops(tokens) for name, projection in self.projections.items()}
+        counts = self.projection_flops(tokens)
         return counts | {"conv": 2 * tokens * self.kernel * self.d}
 
     def state(self, length: int) -> int:

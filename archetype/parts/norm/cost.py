@@ -1,6 +1,6 @@
 """Cost of norms, all computed in float32."""
 
-from archetype.cost.formula import ZERO, Formula
+from archetype.cost.formula import ZERO, Formula, constant
 from archetype.cost.registry import NormCost, cost_of
 from archetype.cost.work import FLOAT32
 from archetype.parts.norm import spec
@@ -45,6 +45,27 @@ class L2NormCost(NormCost):
 
     def saved_activations(self, vectors: int) -> int:
         return vectors * (self.d.value + 1) * FLOAT32
+
+
+@cost_of(spec.DynamicTanh)
+class DynamicTanhCost(NormCost):
+    """Cost of a bounded function of each feature, which saves its input and its output."""
+
+    part: spec.DynamicTanh | spec.DynamicErf
+    num_saved, num_scalars = 2, 1
+
+    def parameters(self) -> Formula:
+        return 2 * self.d + constant(self.num_scalars)
+
+    def saved_activations(self, vectors: int) -> int:
+        return vectors * self.d.value * self.num_saved * FLOAT32
+
+
+@cost_of(spec.DynamicErf)
+class DynamicErfCost(DynamicTanhCost):
+    """Cost of erf, whose derivative also needs the shifted input."""
+
+    num_saved, num_scalars = 3, 2
 
 
 @cost_of(spec.BatchNorm)

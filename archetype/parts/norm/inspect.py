@@ -27,6 +27,16 @@ def _layer(norm: module.LayerNorm, x: Tensor) -> FrozenNorm:
     return FrozenNorm(lambda y: (y - y.mean()) * scale, _zero(x) if norm.bias is None else norm.bias.double())
 
 
+def _pointwise(norm: module.Pointwise, x: Tensor) -> FrozenNorm:
+    # each feature has its own slope from the output of 0 to its output
+    alpha, weight = norm.alpha.double(), norm.weight.double()
+    shift = torch.zeros_like(alpha) if norm.shift is None else norm.shift.double()
+    f = torch.tanh if norm.shift is None else torch.erf
+    inputs = torch.where(x == 0, 1e-9, x.double())
+    slope = (f(alpha * inputs + shift) - f(shift)) / inputs * weight
+    return FrozenNorm(lambda y: y * slope, f(shift) * weight + norm.bias.double())
+
+
 def _batch(norm: module.BatchNorm, x: Tensor) -> FrozenNorm:
     scale = torch.rsqrt(norm.running_var.double() + norm.spec.eps) * norm.weight.double()
     return FrozenNorm(lambda y: y * scale, norm.bias.double() - norm.running_mean.double() * scale)
@@ -47,4 +57,5 @@ provides("inspect", spec.NoNorm)(Shown(frozen=_none))
 provides("inspect", spec.RMSNorm)(Shown(frozen=_rms))
 provides("inspect", spec.L2Norm)(Shown(frozen=_length))
 provides("inspect", spec.LayerNorm)(Shown(frozen=_layer))
+provides("inspect", spec.DynamicTanh, spec.DynamicErf)(Shown(frozen=_pointwise))
 provides("inspect", spec.BatchNorm)(Shown(frozen=_batch))

@@ -74,6 +74,27 @@ class L2Norm(nn.Module):
         return cast_for_products(nn.functional.rms_norm(x, (features,), None, self.eps / features) * features**-0.5)
 
 
+@module_for(spec.DynamicTanh, spec.DynamicErf)
+class Pointwise(nn.Module):
+    """tanh(alpha x) * weight + bias (Zhu 2025), or erf(alpha x + shift) * weight + bias (Chen 2025)."""
+
+    def __init__(self, norm: spec.DynamicTanh | spec.DynamicErf, d_model: int) -> None:
+        super().__init__()
+        self.initial_alpha = norm.alpha
+        self.alpha = nn.Parameter(torch.empty(1))
+        self.shift = nn.Parameter(torch.empty(1)) if isinstance(norm, spec.DynamicErf) else None
+        self.weight, self.bias = nn.Parameter(torch.empty(d_model)), nn.Parameter(torch.empty(d_model))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        tensor.fill_({"alpha": self.initial_alpha, "weight": 1.0}.get(name, 0.0))
+        return True
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
+        scaled = self.alpha * x.to(torch.promote_types(x.dtype, self.alpha.dtype))
+        y = torch.tanh(scaled) if self.shift is None else torch.erf(scaled + self.shift)
+        return cast_for_products(y * self.weight + self.bias)
+
+
 def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None = None) -> Vectors:
     """Apply a norm whose output is the residual stream, without autocast, so that the stream keeps its type."""
     autocast = nullcontext() if dtype_of_products(x) == x.dtype else without_autocast(x)

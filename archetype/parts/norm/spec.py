@@ -9,7 +9,7 @@ from archetype.spec.base import Flag, Positive, Probability
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
-__all__ = ["BatchNorm", "L2Norm", "LayerNorm", "NoNorm", "RMSNorm"]
+__all__ = ["BatchNorm", "DynamicErf", "DynamicTanh", "L2Norm", "LayerNorm", "NoNorm", "RMSNorm"]
 
 Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 
@@ -73,6 +73,32 @@ class L2Norm(Norm):
     title: ClassVar[str] = "L2 norm"
     kind: Literal["l2"] = "l2"
     eps: Positive = 1e-6
+
+
+class _Pointwise(Norm):
+    """Base class of bounded functions of each feature in place of a norm.
+
+    Attributes:
+        alpha: initial value of the learned factor of all features.
+    """
+
+    alpha: Positive = 0.5
+
+
+@part
+class DynamicTanh(_Pointwise):
+    """tanh(alpha x) * weight + bias: no statistics, and one learned alpha for all features (Zhu 2025)."""
+
+    title: ClassVar[str] = "Dynamic tanh"
+    kind: Literal["dynamic_tanh"] = "dynamic_tanh"
+
+
+@part
+class DynamicErf(_Pointwise):
+    """erf(alpha x + shift) * weight + bias, with one learned alpha and shift for all features (Chen 2025, Derf)."""
+
+    title: ClassVar[str] = "Dynamic erf"
+    kind: Literal["dynamic_erf"] = "dynamic_erf"
 
 
 @part

@@ -7,24 +7,22 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from archetype.nn.inspect import PartTrace
-from archetype.nn.transplant import Start, Transfer, Transplant, holds
-from archetype.parts.norm.spec import BatchNorm, L2Norm, LayerNorm, RMSNorm
+from archetype.nn.ledger import Start
+from archetype.nn.transfer import Transfer
+from archetype.nn.transplant import Transplant, holds
+from archetype.parts.norm.spec import BatchNorm, DynamicTanh, L2Norm, LayerNorm, RMSNorm
 from archetype.roles.norm import Norm
 from archetype.spec.registry import provides
 
 
 @provides("transplant", Norm)
 class NormTransplant(Transplant[Any]):
-    layouts: ClassVar[Mapping[str, str]] = {"weight": "N", "bias": "N", "running_mean": "N", "running_var": "N"}
-
-    def sizes(self, part: Norm, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        return {"N": sizes["N"]}
+    layouts: ClassVar = {"weight": "N", "running_mean": "N", "running_var": "N"}
 
     def transfer(self, at: Transfer[Any]) -> None:
         self.take_named(at)
-        if at.old != at.new:
-            at.promise(Start.CHANGED, "another norm")
-        elif not at.new.is_absent and (old := at.old_sizes["N"]) != (new := at.new_sizes["N"]):
+        at.require(at.old == at.new, "another norm")
+        if not at.new.is_absent and (old := at.old_sizes["N"]) != (new := at.new_sizes["N"]):
             at.promise(*self.resized(old, new))
 
     def resized(self, old: int, new: int) -> tuple[Start, str]:
@@ -48,9 +46,9 @@ class NormTransplant(Transplant[Any]):
         return None
 
 
-@provides("transplant", L2Norm, BatchNorm)
+@provides("transplant", L2Norm, BatchNorm, DynamicTanh)
 class WithoutMeanTransplant(NormTransplant):
-    """Features of zero change neither the length of a vector nor the statistics of other features."""
+    """Features of zero change neither the length of a vector nor other features, and stay zero."""
 
     def resized(self, old: int, new: int) -> tuple[Start, str]:
         return (Start.ROUNDED, "") if new > old else super().resized(old, new)
@@ -70,19 +68,20 @@ class ScaledTransplant(NormTransplant):
             at.fill("weight", scale - offset(new))
             at.promise(Start.ROUNDED, "gains of 1 are the norm without them")
         elif new.weight and weight is not None and (scale != 1.0 or offset(old) != offset(new)):
-            at.donated["weight"] = (weight + offset(old)) * scale - offset(new)
+            note = f"the donor's gains times {scale:.6g}" if scale != 1.0 else "the donor's gains"
+            note += "" if offset(old) == offset(new) else ", stored as they are" if offset(old) else ", stored less 1"
+            at.compute("weight", (weight + offset(old)) * scale - offset(new), note)
             at.promise(Start.ROUNDED)
         elif weight is not None and not new.weight:
             gains = at.donated.pop("weight") + offset(old)
             is_kept = holds(gains == 1) or (at.gains is not None and holds(gains != 0))
             if "bias" in at.donated:  # w (x + b / w) = w x + b
-                at.donated["bias"] = at.donated["bias"] / gains
-            at.promise(Start.ROUNDED if is_kept else Start.CHANGED, "" if is_kept else "the gains are dropped")
-        if not new.weight and scale != 1.0:
-            at.promise(Start.CHANGED, "a norm without gains cannot undo the larger width")
+                divided = at.donated["bias"] / gains.masked_fill(gains == 0, 1.0)
+                at.compute("bias", divided, "divided by the gains")
+            at.promise(Start.ROUNDED)
+            at.require(is_kept, "the gains are dropped")
+        at.require(new.weight or scale == 1.0, "a norm without gains cannot undo the larger width")
         self.take_named(at)
-        if scale != 1.0 and weight is not None and new.weight:
-            at.note("weight", f"the donor's gains times {scale:.6g}")
         at.promise(*self.start_of(at))
 
     def rescaled(self, at: Transfer[Any]) -> float:

@@ -11,6 +11,7 @@ from archetype.nn.context import Lengths
 from archetype.nn.symbolic import is_symbolic
 from archetype.roles.pattern import MaskContext, PatternRule
 
+EPSILON = 1e-8  # of softpick, for scores that are all zero (Zuhri 2025, equation 4)
 MASKED = -1e30  # not -inf, as all keys of a query may be masked and inf - inf = NaN
 
 
@@ -19,6 +20,7 @@ class ScoreFunction:
     """Score of a query and a key, and the softmax over keys.
 
     `additive`, (H, P), makes the score w^T tanh(q + k); `sinks`, (H,), are logits that take a share of the weights.
+    `normalization` is the softmax: `standard`, `off_by_one` (a sink with the logit 0), or `softpick`.
     """
 
     scale: float
@@ -26,11 +28,19 @@ class ScoreFunction:
     additive: Tensor | None = None
     dropout: float = 0.0
     sinks: Tensor | None = None
+    normalization: str = "standard"
 
     @property
     def is_scaled_product(self) -> bool:
         """Whether scores are plain scaled products, for which torch has a fused kernel."""
-        return self.softcap is None and self.additive is None and self.sinks is None
+        return (
+            self.softcap is None and self.additive is None and self.sinks is None and self.normalization == "standard"
+        )
+
+    @property
+    def has_softmax(self) -> bool:
+        """Whether weights are proportional to exp(score), which is what native kernels compute."""
+        return self.normalization != "softpick"
 
     @property
     def without_dropout(self) -> "ScoreFunction":
@@ -50,12 +60,34 @@ class ScoreFunction:
         return self.apply_softcap(scores.view(*q.shape[:3], k.shape[2]))
 
     def softmax(self, scores: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
-        """Return the attention weights of the keys, less the share of sinks (Xiao 2023; gpt-oss)."""
-        if self.sinks is None:
+        """Return the attention weights of the keys. Masked scores are `MASKED`."""
+        if self.has_softmax:
+            return self.shares(scores)
+        weights, total, _ = self.exponentials(scores)
+        return weights / total
+
+    def shares(self, scores: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
+        """Return the softmax of scores, or of log-sum-exps, less the share of sinks (Xiao 2023; gpt-oss)."""
+        if self.sinks is None and self.normalization != "off_by_one":
             return scores.softmax(-1)
-        sinks = self.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)  # (B, H, T, 1)
+        logits = scores.new_zeros(1) if self.sinks is None else self.sinks.to(scores.dtype)
+        sinks = logits.view(-1, 1, 1).expand(*scores.shape[:-1], 1)  # (B, H, T, 1)
         # the weights of a query then add up to less than 1
         return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+
+    def exponentials(self, scores: Float[Tensor, "... S"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return weights (..., S), what to divide them by (..., 1), and the logarithm of a factor that both lack."""
+        peak = scores.detach().amax(-1, keepdim=True)
+        if self.has_softmax:
+            weights = (scores - peak).exp()
+            return weights, weights.sum(-1, keepdim=True), peak
+        peak = peak.clamp(min=0.0)  # exp(-peak) must not overflow
+        steps = ((scores - peak).exp() - (-peak).exp()).masked_fill(scores <= MASKED, 0.0)
+        return steps.relu(), steps.abs().sum(-1, keepdim=True) + EPSILON, peak
+
+    def native_sinks(self, heads: int) -> Float[Tensor, " H"] | None:
+        """Return the sinks' logits for native kernels, which compute no other normalization."""
+        return torch.zeros(heads) if self.normalization == "off_by_one" else self.sinks
 
     def apply_softcap(self, scores: Tensor) -> Tensor:
         """Return c tanh(s / c) with c = `softcap` (Gemma 2)."""

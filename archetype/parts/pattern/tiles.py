@@ -106,9 +106,7 @@ def attend_piece(
     if valid is not None:
         allowed = allowed & valid[:, piece.keys][:, None, :, None, None]
     scores = scores.masked_fill(~allowed, MASKED)
-    peak = scores.detach().amax(-1, keepdim=True)  # (B, K, m, G, a, 1)
-    weights = (scores - peak).exp()  # up to the factor exp(-peak), which cancels in the division
-    total = weights.sum(-1, keepdim=True)
+    weights, total, peak = score.exponentials(scores)  # (B, K, m, G, a, j), (B, K, m, G, a, 1) twice
     weights = dropout(weights, score.dropout).to(values.dtype)
     mixed = (weights.flatten(3, 4) @ values).unflatten(3, (-1, rows_per_tile)) / total  # (B, K, m, G, a, Q)
     mixed = mixed.to(values.dtype).transpose(2, 3).reshape(batch, heads, count * rows_per_tile, -1)  # (B, H, m a, Q)

@@ -21,10 +21,10 @@ class PerLayerInputCost(FeedForwardCost):
         self.network = GatedMLPCost(GatedMLP(d_ff=part.features, activation=part.activation), d)
 
     def parameters(self) -> Counts:
-        return {name: projection.parameters for name, projection in self.projections.items()}
+        return self.projection_parameters()
 
     def flops(self, tokens: Formula) -> Counts:
-        return {name: projection.flops(tokens) for name, projection in self.projections.items()}
+        return self.projection_flops(tokens)
 
     def saved_activations(self, work: TrainingWork) -> int:
         return self.network.saved_activations(work)

@@ -1,6 +1,5 @@
 """Transplants of tables of positions."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from archetype.nn.transplant import Transplant
@@ -12,12 +11,7 @@ from archetype.spec.registry import provides
 class RelativeBiasTransplant(Transplant[RelativeBias]):
     """A table begins with biases of zero where the donor has no positions."""
 
-    layouts: ClassVar[Mapping[str, str]] = {"weight": "B H"}
+    layouts: ClassVar = {"weight": "B H"}
+    fields: ClassVar = {"B": "num_buckets"}
     writes: ClassVar = ("weight",)
-    sized: ClassVar = ("num_buckets",)
-
-    def sizes(self, part: RelativeBias, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        return {**sizes, "B": part.num_buckets}
-
-    def fixed(self, part: RelativeBias) -> Mapping[str, str]:
-        return {"B": "buckets hold other distances"}
+    fixed: ClassVar = {"B": "buckets hold other distances"}

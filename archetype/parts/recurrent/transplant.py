@@ -10,17 +10,15 @@ from archetype.parts.recurrent.spec import GRU, LSTM, RNN
 from archetype.spec.registry import provides
 
 GATES: dict[type, int] = {RNN: 1, LSTM: 4, GRU: 3}
-ENDS = ("l0", "l0_reverse")
+SHAPES = {"weight_ih": "gh D", "weight_hh": "gh h", "bias_ih": "gh", "bias_hh": "gh"}
 
 
 @provides("transplant", RNN, LSTM, GRU)
 class RecurrentTransplant(Transplant[Any]):
     """A new feature without weights stays zero, whatever its gates are; its first weights learn."""
 
-    layouts: ClassVar[Mapping[str, str]] = {
-        f"cell.{name}_{end}": layout
-        for end in ENDS
-        for name, layout in {"weight_ih": "gh D", "weight_hh": "gh h", "bias_ih": "gh", "bias_hh": "gh"}.items()
+    layouts: ClassVar = {
+        f"cell.{name}_{end}": layout for end in ("l0", "l0_reverse") for name, layout in SHAPES.items()
     }
     silent: ClassVar[Mapping[str, str]] = dict.fromkeys(layouts, "h")
 
@@ -32,5 +30,5 @@ class RecurrentTransplant(Transplant[Any]):
     def sizes(self, part: Any, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {**sizes, "g": GATES[type(part)], "h": sizes["D"] // (2 if part.bidirectional else 1)}
 
-    def fixed(self, part: Any) -> Mapping[str, str]:
+    def fixed_in(self, part: Any) -> Mapping[str, str]:
         return {"h": "both directions have other places in the output"} if part.bidirectional else {}

@@ -31,13 +31,13 @@ class RGLRUCost(MixerCost):
         }
 
     def parameters(self) -> Counts:
-        return {name: projection.parameters for name, projection in self.projections.items()} | {"rate": self.inner}
+        return self.projection_parameters() | {"rate": self.inner}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         return {name: self.projections[name][:2] for name in ("x", "gate", "o")}
 
     def flops(self, work: Work) -> Counts:
-        return {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        return self.projection_flops(work.tokens)
 
     def state(self, length: int) -> int:
         # the vector, and the convolution's last inputs

@@ -10,18 +10,16 @@ from archetype.spec.registry import provides
 
 @provides("transplant", RGLRU)
 class RGLRUTransplant(Transplant[RGLRU]):
-    layouts: ClassVar[Mapping[str, str]] = {
-        "x.weight": "HP D", "x.bias": "HP", "gate.weight": "HP D", "gate.bias": "HP", "conv.weight": "HP 1 W",
-        "conv.bias": "HP", "input_gate.weight": "H Q P", "input_gate.bias": "H P", "decay_gate.weight": "H Q P",
-        "decay_gate.bias": "H P", "rate": "HP", "o.weight": "D HP", "o.bias": "D",
+    layouts: ClassVar = {
+        "x.weight": "HP D", "gate.weight": "HP D", "conv.weight": "HP 1 W", "rate": "HP", "o.weight": "D HP",
+        "input_gate.weight": "H Q P", "input_gate.bias": "H P", "decay_gate.weight": "H Q P", "decay_gate.bias": "H P",
     }  # fmt: skip
+    fields: ClassVar = {"H": "num_heads", "W": "conv_kernel"}
     writes: ClassVar = ("o.weight", "o.bias")
-    # gates do not see new features Q
-    silent: ClassVar[Mapping[str, str]] = {"input_gate.weight": "Q", "decay_gate.weight": "Q", "conv.weight": "W"}
-    newest_last: ClassVar = "W"
-    twins: ClassVar[Mapping[str, str]] = {"Q": "P"}
-    sized: ClassVar = ("num_heads", "width", "conv_kernel", "chunk_size")
+    silent: ClassVar = {"input_gate.weight": "Q", "decay_gate.weight": "Q"}  # gates do not see new features Q
+    twins: ClassVar = {"Q": "P"}
+    sized: ClassVar = ("width",)
 
     def sizes(self, part: RGLRU, sizes: Mapping[str, int]) -> Mapping[str, int]:
         features = part.inner(sizes["D"]) // part.num_heads
-        return {**sizes, "H": part.num_heads, "P": features, "Q": features, "W": part.conv_kernel}
+        return {**super().sizes(part, sizes), "P": features, "Q": features}

@@ -10,12 +10,12 @@ from archetype.spec.registry import provides
 
 @provides("transplant", RWKV4)
 class RWKV4Transplant(Transplant[RWKV4]):
-    layouts: ClassVar[Mapping[str, str]] = {
-        "r.weight": "I D", "k.weight": "I D", "v.weight": "I D", "o.weight": "D I", "mix_r": "D", "mix_k": "D",
-        "mix_v": "D", "decay": "I", "bonus": "I",
+    layouts: ClassVar = {
+        **dict.fromkeys(("r.weight", "k.weight", "v.weight"), "I D"), "o.weight": "D I", "decay": "I", "bonus": "I",
+        **dict.fromkeys(("mix_r", "mix_k", "mix_v"), "D"),
     }  # fmt: skip
     writes: ClassVar = ("o.weight",)
-    sized: ClassVar = ("width", "chunk_size")
+    sized: ClassVar = ("width",)
 
     def sizes(self, part: RWKV4, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {**sizes, "I": part.width or sizes["D"]}

@@ -1,14 +1,14 @@
 """Cost of RWKV-7 in chunks (Peng 2025, section 4.1)."""
 
-from archetype.cost.chunks import Chunks, halved_chunk_activations, without_zero
+from archetype.cost.chunks import ChunkedCost, Chunks, halved_chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of, projection_of
-from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.cost.registry import Complexity, Linear, cost_of, projection_of
+from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.rwkv7 import spec
 
 
 @cost_of(spec.RWKV7)
-class RWKV7Cost(MixerCost):
+class RWKV7Cost(ChunkedCost):
     """Cost of products over pairs of a chunk and with the memory, without the triangular system of a chunk."""
 
     part: spec.RWKV7
@@ -23,20 +23,16 @@ class RWKV7Cost(MixerCost):
             self.projections |= projection_of(name, d, d, rank)
 
     def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        counts = self.projection_parameters()
         return counts | dict.fromkeys((*self.part.vectors, "bonus"), self.d) | {"norm": 2 * self.d}
 
-    def flops(self, work: Work) -> Counts:
-        rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+    def products(self, chunks: Chunks) -> Counts:
         # queries and removed keys, with keys and with what is removed
-        return counts | without_zero(
-            {
-                "scores": 4 * rows * symbol("A_e", chunks.earlier) * self.d,
-                "mixture": 3 * rows * chunks.pairs * self.d,
-                "memory": rows * chunks.memory_products(4, 4) * self.head_dim * self.d,
-            }
-        )
+        return {
+            "scores": 4 * symbol("A_e", chunks.earlier) * self.d,
+            "mixture": 3 * chunks.pairs * self.d,
+            "memory": chunks.memory_products(4, 4) * self.head_dim * self.d,
+        }
 
     def state(self, length: int) -> int:
         return self.d.value * (1 + self.head_dim.value)

@@ -20,10 +20,10 @@ class ShortConvolutionCost(MixerCost):
         self.projections = {name: Linear(*pair, part.bias) for name, pair in sizes.items()}
 
     def parameters(self) -> Counts:
-        return {name: projection.parameters for name, projection in self.projections.items()}
+        return self.projection_parameters()
 
     def flops(self, work: Work) -> Counts:
-        return {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        return self.projection_flops(work.tokens)
 
     def state(self, length: int) -> int:
         return (self.part.conv_kernel - 1) * self.d.value

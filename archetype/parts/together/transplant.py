@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from archetype.nn.transplant import Start, Transfer, Transplant, transplant_of
+from archetype.nn.transfer import Transfer
+from archetype.nn.transplant import Transplant, transplant_inner, transplant_of
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether, factors
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -34,27 +35,23 @@ class TogetherTransplant(Transplant[Any]):
         return type(old) is type(new) or self._place(old, new) is not None
 
     def inside(self, part: Any) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
-        return {
-            f"{name}.{index}": (norm, {"N": "D"})
-            for name in NORMS
-            for index, norm in enumerate(getattr(part, name) or ())
-        }
+        norms = {name: getattr(part, name) or () for name in NORMS}
+        return {f"{name}.{index}": (norm, {"N": "D"}) for name in NORMS for index, norm in enumerate(norms[name])}
 
     def fold(self, at: Transfer[Any]) -> None:
         """Leave the gains to the parts, which all read the same input unless it is normalized again."""
-        if at.old.norms:
-            at.promise(Start.CHANGED, "the gains of the norm before it cannot be folded into norms")
+        at.require(not at.old.norms, "the gains of the norm before it cannot be folded into norms")
 
     def silence(self, part: Any, module: nn.Module) -> Sequence[str]:
         # gains of norms of the outputs; or the outputs, whose norm is zero as well
-        members = [(f"post_norms.{index}", norm) for index, norm in enumerate(part.post_norms or ())]
-        names = self._silence(members, module)
-        parts = [(f"parts.{index}", inner) for index, inner in enumerate(part.parts)]
-        return names or self._silence(parts, module)
+        return self._silence("post_norms", part, module) or self._silence("parts", part, module)
 
-    def _silence(self, members: Sequence[tuple[str, Any]], module: nn.Module) -> Sequence[str]:
-        names = [(path, transplant_of(part).silence(part, module.get_submodule(path))) for path, part in members]
-        return [f"{path}.{name}" for path, each in names for name in each] if all(each for _, each in names) else ()
+    def _silence(self, field: str, part: Any, module: nn.Module) -> Sequence[str]:
+        members = {f"{field}.{index}": inner for index, inner in enumerate(getattr(part, field) or ())}
+        names = {
+            path: transplant_of(inner).silence(inner, module.get_submodule(path)) for path, inner in members.items()
+        }
+        return [f"{path}.{name}" for path in names for name in names[path]] if all(names.values()) else ()
 
     def _place(self, old: Spec, new: Any) -> int | None:
         # the first part of the donor's kind, or else the first that takes over anything of it
@@ -77,35 +74,33 @@ class TogetherTransplant(Transplant[Any]):
         learns = "scales" in at.tensors
         initial = [donors[index].scale if index in donors else 0.0 for index in range(len(new.parts))]
         parts = zip(new.parts, initial if learns else new.factors, _inputs(new), strict=True)
+        gains = None if getattr(at.old, "norms", None) else at.gains
         for index, (part, scale, before) in enumerate(parts):
             path = f"parts.{index}"
             if (donor := donors.get(index)) is None:
-                self._beside(at, path, part, next(iter(donors.values())), scale)
-                continue
-            gains = None if getattr(at.old, "norms", None) else at.gains
-            at.transplant_inner(path, donor.path, donor.part, part, gains=gains)
-            if (scale, before) != (donor.scale, donor.input_scale):
-                at.promise(Start.CHANGED, "other scales")
+                self._take_beside(at, path, part, next(iter(donors.values())), scale)
+            else:
+                transplant_inner(at, path, donor.path, donor.part, part, gains=gains)
+                at.require((scale, before) == (donor.scale, donor.input_scale), "other scales")
         if learns:
-            at.put(
-                "scales", at.tensors["scales"].new_tensor(initial), "new", (), "those of the donor, and 0 for others"
-            )
+            scales = at.tensors["scales"].new_tensor(initial)
+            at.put("scales", scales, "new", (), "those of the donor, and 0 for others")
         if any(getattr(new, name) for name in NORMS):
             self.take_named(at)
-        if any(len(getattr(at.old, name, None) or ()) != len(getattr(new, name) or ()) for name in NORMS):
-            at.promise(Start.CHANGED, "other norms")
-        if dropped := [donor.path for index, donor in donors.items() if index >= len(new.parts)]:
-            at.promise(Start.CHANGED, f"{', '.join(dropped)} of the donor is not used")
+        counts = [[len(getattr(part, name, None) or ()) for name in NORMS] for part in (at.old, new)]
+        at.require(counts[0] == counts[1], "other norms")
+        dropped = [donor.path for index, donor in donors.items() if index >= len(new.parts)]
+        at.require(not dropped, f"{', '.join(dropped)} of the donor is not used")
 
-    def _beside(self, at: Transfer[Any], path: str, part: Any, donor: Donor, scale: float) -> None:
+    def _take_beside(self, at: Transfer[Any], path: str, part: Any, donor: Donor, scale: float) -> None:
         if transplant_of(part).takes(donor.part, part):
-            at.transplant_inner(path, donor.path, donor.part, part)
+            transplant_inner(at, path, donor.path, donor.part, part)
         names = transplant_of(part).silence(part, at.module.get_submodule(path)) if scale else ()
         for name in names:
             at.fill(f"{path}.{name}", 0.0)
         at.ledger.forget(f"{at.path}.{path}")
-        if scale and not names:
-            at.promise(Start.CHANGED, f"{path} adds to the output; begin with a scale of 0, or scales: learned")
+        why = f"{path} adds to the output; begin with a scale of 0, or scales: learned"
+        at.require(names or not scale, why)
 
 
 def _inputs(part: Any) -> Sequence[float]:

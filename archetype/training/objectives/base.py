@@ -135,10 +135,6 @@ class Objective(ABC):
         """Restore the tensors that `prepare` returned at the start of the run."""
         assert not tensors, "what was prepared is for another objective"
 
-    def held_bytes(self, batch: int, length: int) -> int:
-        """Return the bytes that a step on `batch` sequences of `length` tokens holds in addition to the model's."""
-        return self.teacher.held_bytes(batch, length) if self.teacher is not None else 0
-
     def further_flops(self, batch: int, length: int | None) -> float:
         """Return the FLOPs of a step in addition to the model's."""
         return self.teacher.flops(batch, length) if self.teacher is not None else 0.0
@@ -194,7 +190,7 @@ class Objective(ABC):
         smoothing = self.label_smoothing if model.training else 0.0
         plain: Any = getattr(model, "module", model)  # unwrapped from DDP or the like
         if self.teacher is not None and model.training:
-            return self.teacher.loss(self, plain, inputs, targets, counts)
+            return self.teacher.loss(self, model, inputs, targets, counts)
         head = head_to_chunk(plain, targets.numel()) if self.chunks_logits else None
         if head is None:
             output = model(**inputs)

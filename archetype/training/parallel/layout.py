@@ -14,6 +14,7 @@ from archetype.training.optimizers import SGD, AdamW, Lion
 
 if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
+    from archetype.training.teacher.spec import Teacher
 
 
 PREDICTED_PER_POSITION = ("next_token", "masked_token")  # objectives with rows of equal length
@@ -106,9 +107,10 @@ class Parallel(Spec):
     def _check_weights(self, recipe: "Recipe") -> None:
         if self.num_processes > 1 and recipe.weights_dtype != "float32":
             raise SpecError("weights_dtype", "bfloat16 weights cannot be trained by several processes", "remove it")
-        for field in ("teacher", "stages"):
-            if self.num_processes > 1 and getattr(recipe, field):
-                raise SpecError(field, "cannot be combined with several processes", "start a single process")
+        if self.num_processes > 1 and recipe.stages:
+            raise SpecError("stages", "cannot be combined with several processes", "start a single process")
+        if recipe.teacher is not None:
+            self._check_teacher(recipe.teacher)
         if recipe.adapter is not None and max(self.tensor, self.pipeline) > 1:
             raise SpecError("adapter", "cannot be combined with tensor or pipeline", "use data_parallel and shard")
         if self.pipeline > 1 and recipe.objective is not None and recipe.objective.kind != "next_token":
@@ -125,6 +127,16 @@ class Parallel(Spec):
         if recipe.compile and max(self.tensor, self.expert, self.context) > 1:
             cause = "cannot be combined with tensor, expert or context parallelism"
             raise SpecError("compile", cause, "remove it")
+
+    def _check_teacher(self, teacher: "Teacher") -> None:
+        # every process holds the whole teacher, which reads the rows of its process
+        for size in ("tensor", "pipeline", "context", "expert"):
+            if getattr(self, size) > 1:
+                cause = f"cannot be combined with parallel.{size}"
+                raise SpecError("teacher", cause, "use data_parallel and shard")
+        if teacher.projection and self.shard > 1:
+            cause = "needs whole weights, but parallel splits them"
+            raise SpecError("teacher.projection", cause, "use data_parallel alone")
 
     def _check_context(self, spec: ModelSpec, recipe: "Recipe") -> None:
         objective, length = recipe.objective, recipe.sequence_length or spec.context_length

@@ -3,14 +3,16 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from archetype.errors import SpecError
+from archetype.estimate.memory import MemoryCost
 from archetype.estimate.report import cost_report
 from archetype.models.build import Model
+from archetype.models.cost import model_cost
 from archetype.models.decoder.module import check_documents_are_separate
 from archetype.models.spec import ModelSpec
 from archetype.nn.parameter_names import TRAINING_ONLY
@@ -44,6 +46,14 @@ if TYPE_CHECKING:
 
 OpenTeacher = Callable[[Teacher, torch.device], tuple[Model, Tokenizer | None]]
 Said = Callable[[slice], Classes]  # a teacher's distributions for some of the predicted tokens
+
+
+class TeacherMemory(NamedTuple):
+    """Bytes of a teacher in a training step: its weights, what its pass leaves for the loss, and while it runs."""
+
+    weights: int
+    outputs: int
+    running: int
 
 
 class TeacherLoss:
@@ -122,6 +132,7 @@ class TeacherLoss:
 
         Nothing is compared at positions without a target. The arguments are those of `Objective.loss_of`.
         """
+        wrapped, model = model, getattr(model, "module", model)  # by DDP, whose pass prepares its exchanges
         count, selected = predicted(targets.flatten(), counts[0] if counts else None)
         if self.layer is not None:
             return self._fitted(self.layer, model, inputs, count, selected)
@@ -129,7 +140,7 @@ class TeacherLoss:
         compared = self.matches if settings.layers else {}
         said, theirs = self._say(inputs, targets, selected)
         with model.recording([layer + 1 for layer in compared]) if compared else nullcontext({}) as own:
-            output = model(**inputs, with_logits=False)
+            output = wrapped(**inputs, with_logits=False)
         ids, x = (
             of_predicted(y, selected) for y in (targets.flatten(), model.lm_head.features(output.hidden).flatten(0, 1))
         )
@@ -210,17 +221,27 @@ class TeacherLoss:
         loss, aux_loss = mean_square(y, target, selected), context.aux_loss
         return LossOutput(loss if aux_loss is None else loss + aux_loss, count, None)
 
-    def held_bytes(self, batch: int, length: int) -> int:
-        """Estimate the memory of the teacher in a step: its weights, and what its pass leaves for the loss."""
-        teacher, settings = self.teacher, self.settings
+    def memory(self, batch: int, length: int, fits_layer: bool = False) -> TeacherMemory:
+        """Estimate the memory of the teacher in a step on `batch` sequences of `length` tokens.
+
+        Args:
+            fits_layer: whether the step fits one layer, whose vectors count as the model's.
+        """
+        teacher, settings, num_tokens = self.teacher, self.settings, batch * length
         weights = sum(tensor.nbytes for tensor in (*teacher.parameters(), *teacher.buffers()))
+        # without gradients, one block at a time has activations
+        block = MemoryCost(model_cost(teacher.spec), "float32").saved_activations(batch, length).largest_block
+        if fits_layer:
+            return TeacherMemory(weights, 0, block)
         width, vocab_size = getattr(teacher.spec, "d_model", 0), teacher.spec.vocab_size
         num_compared = len(self.matches) if settings.layers else 0
-        # of each token: vectors, and float32 log-probabilities and int64 ids of the most likely tokens
-        of_token = 4 * ((1 + num_compared) * width + 3 * (settings.top_k or 0))
-        logits = 3 * 4 * min(batch * length, chunk_rows(vocab_size)) * vocab_size  # one chunk
+        streams = 4 * num_tokens * num_compared * width
+        logits = 3 * 4 * min(num_tokens, chunk_rows(vocab_size)) * vocab_size  # one chunk
         projections = 16 * num_compared * width * self.spec.stacks[0].d_model if settings.projection else 0
-        return int(weights + batch * length * of_token + logits + projections)
+        # vectors, of which the loss computes logits chunk by chunk; or float32 log-probabilities and int64 ids
+        of_token = 4 * width if settings.top_k is None else 12 * settings.top_k + 4
+        outputs = num_tokens * of_token + (logits if settings.top_k is None else 0)
+        return TeacherMemory(weights, streams + outputs + projections, streams + max(block, logits))
 
     def flops(self, batch: int, length: int | None) -> float:
         """Return the FLOPs of the teacher's pass."""

@@ -92,7 +92,7 @@ def test_windows_saturate_and_recurrences_are_flat() -> None:
 def test_the_index_has_each_card_the_tree_and_the_ideas(few: list[Card]) -> None:
     page = index_page(few, adoption(few))
     assert [f'data-id="{name}"' in page for name in FEW] == [True] * len(FEW)
-    assert "6 models: 4 with their specification, 1 whose type is read, and 1 that need" in page
+    assert "6 models: 4 with their specification, 1 whose type is read, and 1 in grey" in page
     tree = page[page.index('<ul class="tree">') :]
     assert tree.index("deepseek-v3.html") < tree.index("kimi-k2.html") < tree.index("11 changes")
     data = json.loads(re.search(r'id="models">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]

@@ -12,9 +12,11 @@ from archetype import spec
 from archetype.api.language_model import LanguageModel
 from archetype.families.llama import llama
 from archetype.families.mistral import mistral
+from archetype.generate import scheduler, slots
 from archetype.generate.engine import Engine
 from archetype.generate.slots import MIN_SHARED
 from archetype.models.build import build
+from archetype.nn.cache import State
 from tests.helpers.cases import case
 from tests.helpers.examples import every
 from tests.helpers.weights import randomize
@@ -76,3 +78,21 @@ def test_a_beginning_is_copied_and_changes_nothing(name: str) -> None:
                 # a window that has wrapped round cannot go back within a text
                 least = shared if is_whole or name == "everything is seen" else 0
                 assert copied in ({least, shared} if shared >= MIN_SHARED else {0})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_state_that_the_cache_does_not_hold_is_not_copied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long prompt is held once, in the row in which it is decoded."""
+    lm, copied = loaded(name), []
+
+    def copy_rows(*arguments: Any) -> State:
+        copied.append(slots_copy(*arguments))
+        return copied[-1]
+
+    slots_copy = slots.copy_rows
+    for module in (slots, scheduler):
+        monkeypatch.setattr(module, "copy_rows", copy_rows)
+    for size, is_copied in ((0, False), (1, False), (2**20, True)):
+        copied.clear()
+        written(Engine(lm, prefix_bytes=size), tokens(40, seed=0))
+        assert bool(copied) == is_copied, size

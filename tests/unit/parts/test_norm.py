@@ -214,3 +214,15 @@ def test_running_statistics_start_at_mean_zero_and_variance_one() -> None:
     assert torch.equal(norm.running_mean, torch.zeros(D)) and torch.equal(norm.running_var, torch.ones(D))
     assert {name for name, _ in norm.named_parameters()} == {"weight", "bias"}
     assert {name for name, _ in norm.named_buffers()} == {"running_mean", "running_var"}
+
+
+@pytest.mark.parametrize("kind", [spec.DynamicTanh, spec.DynamicErf])
+def test_bounded_functions_of_each_feature(x: Tensor, kind: type[spec.Norm]) -> None:
+    norm: nn.Module = build_norm(kind(alpha=0.7), D)
+    initialize(norm, spec.NormalInitialization(), 1, seed=0)
+    f = torch.tanh if kind is spec.DynamicTanh else torch.erf
+    assert distance(norm(x), f(0.7 * x.double())) < 1e-6
+    randomize(norm)
+    shift = 0.0 if norm.shift is None else norm.shift.double()
+    expected = f(norm.alpha.double() * x.double() + shift) * norm.weight.double() + norm.bias.double()
+    assert distance(norm(x), expected) < 1e-6

@@ -3,9 +3,10 @@
 import pytest
 
 from archetype.models.build import build_on_meta
-from archetype.nn.transplant import Start
+from archetype.nn.ledger import Start
+from archetype.nn.transfer import Cuts
 from archetype.spec.edit import assign
-from archetype.surgery.operation import Cuts, fill
+from archetype.surgery.operation import fill
 from tests.helpers.cases import case
 from tests.unit.surgery.test_transplant import FF, GQA, MHA, trained
 

@@ -2,16 +2,19 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import archetype
+from archetype.api import transplanting
 from archetype.api.language_model import LanguageModel
 from archetype.api.transplanting import REPORT, save
-from archetype.errors import SpecError
+from archetype.errors import CheckpointError, SpecError
+from archetype.io import atomic
 from archetype.models.initialization import own_tensors
-from archetype.nn.transplant import Start
+from archetype.nn.ledger import Start
 from archetype.spec.edit import assign
 from tests.helpers.cases import case
 from tests.helpers.options import call
@@ -127,6 +130,18 @@ def test_a_transplant_is_written_as_a_run(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "new" / REPORT).read_text())
     assert record["donor"] == "donor"
     assert record["promise"] == "rounded"
+
+
+def test_a_folder_appears_with_its_report_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = archetype.transplant(trained(*FF), [EXPERTS])
+
+    def full(path: Path, data: object) -> None:
+        raise CheckpointError(str(path), "no space left", "free some space")
+
+    monkeypatch.setattr(transplanting, "atomic", SimpleNamespace(new_folder=atomic.new_folder, write_json=full))
+    with pytest.raises(CheckpointError, match=r"new/transplant\.json: no space left"):
+        save(done, tmp_path / "new", "donor")
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_donor_of_another_kind_is_refused() -> None:

@@ -10,9 +10,11 @@ from archetype.api.language_model import LanguageModel
 from archetype.api.transplanting import transplant
 from archetype.errors import DataError, SpecError
 from archetype.models.build import build
-from archetype.nn.transplant import NEW, Start
+from archetype.nn.layouts import NEW
+from archetype.nn.ledger import Start
+from archetype.nn.transfer import Cuts, Vocabulary
 from archetype.spec.edit import assign
-from archetype.surgery.operation import Cuts, fill
+from archetype.surgery.operation import fill
 from archetype.surgery.proof import loss_of
 from archetype.surgery.vocabulary import exchange
 from archetype.tokenizers.registry import train_tokenizer
@@ -91,7 +93,7 @@ def test_composed_rows_lose_less_than_the_mean_of_all(shared: Path) -> None:
     spec = assign(lm.spec, [f"vocab_size={other.vocab_size}"])
     losses = {}
     for name, spelling in (("composed", pieces), ("mean", {})):
-        model, _ = fill(lm.model, spec, Cuts(selected={"": {"V": tokens}}, pieces=spelling))
+        model, _ = fill(lm.model, spec, Cuts(vocabulary=Vocabulary(tokens, spelling)))
         losses[name] = loss_of(model, [torch.tensor([other.encode(text)[:400]])])  # type: ignore[arg-type]
     assert losses["composed"] < 0.9 * losses["mean"], losses
 

@@ -45,6 +45,15 @@ def test_they_are_special_tokens(folder: Path, tmp_path: Path) -> None:
     assert open_tokenizer(tmp_path).encode("a<|im_end|>") == tokenizer.encode_with_special_tokens("a<|im_end|>")
 
 
+def test_the_vocabulary_is_searched_for_special_tokens_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search asks for each of 262,144 pieces in Gemma's vocabulary, which takes longer than a text."""
+    tokenizer = open_tokenizer(folder)
+    assert isinstance(tokenizer, SentencePieceTokenizer)
+    before = tokenizer.encode_with_special_tokens("the cat<|im_end|>")
+    monkeypatch.setattr(tokenizer.processor, "is_control", None)
+    assert tokenizer.encode_with_special_tokens("the cat<|im_end|>") == before
+
+
 def test_an_id_that_no_token_has_has_no_text(folder: Path) -> None:
     alone = SentencePieceTokenizer(MODEL)
     assert alone.token(SIZE - 1) and [alone.token(id) for id in (-1, SIZE, SIZE + 1)] == ["", "", ""]

@@ -16,23 +16,29 @@ from typing import Any
 import pytest
 import torch
 
+from archetype.api.language_model import LanguageModel
 from archetype.errors import SpecError
 from archetype.estimate.parallel import Cluster, Layout, Planner, best_steps, plan_table
 from archetype.families import preset
 from archetype.io.tensors import Tensors
 from archetype.io.yaml import mapping_to_yaml
 from archetype.machine.hardware import device
+from archetype.models.build import build
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run, weights_of
 from archetype.spec import parse
+from archetype.tokenizers import train_tokenizer
 from archetype.training import metrics, setup
 from archetype.training.optimizers import AdamW, Muon
 from archetype.training.parallel.layout import Parallel
 from archetype.training.processes import ALONE
 from archetype.training.recipe import Recipe
+from archetype.training.stages import Stage
+from archetype.training.teacher.spec import Teacher
 from tests.helpers import forked
 from tests.helpers.parallel import CPU, Case, run_in, train_in, train_one
 from tests.helpers.specs import attending, mixed, pair
+from tests.helpers.weights import randomize
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {},
@@ -153,6 +159,25 @@ def test_two_processes_train_what_one_trains(recipe: Recipe, tmp_path: Path) -> 
         check_equal(copy, tmp_path / "dense")
     with pytest.raises(SpecError, match=r"the sizes need 2 processes, but only one process is running; start it"):
         setup.resume(unfinished(tmp_path / "tensor", 4), CPU)
+
+
+def test_two_processes_learn_from_a_teacher_what_one_learns(recipe: Recipe, tmp_path: Path) -> None:
+    recipe = recipe.replace(evaluate_every=2, checkpoint_every=2)
+    spec = parse({"vocab_size": 256} | plain(recipe, 4).spec)  # type: ignore[operator]
+    model = randomize(build(spec), seed=3).eval()
+    LanguageModel(spec, model, train_tokenizer("bytes", "text", None)).save(tmp_path / "teacher")
+    teacher = Teacher(model=str(tmp_path / "teacher"), temperature=2.0, text=0.5, layers=0.5)
+    likely = teacher.replace(layers=0.0, top_k=5, cache=str(tmp_path / "cache"))
+    taught = {
+        name: plain(recipe, 4, teacher=settings, parallel=Parallel(**LAYOUTS[layout]))
+        for name, settings, layout in (("ddp", teacher, "ddp"), ("fsdp", teacher, "fsdp"), ("likely", likely, "ddp"))
+    }
+    for name, settings in (("layers-alone", teacher), ("likely-alone", likely.replace(cache=""))):
+        train_one((str(tmp_path / name), plain(recipe, 4, teacher=settings), {}), ALONE)
+    train_in(2, [(str(tmp_path / name), chosen, {}) for name, chosen in taught.items()])
+    for name in taught:
+        check_equal(tmp_path / name, tmp_path / ("likely-alone" if name == "likely" else "layers-alone"))
+    assert len([*(tmp_path / "cache").glob("*.safetensors")]) == 4 * 4  # micro-batches of two rows, of seven
 
 
 def test_shards_are_those_of_a_whole_model_and_take_no_more_than_one_tensor_beside_them() -> None:
@@ -353,11 +378,16 @@ def test_what_needs_whole_weights_is_refused_where_they_are_cut(recipe: Recipe) 
         "optimizer: needs whole matrices": recipe.replace(optimizer=AdamW(state_bits=8)),
         "ema_decay: needs whole weights": recipe.replace(ema_decay=0.9),
         "weights_dtype: bfloat16 weights cannot be trained by several": recipe.replace(weights_dtype="bfloat16"),
+        "stages: cannot be combined with several processes; start": recipe.replace(stages=(Stage(steps=1, fit=0),)),
+        "teacher.projection: needs whole weights": recipe.replace(teacher=Teacher(model="", projection=True)),
     }
     for message, other in refused.items():
         with pytest.raises(SpecError) as caught:
             Parallel(shard=2).for_world(2).check(spec, other)
         assert str(caught.value).startswith(message)
+    for size in ("tensor", "pipeline", "context", "expert"):
+        with pytest.raises(SpecError, match=rf"^teacher: cannot be combined with parallel.{size}; use data_parallel"):
+            Parallel(**{size: 2}).check(spec, recipe.replace(teacher=Teacher(model="")))
 
 
 def test_a_plan_is_the_cost_of_its_layout() -> None:

@@ -20,7 +20,7 @@ from archetype.tokenizers import train_tokenizer
 from archetype.training import chunked_loss
 from archetype.training.datasets import TextData
 from archetype.training.loop import run, take_step
-from archetype.training.memory import StepMemoryCost
+from archetype.training.memory import StepMemoryCost, step_memory
 from archetype.training.objectives import base
 from archetype.training.objectives.base import IGNORED
 from archetype.training.optimizers import SGD, optimizer_tensors
@@ -34,6 +34,7 @@ from archetype.training.state import TrainState
 from archetype.training.teacher.divergence import Classes, divergence_and_gradient, in_classes
 from archetype.training.teacher.loss import TeacherLoss
 from archetype.training.teacher.spec import Teacher
+from tests.helpers.live_bytes import LiveBytes
 from tests.helpers.recipes import decoder
 from tests.helpers.weights import randomize
 from tests.unit.training.test_resume import assert_equal_states, measured, steps
@@ -284,6 +285,11 @@ def test_memory_and_plan_count_the_teacher(tmp_path: Path, taught: Recipe) -> No
     assert plans["without"].memory.teacher == 0
     assert of_weights < plans["with"].memory.teacher < of_weights + 2**20
     assert plans["with"].memory.peak == plans["without"].memory.peak + plans["with"].memory.teacher
+    assert plans["with"].memory.teacher_weights == of_weights
+    text = str(plans["with"].table())
+    assert "weights, without gradients" in text and "FLOPs of these" in text
+    assert "teacher" not in str(plans["without"].table())
+    assert plans["with"].teacher_flops == pytest.approx(plans["with"].flops - plans["without"].flops)
     assert plans["int8"].memory.teacher < plans["with"].memory.teacher - of_weights // 3
     assert 1.2 < plans["with"].flops / plans["without"].flops < 1.4  # a third of a step: one pass forward
     # one layer's training state exists at a time
@@ -293,6 +299,33 @@ def test_memory_and_plan_count_the_teacher(tmp_path: Path, taught: Recipe) -> No
     of_block = sum(parameter.numel() for parameter in model_of(0).get_submodule("blocks.0").parameters())
     assert alone.gradients == 4 * of_block and alone.optimizer == 8 * of_block and alone.logits == 0
     assert alone.activations < 0.7 * whole.activations
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "stages"),
+    [
+        ({}, {"layers": 1.0, "text": 0.5}, ()),
+        ({"d_model": 320}, {"top_k": 8}, ()),  # a teacher whose pass needs more than the step
+        ({}, {}, ({"steps": 6, "fit": 1},)),
+    ],
+)
+def test_the_memory_of_a_taught_step_is_within_a_tenth_of_what_is_measured(
+    tmp_path: Path, taught: Recipe, changes: dict[str, Any], fields: dict[str, Any], stages: Any
+) -> None:
+    place = saved(model_of(1, **changes), tmp_path / "teacher")
+    recipe = taught.replace(teacher={"model": place, **fields}, stages=stages, batch_size=128, dtype="float32")
+    state = begin(tmp_path / "run", recipe)
+    take_step(state)
+    teacher = state.objective.teacher
+    assert teacher is not None
+    modules = (state.model, teacher.teacher)
+    held = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    held += [value for values in state.optimizer.state.values() for value in values.values()]
+    with LiveBytes(held) as counter:
+        take_step(state)
+    measured = sum(tensor.untyped_storage().nbytes() for tensor in held) + counter.peak
+    planned = step_memory(StepMemoryCost(recipe, state.model.spec), state.objective, 128, 16)
+    assert measured == pytest.approx(planned.peak, rel=0.1)
 
 
 def refused() -> Iterator[tuple[str, dict[str, Any], str]]:

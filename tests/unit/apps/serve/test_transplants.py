@@ -44,7 +44,12 @@ def tiny(name: str) -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def lm() -> LanguageModel:
-    return tiny("llama-tiny")
+    """A model whose first layer changes little."""
+    lm = tiny("llama-tiny")
+    with torch.no_grad():
+        for parameter in lm.model.get_submodule("blocks.0").parameters():
+            parameter.mul_(0.1)
+    return lm
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +125,27 @@ def transplanted(lm: LanguageModel) -> int:
     return sum(model.spec == spec for model in models)
 
 
+def test_layers_are_chosen_by_their_influence_on_the_text(
+    server: Served, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Python, with and without the comparison; the text is read once, and the command names the layers."""
+    known = archetype.transplant(lm, ["num_layers=1"], text=TEXT, layers="influence").report
+    assert known.layers == (1,)  # spread evenly, it would be layer 0
+    read, influences = [], transplants.influences
+
+    def counted(*arguments: Any) -> list[float]:
+        read.append(arguments)
+        return influences(*arguments)
+
+    monkeypatch.setattr(transplants, "influences", counted)
+    for compare in (False, True):
+        answer = ask(server, model="llama", changes=["num_layers=1"], layers="influence", text=TEXT, compare=compare)
+        assert answer["report"]["layers"] == [1] and " --layers 1 " in answer["command"]
+    assert answer["report"] == finite(known.record()) and len(read) == 1
+    first = ask(server, model="llama", changes=["num_layers=1"], layers="first")
+    assert first["report"]["layers"] == [0] and " --layers 0 " in first["command"] and len(read) == 1
+
+
 def test_wrong_specifications_are_answers_with_their_place(server: Served) -> None:
     wrong: dict[str, dict[str, Any]] = {
         "layers[0].mixer.num_hads": {"changes": ["layers[0].mixer.num_hads=2"]},
@@ -127,6 +153,8 @@ def test_wrong_specifications_are_answers_with_their_place(server: Served) -> No
         "kind": {"source": to_yaml(archetype.load_spec("bert-tiny"))},
         "": {"source": "kind: ["},
         "--layers": {"changes": [], "layers": "0-9"},
+        "--layer": {"changes": ["num_layers=1"], "layers": "best"},
+        "--laye": {"changes": [], "layers": "influence"},
         "--with heads": {"changes": FEWER, "ways": ["heads=median"]},
         "layers": {"changes": ["num_layers=600"]},
         "specification": {"changes": ["layers[0].feedforward.d_ff=5000000"]},
@@ -138,6 +166,8 @@ def test_wrong_specifications_are_answers_with_their_place(server: Served) -> No
                 (problem, *_) = answer["problems"]
                 assert answer["ok"] is False and problem["path"].startswith(path)
                 assert problem["message"] and (problem["remedy"] or path == "")
+    answer = ask(server, model="bert", changes=["num_layers=1"], layers="influence")
+    assert answer["problems"][0]["message"] == "this model continues no text"
     refused: dict[str, dict[str, Any]] = {
         "send either source or changes": {"changes": FEWER, "source": "kind: decoder"},
         "source: send either": {},

@@ -5,6 +5,10 @@ export interface Example {
   change: string;
 }
 
+/** The text that models are compared on until another one is typed. */
+export const TEXT =
+  "The model reads a text from left to right and predicts the next word. What it predicts depends on the words before: after one dog and two dogs come three dogs, and after one cat and two cats come three";
+
 /** Changes that a specification of these fields can take, as `archetype set` writes them. */
 export function examplesOf(form: FormGroup[], numLayers: number): Example[] {
   const mixers = form.filter((group) => group.layers).map((group) => group.value.mixer as Record<string, unknown> | undefined);
