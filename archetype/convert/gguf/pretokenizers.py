@@ -111,8 +111,8 @@ def name_of(pre_tokenizer: Any) -> str | None:
     expressions = [_expression(step) for step in before]
     if None in expressions:
         return None
-    split_by = tuple(filter(None, expressions)) + tuple(cuts)
-    return next((name for name, known in (CUTS | CLOSE).items() if known == split_by), None)
+    expected = tuple(filter(None, expressions)) + tuple(cuts)
+    return next((name for name, known in (CUTS | CLOSE).items() if known == expected), None)
 
 
 def _expression(step: Any) -> str | None:
