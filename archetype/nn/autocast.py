@@ -25,4 +25,6 @@ def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     """Return a context in which products have the types of their inputs. Tensors without storage have no autocast."""
     device = x.device.type
     # entering a context takes longer than some of the operations in it
-    return nullcontext() if x.is_meta or not torch.is_autocast_enabled(device) else torch.autocast(device, enabled=False)
+    return (
+        nullcontext() if x.is_meta or not torch.is_autocast_enabled(device) else torch.autocast(device, enabled=False)
+    )

@@ -60,12 +60,12 @@ class GatedDeltaNetCost(MixerCost):
         keys = heads * part.head_dim
         steps = (3 * channels + 3 * values + (part.gate_rank or 0) + (part.decay_rank or 0)) * work.itemsize
         copies = 2 * (part.key_heads < heads)  # queries and keys are repeated for the heads they serve
-        by_channel = part.decay == "channel"
-        own = copies if by_channel else 1 + copies
-        exact = (2 * self.keys.value + own * keys + 6 * values + 4 * heads + 2 * part.decays) * FLOAT32
+        by_channel, several = part.decay == "channel", work.length > part.chunk_size  # several chunks, which are copied
+        own = copies + several if by_channel else 2 + several + copies // 2
+        exact = (2 * self.keys.value + own * keys + 7 * values + 6 * heads + 2 * part.decays) * FLOAT32
         padding = (part.conv_kernel - 1) * channels * work.itemsize
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
-        memory = values * part.head_dim
+        memory = 2 * values * part.head_dim  # the state before a chunk, and once more in a tensor of all chunks
         if by_channel:
             return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=2)
         return saved + chunk_activations(work, part.chunk_size, 2 * heads, memory, pairs=3 if part.decays else 2)

@@ -73,7 +73,8 @@ class LinearAttentionCost(MixerCost):
         part, keys, values, heads = self.part, self.keys.value, self.values.value, self.part.num_heads
         ranks = (part.gate_rank or 0) + (getattr(part.decay, "rank", None) or 0)
         steps = values + ranks + 2 * values * (part.gate != "none") + values * (part.gate == "silu")
-        exact = (2 if self.by_channel else 3) * keys + 2 * values
+        several = work.length > part.chunk_size  # several chunks, which are copied
+        exact = ((2 if self.by_channel else 3) + several) * keys + values
         padding = 0
         if part.conv_kernel is not None:
             steps += self.channels.value

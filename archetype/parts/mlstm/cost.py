@@ -50,6 +50,8 @@ class MLSTMCost(MixerCost):
         # the input, every step between the projections, and the chunks; the memory is in float32
         part, keys, values, heads = self.part, self.keys.value, self.values.value, self.part.num_heads
         steps = 2 * values * work.itemsize
-        exact = 5 * keys + 3 * values + 4 * self.sums.value + 10 * heads
+        several = work.length > part.chunk_size  # several chunks, which are copied
+        exact = (4 + several) * keys + values + 4 * self.sums.value + 10 * heads
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact * FLOAT32)
-        return saved + chunk_activations(work, part.chunk_size, heads, self.sums.value * self.head_dim.value)
+        memory = 2 * self.sums.value * self.head_dim.value  # before a chunk, and once more in a tensor of all chunks
+        return saved + chunk_activations(work, part.chunk_size, heads, memory)
