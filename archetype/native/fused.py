@@ -123,6 +123,11 @@ def append_scaled(kernels: Kernels, new: Tensor, buffer: Tensor, scales: Tensor,
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:
     """Return RMSNorm of x in the given data type. A training step saves only x for the backward pass."""
+    # for few numbers without a gradient, the call takes longer than torch's operations
+    if torch.compiler.is_compiling() or (
+        x.dtype == torch.float32 and not torch.is_grad_enabled() and x.numel() <= SERIAL
+    ):
+        return None
     if not FUSED.support(x, weight) or dtype not in FLOATS or (distance := _distance(x)) is None:
         return None
     if not torch.is_grad_enabled():

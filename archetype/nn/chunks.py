@@ -81,7 +81,7 @@ def linear_chunk(
     else:
         # unit lower triangular (the diagonal is not read): values, and what of the state before is read, corrected
         rate = _chunks(b, size)[..., None]
-        own, both = rate * overlaps[0][0], rate * torch.cat((v, -since * k), dim=-1)
+        own, both = rate * overlaps[0][0], torch.cat((rate * v, -(rate * since) * k), dim=-1)
         both = torch.linalg.solve_triangular(own, both, upper=False, unitriangular=True)
         before, v, memory = _corrected(memory, decay, until * k, *both.split((v.shape[-1], k.shape[-1]), dim=-1))
     read = (since * q) @ before if shared == 1 else since * _split_heads(q @ _join_heads(before, shared), shared)
