@@ -22,9 +22,8 @@ from tests.helpers.strategies import (
 # the models, and the most diverse of their mixers, which are drawn in a hundredth of a model's time
 DRAWN = {
     decoders: 10, encoders: 10, encoder_decoders: 10, ngrams: 10, megabytes: 10, vision_encoders: 10,
-    linear_mixers: 100,
+    linear_mixers: 50,
 }  # fmt: skip
-SOONEST = (decoders, linear_mixers)  # these draw what is rare in the least time: seven times before all others again
 ATTEMPTS = 40  # as often as a rare class needs
 
 
@@ -77,7 +76,7 @@ def drawn() -> set[type[spec.Spec]]:
         def collect(part: spec.Spec) -> None:
             classes.update(held(part))
 
-        if not classes >= nameable() and (strategy in SOONEST or attempt % 8 == 0):
+        if not classes >= nameable():
             collect()
     return classes
 
