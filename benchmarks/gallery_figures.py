@@ -248,10 +248,10 @@ def page() -> str:
         assert model is not None, name
         remade = ""
         if figure.change is not None:
-            changes = " ".join(f"`{change}`" for change in figure.change.assignments)
-            by = f" by {changes}" if changes else ""
+            settings = " ".join(f"`{change}`" for change in figure.change.assignments)
+            settings = f" by {settings}" if settings else ""
             less = f", less {figure.less:g}" if figure.less else ""
-            remade = f"{figure.counted(model):.4g}{by}{less}: {figure.change.words}"
+            remade = f"{figure.counted(model):.4g}{settings}{less}: {figure.change.words}"
         caches.append(f"| {entry.name} | {figure.there:g} | {growth(model):.4g} | {remade} |")
     for card in cards():
         entry = card.entry

@@ -39,7 +39,7 @@ def few() -> list[Card]:
     return chosen
 
 
-@pytest.mark.parametrize("name", every(20, list(entries())))
+@pytest.mark.parametrize("name", every(40, list(entries())))
 def test_a_page_is_small_and_loads_only_its_neighbours(name: str) -> None:
     files = dict(files_of(cards()[name], list(cards().values())))
     page = files[f"{name}.html"].decode()
