@@ -44,6 +44,7 @@ from archetype.native.library import library
 from archetype.runs.directory import Run, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.settings.generation import Sampling
+from archetype.surgery.operation import check_numbers
 from archetype.surgery.report import REPORT, read_record
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template
@@ -135,12 +136,13 @@ def open_pretrained(folder: Path) -> Pretrained:
     """Load a model to start training from.
 
     Raises:
-        CheckpointError: the model's matrices are packed.
+        CheckpointError: the model's matrices are packed, or an entry is NaN.
     """
     lm = load(folder, mapped=True)
     if is_packed(lm.model):
         cause = "has packed matrices, which cannot be trained"
         raise CheckpointError(str(folder), cause, "start from the unpacked model")
+    check_numbers(lm.model, str(folder))
     return _pretrained(str(folder), lm, read_record(folder))
 
 
@@ -178,6 +180,7 @@ def _pretrained(
 def open_teacher(teacher: Teacher, device: torch.device) -> tuple[Model, Tokenizer | None]:
     """Load the teacher of a recipe, packed if the recipe says so."""
     lm = load(teacher.model, device=device, weights=teacher.weights)
+    check_numbers(lm.model, f"teacher.model: {teacher.model}")
     return lm.model, lm.tokenizer
 
 

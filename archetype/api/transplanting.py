@@ -21,7 +21,7 @@ from archetype.nn.transfer import Cuts, Vocabulary
 from archetype.spec.edit import assign, differences
 from archetype.surgery.layers import kept_layers, origins
 from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
-from archetype.surgery.operation import check_kinds, fill
+from archetype.surgery.operation import check_kinds, check_numbers, fill
 from archetype.surgery.proof import Proof, compare, loss_of
 from archetype.surgery.report import REPORT, Exchange, Report
 from archetype.surgery.vocabulary import exchange
@@ -56,7 +56,11 @@ def transplant(
     if is_packed(donor.model):
         raise SpecError("donor", "has packed matrices, which cannot be changed", "use the unpacked model")
     check_kinds(donor.spec, spec)
+    check_numbers(donor.model, "donor")
     is_compared = spec.continues_text and donor.spec.continues_text
+    if text is not None and not is_compared:
+        cause = f"a model of kind {donor.spec.kind} that continues no text is not compared on one"
+        raise DataError("text", cause, "leave the text out")
     rows = rows_of(donor, spec, text, tokenizer) if is_compared else []
     cuts = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer)
     model, ledger = fill(donor.model, spec, cuts, seed)
@@ -116,6 +120,9 @@ def cuts_of(
 ) -> Cuts:
     """Return what the new model takes, measured on rows of tokens where it is asked for."""
     stacks = donor.spec.stacks[0], spec.stacks[0]
+    if layers is not None and len(spec.stacks) > 1:
+        cause = f"the model has {len(spec.stacks)} stacks of layers, and this names those of one"
+        raise SpecError("--layers", cause, "leave it out; the layers of each stack are spread evenly")
     if isinstance(layers, str):
         layers = kept_layers(layers, *stacks, lambda: influences(donor.model, _measured(rows)), seed)
     way = choices.get("cut", "activation" if rows else "magnitude")
@@ -172,6 +179,8 @@ def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tok
     They fit into both models. Tokens that the new model lacks are left out, unless it has another tokenizer.
     """
     length = min(LONGEST, *(getattr(each, "context_length", LONGEST) for each in (lm.spec, spec)))
+    if length < 2:
+        raise SpecError("context_length", "leaves no token to predict", "use at least 2")
     vocabulary = min(each.input_vocab_size for each in ((lm.spec,) if tokenizer else (lm.spec, spec)))
     if lm.tokenizer is None:
         if text is not None:
@@ -182,7 +191,9 @@ def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tok
     text = library_text(16 * ROWS * length) if text is None else text
     ids = [id for id in lm.tokenizer.encode(text) if id < vocabulary][: ROWS * length]
     if len(ids) < 2:
-        raise DataError("text", "has fewer than two tokens, and nothing to predict", "use a longer text")
+        raise DataError(
+            "text", "has fewer than two tokens that both models have, and nothing to predict", "use another"
+        )
     return [torch.tensor([ids[start : start + length]]) for start in range(0, len(ids), length) if len(ids) - start > 1]
 
 

@@ -47,7 +47,9 @@ def deepseek_v4(
     index_dim: int = 128,
     limit: float = 10.0,
     num_streams: int = 4,
+    near: Rotary = NEAR,
     far: Rotary = FAR,
+    eps: float = 1e-6,
     vocab_size: int = 129_280,
     context_length: int = 1_048_576,
     name: str = "",
@@ -58,9 +60,10 @@ def deepseek_v4(
         rates: positions of a pooled key in each layer: 0 for a window alone; small ones overlap and have an index of
             `top_k` pooled keys.
         num_hashed: leading layers whose experts are chosen by token id.
+        near: rotary positions of layers with a window alone.
         far: rotary positions of layers with pooled keys.
     """
-    norm, network = RMSNorm(eps=1e-6), GatedMLP(d_ff=expert_d_ff, activation="silu", limit=limit)
+    norm, network = RMSNorm(eps=eps), GatedMLP(d_ff=expert_d_ff, activation="silu", limit=limit)
     shortest = min((rate for rate in rates if rate), default=0)
     index = PooledIndex(top_k=top_k, num_heads=index_heads, head_dim=index_dim)
 
@@ -73,7 +76,8 @@ def deepseek_v4(
             wiring=PreNorm(norm=norm),
             mixer=CompressedAttention(
                 num_heads=num_heads, head_dim=head_dim, rotary_dim=rotary_dim, query_rank=query_rank, window=window,
-                groups=groups, group_rank=group_rank, position=far if rate else NEAR, norm=norm, pooling=pooling,
+                groups=groups, group_rank=group_rank, position=far if rate else near, norm=norm,
+                query_norm=norm.replace(weight=False), pooling=pooling,
             ),
             feedforward=MixtureOfExperts(
                 num_experts=num_experts, experts_per_token=experts_per_token, expert=network, shared=network,

@@ -46,6 +46,9 @@ def gemma4_text(
     experts_per_token: int = 8,
     expert_d_ff: int = 704,
     softcap: float | None = 30.0,
+    eps: float = 1e-6,
+    position: Rotary = GLOBAL,
+    local_position: Rotary = LOCAL,
     vocab_size: int = 262_144,
     context_length: int = 131_072,
     name: str = "",
@@ -57,7 +60,7 @@ def gemma4_text(
     their kind. With `layer_features`, a block with a per-layer input follows each layer. With `num_experts`, each
     network has experts beside it, whose router reads the residual stream.
     """
-    norm = RMSNorm(eps=1e-6)
+    norm = RMSNorm(eps=eps)
     first_shared, each = num_layers - num_shared, 2 if layer_features else 1
     full = [(layer + 1) % period == 0 for layer in range(num_layers)]
 
@@ -73,7 +76,7 @@ def gemma4_text(
             qk_norm=norm,
             keys_as_values=keys_as_values and is_full,
             value_norm=norm.replace(weight=False),
-            position=GLOBAL if is_full else LOCAL,
+            position=position if is_full else local_position,
             pattern=Full() if is_full else Window(size=window),
             keys_from=each * candidates[-1] if layer >= first_shared else None,
         )

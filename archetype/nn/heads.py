@@ -61,7 +61,7 @@ class Projection(NamedTuple):
         *heads, features = terms[index]
         return cls(module, sum(map(math.prod, terms[:index])), math.prod(heads), features)
 
-    def rows(self, tensor: Tensor) -> Float[Tensor, "heads features *columns"]:
+    def rows(self, tensor: Tensor) -> Float[Tensor, "heads features *dims"]:
         """Return a view of these rows of a matrix or a bias, by head."""
         rows = tensor.narrow(0, self.start, self.heads * self.features)
         return rows.view(self.heads, self.features, *tensor.shape[1:])
@@ -127,7 +127,7 @@ class HeadsTransplant(Transplant[S]):
             if f"{name}.weight" in at.tensors:
                 weight = at.tensors[f"{name}.weight"]
                 weight.zero_()[..., -1] = 1.0
-                at.put(f"{name}.weight", weight, "new", (f"{name}.weight",), "the newest position alone")
+                at.put(f"{name}.weight", weight, "new", note="the newest position alone")
             if f"{name}.bias" in at.tensors:
                 at.fill(f"{name}.bias", 0.0)
         scale_norm(at, projections["o"], source)

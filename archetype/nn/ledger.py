@@ -24,8 +24,8 @@ class Taken:
     """Where a tensor of the new model comes from.
 
     Attributes:
-        how: kept as it is; cut to fewer or grown to more entries; merged from several; copied from one with another
-            role; or new.
+        how: kept as it is; cut to fewer or grown to more entries; merged from several or computed from one; copied from
+            one with another role; or new.
         sources: names of the donor's tensors.
         note: how new entries were drawn, or how several were merged.
     """

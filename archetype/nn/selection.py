@@ -85,7 +85,7 @@ def build_selection(index: KeySelection | None, place: Place, query_features: in
 
 
 def mean_divergence(
-    log_weights: Float[Tensor, "B *h T S"], attended: Float[Tensor, "B *h T S"], context: ForwardContext
+    log_weights: Float[Tensor, "B *dims T S"], attended: Float[Tensor, "B *dims T S"], context: ForwardContext
 ) -> Float[Tensor, ""]:
     """Return KL(attended || weights), averaged over heads and over queries that are not padding."""
     divergence = nn.functional.kl_div(log_weights, attended, reduction="none").sum(-1)

@@ -12,6 +12,8 @@ from archetype.nn.ledger import How, Ledger, Start, Taken
 from archetype.spec.base import Spec
 
 S = TypeVar("S", bound=Spec)
+WITHOUT_SOURCE: How = "new"
+FOLDED = "times the gains of the norm before it"
 
 
 class Similar(NamedTuple):
@@ -85,7 +87,7 @@ class Transfer(Generic[S]):
     def __post_init__(self) -> None:
         self.tensors, self.donated = dict(self.module.state_dict()), dict(self.donor.state_dict())
         self.left = set(self.tensors)  # tensors that nothing was said about
-        self.folded: list[str] = []  # the donor's tensors that are multiplied by `gains`
+        self.computed: dict[str, str] = {}  # how tensors of the donor were changed before they are taken over
 
     @property
     def both(self) -> Sequence[tuple[S, Mapping[str, int]]]:
@@ -106,7 +108,16 @@ class Transfer(Generic[S]):
         target = self.tensors[name]
         assert target.shape == tensor.shape, (self.path, name, target.shape, tensor.shape)
         target.copy_(tensor)
-        self._record(name, Taken(how, tuple(_joined(self.donor_path, source) for source in sources or (name,)), note))
+        sources = sources or (() if how == WITHOUT_SOURCE else (name,))
+        changes = [self.computed[source] for source in dict.fromkeys(sources) if source in self.computed]
+        how = "merged" if how == "kept" and changes else how
+        note = "; ".join(filter(None, (note, *dict.fromkeys(changes))))
+        self._record(name, Taken(how, tuple(_joined(self.donor_path, source) for source in sources), note))
+
+    def compute(self, name: str, tensor: Tensor, note: str) -> None:
+        """Replace a tensor of the donor before it is taken over. The note says how it was computed."""
+        self.donated[name] = tensor
+        self.computed[name] = "; ".join(filter(None, (self.computed.get(name), note)))
 
     def keep(self, *names: str) -> None:
         """Copy tensors that have the same name and shape in the donor."""
@@ -126,17 +137,14 @@ class Transfer(Generic[S]):
         """Leave a tensor as it was initialized."""
         self._record(name, Taken("new", (), note))
 
-    def note(self, name: str, note: str, how: How | None = None, sources: Sequence[str] = ()) -> None:
-        """Say more about a tensor that was taken over. Sources are names in the whole donor."""
+    def note(
+        self, name: str, note: str, how: How | None = None, sources: Sequence[str] = (), computed: bool = False
+    ) -> None:
+        """Say more about a tensor that was taken over, and may have been computed. Sources are names in the donor."""
         taken = self.ledger.tensors[_joined(self.path, name)]
+        how = "merged" if computed and taken.how == "kept" else how
         notes = "; ".join(filter(None, (taken.note, note)))
         self._record(name, Taken(how or taken.how, tuple(sources) or taken.sources, notes))
-
-    def note_folded(self) -> None:
-        """Say which tensors are multiplied by the gains of a norm."""
-        for name in self.folded:
-            if (taken := self.ledger.tensors.get(_joined(self.path, name))) is not None and taken.sources:
-                self.note(name, "times the gains of the norm before it", "merged")
 
     def leave_open(self) -> None:
         """Say of everything that nothing was said about that it depends on the donor's numbers."""

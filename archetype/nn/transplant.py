@@ -14,7 +14,7 @@ from archetype.errors import enumeration
 from archetype.nn.inspect import PartTrace
 from archetype.nn.layouts import NEW, Entries, letters_of
 from archetype.nn.ledger import How, Start
-from archetype.nn.transfer import S, Transfer
+from archetype.nn.transfer import FOLDED, S, Transfer
 from archetype.spec.base import Spec
 from archetype.spec.registry import provided
 
@@ -97,8 +97,7 @@ class Transplant(Generic[S]):
         at.require(not unknown, f"the norm's gains cannot be folded into {enumeration(unknown)}")
         for name in matrices:
             if layouts.get(name, "").endswith(" D") and name not in self.writes:
-                at.donated[name] = at.donated[name] * at.gains
-                at.folded.append(name)
+                at.compute(name, at.donated[name] * at.gains, FOLDED)
         at.promise(Start.ROUNDED, "the gains of the norm before it are folded into its matrices")
 
     def takes(self, old: Spec, new: S) -> bool:
@@ -115,18 +114,18 @@ class Transplant(Generic[S]):
         """Return what holds if specifications differ and all tensors of the donor were kept."""
         if names := self.differing(at):
             return Start.CHANGED, f"{', '.join(names)} differs"
-        same = {name: getattr(at.new, name) for name in self._sized() & type(at.new).model_fields.keys()}
+        same = {name: getattr(at.new, name) for name in self.sizing(at) & type(at.new).model_fields.keys()}
         return Start.SAME if at.old.model_copy(update=same) == at.new else Start.ROUNDED, ""
 
     def differing(self, at: Transfer[S]) -> list[str]:
         """Return the fields that change the output by their values; parts inside promise for themselves."""
         inside = {id(part) for parts in (self.inside(at.old), self.inside(at.new)) for part, _ in parts.values()}
-        names = (name for name in type(at.new).model_fields if name not in (*self._sized(), *ROUNDING))
+        names = (name for name in type(at.new).model_fields if name not in (*self.sizing(at), *ROUNDING))
         pairs = {name: (getattr(at.old, name), getattr(at.new, name)) for name in names}
         return [name for name, (x, y) in pairs.items() if x != y and not (id(x) in inside and id(y) in inside)]
 
-    def _sized(self) -> set[str]:
-        # fields that only set sizes, whose entries promise for themselves, or only matter in training
+    def sizing(self, at: Transfer[S]) -> set[str]:
+        """Return the fields that only set sizes, whose entries promise for themselves, or only matter in training."""
         return {*self.fields.values(), *self.sized, *TRAINING}
 
     def take_named(self, at: Transfer[S]) -> None:
@@ -216,7 +215,9 @@ def _how(entries: Entries, letters: Sequence[str], silent: str) -> tuple[How, tu
         if len(set(copied)) < len(copied):
             hows.append("copied")
             words.append(f"{old} {letter} repeated to {len(indices)}")
-    return "cut" if "cut" in hows else next(iter(hows), "kept"), (), "; ".join(words)
+    if not hows:
+        return "copied", (), "in another order"
+    return "cut" if "cut" in hows else hows[0], (), "; ".join(words)
 
 
 def transplant(at: Transfer[Any]) -> None:
@@ -233,7 +234,6 @@ def transplant(at: Transfer[Any]) -> None:
                 if not all(tensor.is_meta for tensor in at.tensors.values()):
                     raise
                 at.leave_open()  # there are no numbers to compute with
-            at.note_folded()
         else:
             names = enumeration([str(getattr(part, "kind", type(part).__name__)) for part in (at.old, at.new)])
             at.promise(Start.CHANGED, f"nothing is taken over between {names}")

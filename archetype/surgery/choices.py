@@ -28,12 +28,14 @@ def read_choices(texts: Sequence[str]) -> dict[str, str]:
     """Read choices such as heads=mean.
 
     Raises:
-        SpecError: a text is not SUBJECT=WAY.
+        SpecError: a text is not SUBJECT=WAY, or a subject has two ways.
     """
     choices: dict[str, str] = {}
     for text in texts:
         subject, equals, way = text.partition("=")
         if not equals or not subject or not way:
             raise SpecError("--with", f"{text!r:.40} is not a choice", "write SUBJECT=WAY, such as heads=first")
+        if subject in choices:
+            raise SpecError(f"--with {subject}", f"is both {choices[subject]} and {way}", "choose one")
         choices[subject] = way
     return choices

@@ -90,3 +90,9 @@ def sizes_of(spec: ModelSpec, stack: StackView) -> dict[str, int]:
     """Return the sizes of a whole model, by letter: D (of a norm: N), V and T."""
     vocabulary = getattr(spec, "vocab_size", stack.vocab_size)
     return {"D": stack.d_model, "N": stack.d_model, "V": vocabulary, "T": getattr(spec, "context_length", 0)}
+
+
+def source_sizes(spec: ModelSpec) -> dict[str, int]:
+    """Return the sizes of a model for the embedding of its source, which has no token table if both sides share one."""
+    is_shared = getattr(getattr(spec, "embedding", None), "is_shared", True)
+    return {**sizes_of(spec, spec.stacks[0]), "V": 0 if is_shared else spec.input_vocab_size}

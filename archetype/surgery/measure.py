@@ -84,7 +84,7 @@ def moments_of(donor: Model, rows: Sequence[Tensor]) -> Callable[[str], Tensor |
         hook = donor.get_submodule(path).register_forward_pre_hook(add)
         try:
             for row in rows:
-                donor(row)
+                donor(row.to(donor.device))
         finally:
             hook.remove()
         count = sum(row.numel() for row in rows)
@@ -95,7 +95,8 @@ def moments_of(donor: Model, rows: Sequence[Tensor]) -> Callable[[str], Tensor |
 
 def _traces(donor: Model, rows: Sequence[Tensor]) -> Iterator[Trace]:
     for row in rows:
-        yield Tracer(donor, Inputs({"tokens": row}, (), ids=row)).run()
+        tokens = row.to(donor.device)
+        yield Tracer(donor, Inputs({"tokens": tokens}, (), ids=tokens)).run()
 
 
 def _parts(donor: Model) -> Iterator[tuple[str, Any, dict[str, int]]]:

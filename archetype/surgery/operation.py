@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype.errors import SpecError, enumeration
+from archetype.errors import CheckpointError, SpecError, enumeration
 from archetype.models.block.spec import Block
 from archetype.models.build import Model, build
 from archetype.models.spec import ModelSpec
@@ -19,8 +19,13 @@ from archetype.nn.transplant import are_equal, transplant, transplant_of
 from archetype.roles.norm import Norm
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
-from archetype.surgery.layers import norms_of, origins, owner, sizes_of
+from archetype.surgery.layers import norms_of, origins, owner, sizes_of, source_sizes
 
+# fields of models of which parts, tensors and layers say what holds, or that change no output
+PROMISED = (
+    "version", "name", "vocab_size", "source_vocab_size", "context_length", "d_model", "embedding", "layers", "encoder",
+    "decoder", "global_model", "local_model", "residual", "final_norm", "head", "further_tokens", "initialization",
+)  # fmt: skip
 Sizes = tuple[Mapping[str, int], Mapping[str, int]]
 
 
@@ -50,6 +55,14 @@ def check_kinds(donor: ModelSpec, spec: ModelSpec) -> None:
         raise SpecError("kind", f"a model of kind {spec.kind} has no layers to change", "use a model with layers")
 
 
+def check_numbers(model: Model, place: str) -> None:
+    """Raise an error if a tensor has NaN: nothing can be compared with such a model, nor learned from it."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            cause = "has entries that are not numbers (NaN)"
+            raise CheckpointError(f"{place}: {name}", cause, "use another checkpoint")
+
+
 class Operation:
     """One transplant: the donor, the new model, and the ledger that is written."""
 
@@ -62,11 +75,18 @@ class Operation:
     def run(self) -> Ledger:
         old, new = self.donor.spec, self.model.spec
         self._part_of_model("embedding", "embedding", 0)
-        for before, after in zip(old.stacks, new.stacks, strict=True):
-            self._stack(before, after)
+        embeddings = (getattr(spec, "embedding", None) for spec in (old, new))
+        before, after = (getattr(embedding, "source_placement", None) or embedding for embedding in embeddings)
+        self._part("source_embedding", "source_embedding", before, after, (source_sizes(old), source_sizes(new)))
+        for stacks in zip(old.stacks, new.stacks, strict=True):
+            self._stack(*stacks)
         self._part_of_model("lm_head", "head", -1, self._gains_of_end(old.stacks[0], new.stacks[0]))
+        self._part_of_model("classifier", "head", -1)
         # tables of the stack, further tokens and residual weights
         self._take_rest("", "", old, new)
+        for name in type(new).model_fields:
+            is_same = name in PROMISED or getattr(old, name) == getattr(new, name)
+            self.ledger.require(name, is_same, f"{name} differs")
         return self.ledger
 
     def _part_of_model(self, path: str, field: str, stack: int, gains: Tensor | None = None) -> None:
@@ -84,8 +104,9 @@ class Operation:
             path, donor_path = f"{prefix}blocks.{index}", f"{prefix}blocks.{owner(old, origin)}"
             is_repeated = origin in layers[:index]
             if block.weights_of is not None:
-                first = f"{prefix}blocks.{owner(old, layers[block.weights_of])}"
-                self._shared(path, donor_path, first, is_repeated)
+                first = layers[block.weights_of]
+                is_alike = old.layers[origin].own == old.layers[first].own
+                self._shared(path, donor_path, f"{prefix}blocks.{owner(old, first)}", is_alike, is_repeated)
             else:
                 similar = self._sources(old, new, index, layers, silent)
                 self._block(path, donor_path, old.layers[origin], block, sizes, similar)
@@ -259,9 +280,12 @@ class Operation:
         else:
             is_same = source is None or (layers[source] == donors and layers[source] not in layers[:source])
             self.ledger.require(f"{new.prefix}blocks.{index}.mixer", is_same, "reads another layer than before")
-            return self.similar
-        path = f"{old.prefix}blocks.{owner(old, read)}.mixer"
-        return {**self.similar, "keys": Similar(path, self.donor.get_submodule(path))}
+            return self.similar if donors is None else {**self.similar, "read": self._mixer_of(old, donors)}
+        return {**self.similar, "keys": self._mixer_of(old, read)}
+
+    def _mixer_of(self, old: StackView, layer: int) -> Similar:
+        path = f"{old.prefix}blocks.{owner(old, layer)}.mixer"
+        return Similar(path, self.donor.get_submodule(path))
 
     def _reads_same(self, old: StackView, *layers: int) -> bool:
         # whether the mixers of two of the donor's layers have the same norm before them
@@ -272,12 +296,12 @@ class Operation:
             states.append({name: x for name, x in state.items() if name.startswith("mixer_norm.")})
         return norms[0] == norms[1] and _is_equal(*states)
 
-    def _shared(self, path: str, donor_path: str, first: str, is_repeated: bool) -> None:
+    def _shared(self, path: str, donor_path: str, first: str, is_alike: bool, is_repeated: bool) -> None:
         # a layer that reuses another one's weights is the donor's if the donor's two layers are equal
         self.ledger.promise(path, Start.SAME)
         self.ledger.require(path, not is_repeated, "computes a layer once more")
-        is_same = _is_equal(self._state(donor_path), self._state(first))
-        self.ledger.require(path, is_same, f"shares the weights of {first}, which differ")
+        is_same = is_alike and _is_equal(self._state(donor_path), self._state(first))
+        self.ledger.require(path, is_same, f"repeats {first}, which differs")
 
 
 def _read(norms: Mapping[str, Norm], content: str) -> str:

@@ -100,7 +100,7 @@ def theirs(folder: Path, contents: dict[str, Any], file: Path) -> Any:
         return np.asarray(processor(text, return_tensors="np")["pixel_values"][0], dtype=np.float32)
 
 
-@pytest.mark.parametrize("nth", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["share", "all"])
+@pytest.mark.parametrize("nth", [6, pytest.param(1, marks=pytest.mark.slow)], ids=["share", "all"])
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_every_picture_becomes_the_numbers_of_transformers(name: str, nth: int, tmp_path: Path) -> None:
     """In every run each processor reads a third of the files, and those that bring their own numbers a seventh."""

@@ -12,6 +12,8 @@ from archetype.convert.gguf import changes, decoders, encoders, gemma
 from archetype.convert.gguf.decoders import decoder_check
 from archetype.convert.gguf.graphs import ROWS
 from archetype.convert.gguf.keys import Gguf
+from archetype.convert.gguf.plain import plain
+from archetype.convert.gguf.refused import REFUSED
 from archetype.errors import CheckpointError
 from archetype.families.bert import bert
 from archetype.families.bloom import bloom
@@ -103,6 +105,13 @@ GGUF: dict[str, Gguf] = {
         encoders.check_t5,
         encoders.with_usual_scale,
     ),
+    "t5encoder": Gguf(
+        "t5encoder",
+        ConfigTable(encoders.t5_encoder, encoders.T5_ENCODER, Encoder),
+        encoders.T5_ENCODER_RULES,
+        check=encoders.check_t5_encoder,
+        computed=plain,
+    ),
 }
 
 
@@ -127,6 +136,7 @@ def families_of(architecture: object, place: str) -> list[str]:
     names = [name for name, target in GGUF.items() if target.architecture == architecture]
     if not names:
         known = list(dict.fromkeys(target.architecture for target in GGUF.values()))
-        cause = f"{architecture!r:.80} is not supported"
+        reason = REFUSED.get(str(architecture))
+        cause = f"{architecture!r:.80} is not supported{'' if reason is None else f': {reason}'}"
         raise CheckpointError(f"{place}: general.architecture", cause, f"use one of {few(known)}")
     return names

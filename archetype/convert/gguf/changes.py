@@ -11,6 +11,7 @@ from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.mamba2.spec import Mamba2
+from archetype.parts.together.spec import FeedForwardsTogether
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -158,7 +159,7 @@ GAINS_OF_HEADS = Change(
 
 
 def _groups(model: Any) -> int:
-    mixers = (block.mixer for block in model.layers)
+    mixers = (mixer for block in model.layers for mixer in block.mixer.each())
     return next(mixer.num_groups for mixer in mixers if isinstance(mixer, Mamba2))
 
 
@@ -227,11 +228,17 @@ TILED = (
 )
 
 
+def _latent(model: Any) -> LatentAttention:
+    mixers = [block.mixer for block in model.layers]
+    mixer = next((mixer for mixer in mixers if isinstance(mixer, LatentAttention)), mixers[0])
+    return expect_kind(LatentAttention, mixer, "layers[0].mixer")
+
+
 def _absorbed(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
     # llama.cpp absorbs the key matrix into the queries, q (Wuk c) = (Wuk^T q) c: it needs Wuk transposed, and Wuv apart
     from archetype.convert.gguf.quantize import dequantize
 
-    mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
+    mixer = _latent(model)
     by_head = tensor.unflatten(0, (mixer.num_heads, -1))  # (H, P + V, C)
     key, value = by_head.split((mixer.qk_nope_head_dim, mixer.v_head_dim), dim=1)
     # a transposition would cut across quantized blocks
@@ -248,7 +255,7 @@ def _joined(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
 
 
 def _absorbed_shapes(shape: "Shape", model: Any) -> "tuple[Shape, ...]":
-    mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
+    mixer = _latent(model)
     heads, latents = mixer.num_heads, shape[1]
     return (heads, latents, mixer.qk_nope_head_dim), (heads, mixer.v_head_dim, latents)
 
@@ -268,4 +275,60 @@ def _unscaled(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
 # llama.cpp has no key for the scale of a tied head, so the file's final norm is multiplied by it.
 HEAD_SCALE = Change(
     r"dec\.output_norm\.weight", lambda tensor, model, blocks: (tensor.float() * _head_scale(model),), _unscaled
+)
+
+
+def _factors_beside(model: Any, index: int) -> tuple[float, float]:
+    # factors on the input and the output of one of two mixers side by side
+    mixer = model.layers[0].mixer
+    return mixer.input_scales[index] if mixer.input_scales else 1.0, mixer.factors[index]
+
+
+def _key_factor(model: Any) -> float:
+    attention = model.layers[0].mixer.parts[0]
+    head_dim = attention.sizes(model.d_model).head_dim
+    return 1.0 if attention.scale is None else float(attention.scale * head_dim**0.5)
+
+
+def _row_factors(model: Any) -> "Tensor":
+    # of the gate, the channels, B, C and the steps
+    import torch
+
+    mixer = model.layers[0].mixer.parts[1]
+    shared = mixer.num_groups * mixer.state_size
+    sizes = torch.tensor([mixer.inner, mixer.inner, shared, shared, mixer.num_heads])
+    return torch.tensor(mixer.in_scales or (1.0,) * 5).repeat_interleave(sizes)[:, None]
+
+
+def _network_factors(model: Any) -> tuple[float, float]:
+    # silu(m g) is m times the swish of slope m; the scale is of gate and output together
+    part: Any = model.layers[0].feedforward
+    if not isinstance(part, FeedForwardsTogether):
+        return 1.0, 1.0
+    inner: Any = part.parts[0]
+    gate = getattr(inner.activation, "beta", 1.0)
+    return gate, part.factors[0] / gate
+
+
+def _folded(tensors: str, factor: "Callable[[Any], Any]") -> Change:
+    def write(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
+        from archetype.convert.gguf.quantize import dequantize
+
+        plain = dequantize(tensor, blocks) if blocks is not None and not tensor.is_floating_point() else tensor
+        return (plain * factor(model),)
+
+    return Change(tensors, write, lambda stored, model: stored[0])
+
+
+# Falcon-H1's constant factors are multiplied into the matrices of a file, so that a model that is read has none.
+FOLDED = (
+    _folded(r"token_embd\.weight", lambda model: model.embedding.scale),
+    _folded(r"output\.weight", lambda model: model.head.scale),
+    _folded(r"blk\.\d+\.attn_[qv]\.weight", lambda model: _factors_beside(model, 0)[0]),
+    _folded(r"blk\.\d+\.attn_k\.weight", lambda model: _factors_beside(model, 0)[0] * _key_factor(model)),
+    _folded(r"blk\.\d+\.attn_output\.weight", lambda model: _factors_beside(model, 0)[1]),
+    _folded(r"blk\.\d+\.ssm_in\.weight", lambda model: _row_factors(model) * _factors_beside(model, 1)[0]),
+    _folded(r"blk\.\d+\.ssm_out\.weight", lambda model: _factors_beside(model, 1)[1]),
+    _folded(r"blk\.\d+\.ffn_gate\.weight", lambda model: _network_factors(model)[0]),
+    _folded(r"blk\.\d+\.ffn_down\.weight", lambda model: _network_factors(model)[1]),
 )

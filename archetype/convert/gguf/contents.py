@@ -16,8 +16,15 @@ from archetype.errors import CheckpointError
 from archetype.io.tensors import Tensors
 from archetype.models.spec import ModelSpec
 
-PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+PLAIN = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F64": torch.float64,
+    "I32": torch.int32,
+}
 WEIGHTS_AT_ONCE = 2**20  # dequantized in one step
+FUSED, HALVES = "ffn_gate_up_exps.weight", ("ffn_gate_exps.weight", "ffn_up_exps.weight")
 
 
 class FileTensors(Tensors):
@@ -35,9 +42,17 @@ class FileTensors(Tensors):
             stored = change.names(name) if change is not None else []
             if change is not None and stored and all(part in entries for part in stored):
                 self._changes[name] = change, stored
+        # newer files may have the gates and projections of all experts in one tensor, (E, 2 F, D)
+        self._halves = {
+            f"{name.removesuffix(FUSED)}{half}": (name, index)
+            for name in entries
+            if name.endswith(FUSED)
+            for index, half in enumerate(HALVES)
+        }
         # tensors that only exist as parts of a converted one have no rule of their own
         parts = {part for _, stored in self._changes.values() for part in stored}
-        self._names = [*self._changes, *(name for name in entries if name not in parts)]
+        parts |= {name for name, _ in self._halves.values()}
+        self._names = [*self._changes, *self._halves, *(name for name in entries if name not in parts)]
 
     def names(self) -> list[str]:
         """Return the names of the converted tensors, then of all other tensors in the file."""
@@ -45,6 +60,9 @@ class FileTensors(Tensors):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape that a tensor has in the model, without reading data."""
+        if name in self._halves:
+            experts, rows, width = self._header.entries[self._halves[name][0]].shape
+            return experts, rows // 2, width
         if name not in self._changes:
             return self._header.entries[name].shape
         # the conversion on meta tensors gives the shape
@@ -62,10 +80,19 @@ class FileTensors(Tensors):
         if name in self._changes:
             change, stored = self._changes[name]
             return change.read(tuple(map(self._stored, stored)), self._model).to(self._dtype).contiguous()
+        if name in self._halves:
+            fused, half = self._halves[name]
+            gates, projections = self._stored(fused).chunk(2, dim=1)
+            return (projections if half else gates).to(self._dtype).contiguous()
         entry = self._header.entries[name]
         if PLAIN.get(entry.type) == self._dtype:
             return self._plain(self._bytes(entry, shared=True), entry)
         return self._numbers(name, self._dtype)
+
+    def stored(self, name: str) -> Tensor:
+        """Return a tensor of token ids or counters, which a model has as int64, and a file as int32."""
+        stored = self._stored(name)
+        return stored.long() if stored.dtype == torch.int32 else stored
 
     @contextmanager
     def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
@@ -77,6 +104,8 @@ class FileTensors(Tensors):
         return all(self._stays(name, dtype) for name in self._names)
 
     def _stays(self, name: str, dtype: torch.dtype) -> bool:
+        if name in self._halves:
+            return True  # a matrix
         change, names = self._changes.get(name, (None, [name]))
         if {self._header.entries[part].type for part in names} != {"F32"}:
             return True

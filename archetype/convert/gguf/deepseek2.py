@@ -1,5 +1,7 @@
-"""DeepSeek-V2 and V3 in GGUF. llama.cpp computes multi-head latent attention on the latents."""
+"""Latent attention in GGUF. llama.cpp computes it on the latents for DeepSeek-V2, V3 and later models."""
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from archetype.convert.gguf.keys import Keys, unsupported
@@ -9,12 +11,14 @@ from archetype.families.config import Config
 from archetype.families.keys import expect_kind
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import QueryScale
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP, NoFeedForward
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
+from archetype.parts.lightning_index.spec import LightningIndex
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.frequencies import yarn_score_scale
-from archetype.parts.position.spec import NoScaling, Rotary, RotaryScaling, YarnScaling
+from archetype.parts.position.spec import NoPosition, NoScaling, Rotary, RotaryScaling, YarnScaling
 
 # Layer counts, and (layers, vocabulary) pairs, by which llama.cpp recognizes models without low-rank queries.
 LITE, OTHER_LITE = (26, 27), (48, 128_256)
@@ -49,14 +53,34 @@ def check(model: ModelSpec) -> None:
     _written_scaling(scaling)
 
 
-def _read(layer: Layer, eps: float) -> LatentAttention:
+def check_later(model: Any) -> None:
+    """Refuse what the architectures after deepseek2 compute otherwise."""
+    mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
+    if not isinstance(mixer.query, LowRankQuery):
+        raise unsupported("layers[*].mixer.query", "queries of full rank here")
+    scaling = getattr(mixer.position, "scaling", NoScaling())
+    if isinstance(scaling, YarnScaling) and scaling.mscale_all_dim != 1.0:
+        raise unsupported("layers[*].mixer.position.scaling.mscale_all_dim", f"{scaling.mscale_all_dim} here, only 1.0")
+    check(model)
+
+
+def check_unscaled(model: Any) -> None:
+    """Refuse scaled rotations, of which llama.cpp ignores a part in GLM-5, and what `check_later` refuses."""
+    mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
+    if getattr(mixer.position, "scaling", None) != NoScaling():
+        raise unsupported("layers[*].mixer.position.scaling", "scaled rotations here")
+    check_later(model)
+
+
+def _read(layer: Layer, eps: float, interleaved: bool = True) -> LatentAttention:
     # New files describe one key-value head as wide as the cached latent, and the real head widths in keys ending in
     # _mla. Old files have the real number and widths of heads.
     config = layer.keys
     rank, rope = config.size("attention.kv_lora_rank"), config.size("rope.dimension_count")
     config.used.add("attention.head_count_kv")
     kind = "_mla" if config.get("attention.key_length_mla") is not None else ""
-    head_dim, v_head_dim = config.size(f"attention.key_length{kind}"), config.size(f"attention.value_length{kind}")
+    head_dim, num_heads = config.size(f"attention.key_length{kind}"), config.size("attention.head_count")
+    v_head_dim = config.size(f"attention.value_length{kind}", config.size("embedding_length") // num_heads or 1)
     if kind:
         config.expect("attention.key_length", rank + rope, "heads of another width")
         config.expect("attention.value_length", rank, "heads of another width")
@@ -67,13 +91,13 @@ def _read(layer: Layer, eps: float) -> LatentAttention:
     query_rank = config.count("attention.q_lora_rank", 0)
     theta, scaling = config.positive("rope.freq_base", 10_000.0), _read_scaling(config)
     return LatentAttention(
-        num_heads=config.size("attention.head_count"),
+        num_heads=num_heads,
         query=LowRankQuery(rank=query_rank) if query_rank else DirectQuery(),
         kv_lora_rank=rank,
         qk_rope_head_dim=rope,
         qk_nope_head_dim=head_dim - rope,
         v_head_dim=v_head_dim,
-        position=Rotary(theta=theta, interleaved=True, scaling=scaling),
+        position=Rotary(theta=theta, interleaved=interleaved, scaling=scaling),
         scale=yarn_score_scale(head_dim, scaling),
         norm=RMSNorm(eps=eps),
     )
@@ -95,6 +119,84 @@ def _write(mixer: Any, decoder: Decoder) -> Keys:
         "rope.freq_base": position.theta,
         **_written_scaling(position.scaling),
     }
+
+
+def _write_plain(mixer: Any, decoder: Decoder) -> Keys:
+    # as many keys and values as heads, which are not absorbed
+    keys = _write(mixer, decoder)
+    heads: Keys = {"attention.head_count_kv": mixer.num_heads}
+    lengths = {f"attention.{name}_length": keys.pop(f"attention.{name}_length_mla") for name in ("key", "value")}
+    return keys | heads | lengths
+
+
+def _read_indexed(layer: Layer, eps: float, interleaved: bool) -> LatentAttention:
+    mixer, keys = _read(layer, eps), layer.keys
+    head_dim, rope_dim = keys.size("attention.indexer.key_length"), mixer.qk_rope_head_dim
+    # layers whose tensors or flags say so use the selection of the last layer that has its own
+    types = keys.get("attention.indexer.types", [])
+    own = [
+        before
+        for before in range(layer.index + 1)
+        if replace(layer, index=before).has("indexer.proj.weight") and (before >= len(types) or types[before])
+    ]
+    if not own:
+        raise keys.error("attention.indexer.types", f"names no index for layer {layer.index}", "fix the file")
+    index = LightningIndex(
+        top_k=keys.size("attention.indexer.top_k"),
+        num_heads=keys.size("attention.indexer.head_count"),
+        head_dim=head_dim,
+        position=mixer.position.replace(dim=None if rope_dim == head_dim else rope_dim, interleaved=interleaved),
+        from_layer=own[-1] - layer.index or None,
+    )
+    return mixer.replace(index=index)
+
+
+def _write_indexed(mixer: Any, decoder: Decoder, shares: bool) -> Keys:
+    indices = []
+    for block in decoder.layers:
+        index = expect_kind(LatentAttention, block.mixer, "layers[*].mixer").index
+        if not isinstance(index, LightningIndex):
+            raise unsupported("layers[*].mixer.index", "latent attention to all keys here")
+        indices.append(index)
+    own = [index.from_layer is None for index in indices]
+    if not shares and not all(own):
+        raise unsupported("layers[*].mixer.index.from_layer", "an index of another layer here")
+    return _write(mixer, decoder) | {
+        "attention.indexer.head_count": indices[0].num_heads,
+        "attention.indexer.key_length": indices[0].head_dim,
+        "attention.indexer.top_k": indices[0].top_k,
+        **({"attention.indexer.types": own} if shares else {}),
+    }
+
+
+def _read_unrotated(layer: Layer, eps: float) -> LatentAttention:
+    return _read(layer, eps).replace(position=NoPosition())
+
+
+def _write_unrotated(mixer: Any, decoder: Decoder) -> Keys:
+    keys = _write(mixer.replace(position=Rotary(interleaved=True)), decoder)
+    del keys["rope.freq_base"]
+    # 0 marks the layers that have another mixer
+    heads: list[int] = [int(isinstance(block.mixer, LatentAttention)) for block in decoder.layers]
+    return keys | {"attention.head_count_kv": heads}
+
+
+def _read_growing(layer: Layer, eps: float) -> LatentAttention:
+    # Mistral 4: queries grow with their position
+    mixer, keys = _read(layer, eps), layer.keys
+    if not (beta := keys.number("attention.temperature_scale", 0.0)):
+        return mixer
+    return mixer.replace(query_scale=QueryScale(beta=beta, length=keys.size("attention.temperature_length")))
+
+
+def _write_growing(mixer: Any, decoder: Decoder) -> Keys:
+    growth = mixer.query_scale
+    scale: Keys = (
+        {}
+        if growth is None
+        else {"attention.temperature_scale": growth.beta, "attention.temperature_length": growth.length}
+    )
+    return _write(mixer, decoder) | scale
 
 
 def _read_scaling(config: Config) -> RotaryScaling:
@@ -144,8 +246,19 @@ def _written_scaling(scaling: RotaryScaling) -> Keys:
 
 
 LATENT = OtherMixer(LatentAttention, "attn_kv_a_norm.weight", _read, _write)
+PLAIN = replace(LATENT, write=_write_plain)
+PLAIN_HALVES = replace(PLAIN, read=partial(_read, interleaved=False))
+# DeepSeek-V3.2, and GLM-5, in which layers may share an index
+INDEXED = replace(LATENT, read=partial(_read_indexed, interleaved=False), write=partial(_write_indexed, shares=False))
+SHARED_INDEX = replace(
+    LATENT, read=partial(_read_indexed, interleaved=True), write=partial(_write_indexed, shares=True)
+)
+UNROTATED = replace(LATENT, read=_read_unrotated, write=_write_unrotated)
+GROWING = replace(LATENT, read=_read_growing, write=_write_growing)
 ATTENTION = """
     blk.{i}.attn_{q,output}                  blocks.{i}.mixer.{q,o}
     blk.{i}.attn_q_{a,a_norm,b}              blocks.{i}.mixer.{q_down,q_norm,q_up}
     blk.{i}.attn_kv_{a_mqa,a_norm,b}         blocks.{i}.mixer.{kv_down,kv_norm,kv_up}
+    blk.{i}.indexer.{attn_q_b,attn_k}        blocks.{i}.mixer.index.{q,k}
+    blk.{i}.indexer.{k_norm,proj}            blocks.{i}.mixer.index.{k_norm,weights}
 """

@@ -1,15 +1,18 @@
 """BERT and T5 in GGUF. llama.cpp runs BERT without its language modelling head, for text embeddings."""
 
 from operator import itemgetter
+from typing import Any
 
 from archetype.convert.gguf.decoders import ATTENTION, SIZES, TIED
 from archetype.convert.gguf.keys import Shown, check_activations, unsupported
 from archetype.families.keys import Expected, Key, Row, check_num_layers, expect_kind, head_sizes, ignored, width
 from archetype.families.rules import weight_rules
+from archetype.families.t5 import t5
 from archetype.models.block.spec import PostNorm
 from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
+from archetype.models.stack.spec import Stack
 from archetype.parts.activation.spec import GELU, GELUTanh, ReLU
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding
@@ -79,25 +82,43 @@ BERT_RULES = weight_rules(f"""{ATTENTION}
 """)
 
 
+def t5_encoder(**design: Any) -> Encoder:
+    """Build the encoder of T5 as a model of its own, for vectors of texts."""
+    pair = t5(**design)
+    stack, sizes = pair.encoder, {name: getattr(pair, name) for name in ("vocab_size", "context_length", "d_model")}
+    return Encoder(**sizes, layers=stack.layers, final_norm=stack.final_norm, head=NoHead())
+
+
 FARTHEST = 128  # max_distance of relative positions, a constant of llama.cpp
 
 
 def check_t5(model: ModelSpec) -> None:
     """Refuse fields with values for which t5 has no key."""
     pair = expect_kind(EncoderDecoder, model, "kind")
-    block = pair.encoder.layers[0]
-    mixer = expect_kind(Attention, block.mixer, "encoder.layers[0].mixer")
-    position = expect_kind(RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
-    # llama.cpp chooses the activation by whether the file has a gate
-    gated = isinstance(block.feedforward, GatedMLP)
-    for side, stack in (("encoder", pair.encoder), ("decoder", pair.decoder)):
-        check_activations(stack.layers, (GELUTanh() if gated else ReLU(),), f"{side}.layers[{{i}}]")
-    if position.max_distance != FARTHEST:
-        raise unsupported(
-            "encoder.layers[*].mixer.position.max_distance", f"{position.max_distance} here, only {FARTHEST}"
-        )
+    _check_t5_stacks(("encoder.", pair.encoder), ("decoder.", pair.decoder))
     if len(pair.decoder.layers) > len(pair.encoder.layers):
         raise unsupported("decoder.layers", "more of them than encoder layers")
+
+
+def check_t5_encoder(model: ModelSpec) -> None:
+    """Refuse a head, and fields with values for which t5encoder has no key."""
+    encoder = expect_kind(Encoder, model, "kind")
+    if not isinstance(encoder.head, NoHead):
+        raise unsupported("head", f"a head of kind {encoder.head.kind} in t5encoder, only embeddings")
+    _check_t5_stacks(("", encoder))
+
+
+def _check_t5_stacks(*stacks: tuple[str, Encoder | Stack]) -> None:
+    place, first = stacks[0]
+    mixer = expect_kind(Attention, first.layers[0].mixer, f"{place}layers[0].mixer")
+    position = expect_kind(RelativeBias, mixer.position, f"{place}layers[0].mixer.position")
+    # llama.cpp chooses the activation by whether the file has a gate
+    gated = isinstance(first.layers[0].feedforward, GatedMLP)
+    for side, stack in stacks:
+        check_activations(stack.layers, (GELUTanh() if gated else ReLU(),), f"{side}layers[{{i}}]")
+    if position.max_distance != FARTHEST:
+        field = f"{place}layers[*].mixer.position.max_distance"
+        raise unsupported(field, f"{position.max_distance} here, only {FARTHEST}")
 
 
 def with_usual_scale(model: EncoderDecoder) -> EncoderDecoder:
@@ -106,22 +127,33 @@ def with_usual_scale(model: EncoderDecoder) -> EncoderDecoder:
     return model.replace(head=head.replace(scale=model.d_model**-0.5 if head.tied else 1.0))
 
 
-T5: tuple[Row, ...] = (
+T5_SIZES: tuple[Row, ...] = (
     Key("context_length", "context_length"),
     Key("embedding_length", "d_model"),
-    Key("block_count", "num_layers", check=check_num_layers, path=lambda model: len(model.encoder.layers)),
     Key("vocab_size", "vocab_size"),
-    Key("decoder_block_count", "num_decoder_layers", itemgetter("num_layers")),
     Key("feed_forward_length", "d_ff", path=width("block.feedforward")),
     Key("attention.head_count", "num_heads"),
     Key("attention.key_length", "head_dim"),
     Expected("attention.value_length", itemgetter("head_dim"), "values of another width", path=head_sizes("head_dim")),
+    Key("attention.relative_buckets_count", "num_buckets", 32, path="block.mixer.position.num_buckets"),
+    Shown(lambda shapes: {"gated": "enc.blk.0.ffn_gate.weight" in shapes}),
+)
+T5: tuple[Row, ...] = (
+    *T5_SIZES,
+    Key("block_count", "num_layers", check=check_num_layers, path=lambda model: len(model.encoder.layers)),
+    Key("decoder_block_count", "num_decoder_layers", itemgetter("num_layers")),
     Key("attention.layer_norm_rms_epsilon", "eps", path="encoder.final_norm.eps"),
     ignored("attention.layer_norm_epsilon", path="encoder.final_norm.eps"),
-    Key("attention.relative_buckets_count", "num_buckets", 32, path="block.mixer.position.num_buckets"),
     ignored("decoder_start_token_id"),  # of the tokenizer
-    Shown(lambda shapes: {"gated": "enc.blk.0.ffn_gate.weight" in shapes}),
     TIED,
+)
+T5_ENCODER: tuple[Row, ...] = (
+    *T5_SIZES,
+    Key("block_count", "num_layers"),
+    Key("attention.layer_norm_rms_epsilon", "eps", path="final_norm.eps"),
+    ignored("attention.layer_norm_epsilon", path="final_norm.eps"),
+    Expected("attention.causal", False, "a causal mask", path=lambda model: False),
+    Expected("pooling_type", MEAN, "only mean pooling", path=lambda model: MEAN),
 )
 
 T5_RULES = weight_rules("""
@@ -135,4 +167,13 @@ T5_RULES = weight_rules("""
     {enc,dec}.blk.{i}.ffn_{gate,up,down}         {encoder,decoder}.blocks.{i}.feedforward.{gate,up,down}
     {enc,dec}.output_norm                        {encoder,decoder}.final_norm
     output                                       lm_head
+""")
+T5_ENCODER_RULES = weight_rules("""
+    token_embd                           embedding.token
+    enc.blk.0.attn_rel_b                 position_bias
+    enc.blk.{i}.attn_norm                blocks.{i}.mixer_norm
+    enc.blk.{i}.attn_{q,k,v,o}           blocks.{i}.mixer.{q,k,v,o}
+    enc.blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm
+    enc.blk.{i}.ffn_{gate,up,down}       blocks.{i}.feedforward.{gate,up,down}
+    enc.output_norm                      final_norm
 """)

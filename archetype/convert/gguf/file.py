@@ -12,7 +12,7 @@ import torch
 from archetype.convert.gguf.choice import gguf_of, keys_of
 from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.header import gguf_library, read_header
-from archetype.convert.gguf.keys import Value
+from archetype.convert.gguf.keys import OUTSIDE, Value
 from archetype.convert.gguf.llama_cpp import check_ids
 from archetype.convert.gguf.tensors import NUMBERS, Stored, file_shapes, gguf_tensors, own_type
 from archetype.convert.gguf.tokenizer import read_tokenizer
@@ -67,7 +67,7 @@ def write_gguf(
     writer = library.GGUFWriter(file, target.architecture)
     for name, value in keys.items():
         # keys of the tokenizer belong to no architecture
-        _put(writer, name if name.startswith("tokenizer.") else f"{target.architecture}.{name}", value)
+        _put(writer, name if name.startswith(OUTSIDE) else f"{target.architecture}.{name}", value)
     if (start := special.get("decoder_start_token_id")) is not None:
         writer.add_decoder_start_token_id(start)
     writer.add_name(model.spec.name or family.name)
@@ -125,7 +125,7 @@ def _put(writer: Any, key: str, value: Value) -> None:
 def _put_tensor(writer: Any, library: Any, name: str, stored: Stored) -> None:
     kind, data = stored
     # NumPy has no bfloat16, and blocks are bytes anyway
-    array = data.numpy() if kind in ("f32", "f16") else data.view(torch.uint8).numpy()
+    array = data.numpy() if kind in ("f32", "f16", "i32") else data.view(torch.uint8).numpy()
     writer.add_tensor(name, array, raw_dtype=library.GGMLQuantizationType[kind.upper()])
 
 

@@ -16,15 +16,7 @@ from archetype.convert.gguf.rope import read_scaling, written_scaling
 from archetype.convert.gguf.routing import Routing, read_experts, written_layers, written_router
 from archetype.errors import CheckpointError
 from archetype.families.keys import expect_kind, wrong_kind
-from archetype.models.block.spec import (
-    Block,
-    NoMixer,
-    OutputNorm,
-    ParallelResidual,
-    PostNorm,
-    PreNorm,
-    SandwichNorm,
-)
+from archetype.models.block.spec import Block, NoMixer, OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.encoder.spec import Encoder
 from archetype.models.spec import ModelSpec
@@ -33,10 +25,11 @@ from archetype.parts.attention.spec import Attention, OutputGate, ProjectionBias
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
-from archetype.parts.head.spec import LanguageModelHead, NoHead
+from archetype.parts.head.spec import LanguageModelHead, MaskedLogitsHead, NoHead
 from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Learned, NoPosition, Rotary
+from archetype.parts.together.spec import MixersTogether
 from archetype.roles.activation import Activation
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
@@ -49,6 +42,7 @@ from archetype.spec.repeats import MAX_LAYERS
 
 RMS_NORM, SILU, TABLE = RMSNorm(), SiLU(), Embedding()
 MEAN = 1  # llama.cpp's number for mean pooling
+SHIFTED = "diffusion.shift_logits"
 
 
 @dataclass(frozen=True)
@@ -73,8 +67,16 @@ class Windows:
         return [not self.period or layer % self.period != end for layer in range(num_layers)]
 
 
-def _always(layer: int, local: bool, windows: bool) -> bool:
+def _always(layer: Layer, local: bool, windows: bool) -> bool:
     return True
+
+
+def _as_read(keys: FileKeys, model: Any) -> Any:
+    return model
+
+
+def _no_keys(model: Any) -> Keys:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Graph:
     Attributes:
         norm: all norms, apart from their epsilon.
         encodes: whether the model is an encoder, which llama.cpp runs without a head, for vectors of texts.
+        fills_masks: whether an encoder has a head for masked tokens nevertheless (masked diffusion).
         wiring: wiring of the layers; `parallel key` and `parallel tensor` are pre-norm unless the key
             `use_parallel_residual` is true, or the second norm is missing.
         second_norm: tensor of the parallel wiring's second norm.
@@ -94,10 +97,12 @@ class Graph:
         rotates: (layer, whether it has a window, whether any layer has one) -> whether it has rotary positions.
         unrotated: whether `rope.scaling.finetuned: false` says that no layer has positions (Granite 4).
         truncate: whether the ramp of YaRN is rounded to whole pairs.
+        every_yarn: whether the ramp's ends and the factor of YaRN are read (Ministral 3).
         qk_norm: norms of queries and keys: of each head, of all heads together, of each head after the rotation.
         has_qk_norm: whether there are these norms.
         gate: gate on the output of attention.
         sinks: whether attention has sinks.
+        wide_values: whether values may have another width than keys.
         windows: sliding windows (None: full attention only).
         grouped: whether there may be fewer key heads than query heads.
         sections: whether rotary positions have three parts, which are equal for text.
@@ -115,24 +120,30 @@ class Graph:
         both_eps: whether files have the epsilon of RMSNorm and of LayerNorm.
         mixers: mixers other than attention.
         marked: whether 0 key heads mark the layers that have another mixer.
+        together: whether attention is beside the other mixer of a layer (Falcon-H1).
         apart: whether a layer has either a mixer or a feed-forward part (Nemotron-H).
+        finish: (keys, the model that everything else describes) -> the model (see `finish.py`).
+        further: keys that `finish` reads.
     """
 
     norm: Norm = RMS_NORM
     encodes: bool = False
+    fills_masks: bool = False
     wiring: Literal["pre", "post", "output", "sandwich", "parallel", "parallel key", "parallel tensor"] = "pre"
     second_norm: str = "ffn_norm"
     activation: Activation = SILU
     gated: bool = True
     interleaved: bool = False
     whole: bool = False
-    rotates: Callable[[int, bool, bool], bool] = _always
+    rotates: Callable[[Layer, bool, bool], bool] = _always
     unrotated: bool = False
     truncate: bool = True
+    every_yarn: bool = False
     qk_norm: Literal["", "head", "all", "late"] = ""
     has_qk_norm: Has = "all"
     gate: OutputGate | None = None
-    sinks: bool = False
+    sinks: Has = "no"
+    wide_values: bool = False
     windows: Windows | None = None
     grouped: bool = True
     sections: bool = False
@@ -150,7 +161,10 @@ class Graph:
     mixers: tuple[OtherMixer, ...] = ()
     both_eps: bool = False
     marked: bool = True
+    together: bool = False
     apart: bool = False
+    finish: Callable[[FileKeys, Any], Any] = _as_read
+    further: Callable[[Any], Keys] = _no_keys
 
     @property
     def eps_key(self) -> str:
@@ -161,7 +175,7 @@ class Graph:
         kind = Encoder if self.encodes else Decoder
         return [] if isinstance(model, kind) else [wrong_kind(kind, model, "kind")]
 
-    def read(self, config: Any) -> Decoder | Encoder:
+    def read(self, config: Any) -> Any:
         """Return the model that a file describes."""
         keys: FileKeys = config
         num_layers, d_model = keys.size("block_count", most=MAX_LAYERS), keys.size("embedding_length")
@@ -181,8 +195,8 @@ class Graph:
             "layers": blocks,
         }
         if self.encodes:
-            return self._encoder(keys, norm, body)
-        return Decoder(
+            return self.finish(keys, self._encoder(keys, norm, body))
+        decoder = Decoder(
             **body,
             embedding=self.embedding.replace(scale=d_model**0.5 if self.root else factors["embedding"]),
             final_norm=norm,
@@ -190,14 +204,20 @@ class Graph:
                 tied="output.weight" not in keys.shapes, bias=self.head_bias, scale=self._logit_scale(keys)
             ),
         )
+        return self.finish(keys, decoder)
 
     def _encoder(self, keys: FileKeys, norm: Norm, body: dict[str, Any]) -> Encoder:
         # which tables and norms there are is shown by the tensors
         keys.expect("attention.causal", False, "a causal mask")
         keys.expect("pooling_type", MEAN, "only mean pooling")
+        if self.fills_masks:
+            keys.used.add("expert_feed_forward_length")
+            head = MaskedLogitsHead(tied="output.weight" not in keys.shapes, shifted=keys.flag(SHIFTED, True))
+            return Encoder(**body, final_norm=norm, head=head)
         num_types = keys.count("tokenizer.ggml.token_type_count", 0)
         embedding = Embedding(
             position=Learned() if "position_embd.weight" in keys.shapes else NoPosition(),
+            scale=body["d_model"] ** 0.5 if self.root else 1.0,
             num_token_types=num_types if "token_types.weight" in keys.shapes else 0,
             norm=norm if "token_embd_norm.weight" in keys.shapes else NoNorm(),
         )
@@ -212,6 +232,9 @@ class Graph:
         """
         if self.encodes:
             encoder = expect_kind(Encoder, model, "kind")
+            if self.fills_masks:
+                head = expect_kind(MaskedLogitsHead, encoder.head, "head")
+                return self._write_body(encoder) | {"attention.causal": False, SHIFTED: head.shifted}
             if not encoder.head.is_absent:
                 raise unsupported("head", f"a head of kind {encoder.head.kind} here, only embeddings")
             types = getattr(encoder.embedding, "num_token_types", 0)
@@ -219,16 +242,16 @@ class Graph:
             own: Keys = {"attention.causal": False, "pooling_type": MEAN, "tokenizer.ggml.token_type_count": types or 1}
             return self._write_body(encoder) | own
         decoder = expect_kind(Decoder, model, "kind")
-        head = expect_kind(LanguageModelHead, decoder.head, "head")
-        if self.head != "any" and head.tied != (self.head == "tied"):
-            raise unsupported("head.tied", f"{'a tied' if head.tied else 'an untied'} head in this architecture")
+        lm_head = expect_kind(LanguageModelHead, decoder.head, "head")
+        if self.head != "any" and lm_head.tied != (self.head == "tied"):
+            raise unsupported("head.tied", f"{'a tied' if lm_head.tied else 'an untied'} head in this architecture")
         keys = self._write_body(decoder)
         if "embedding" in self.scales:
             keys["embedding_scale"] = float(getattr(decoder.embedding, "scale", 1.0))
         if "residual" in self.scales:
             keys["residual_scale"] = decoder.layers[0].residual_scale
         if self.logits:
-            keys["logit_scale"] = head.scale if self.logits == "multiply" else 1.0 / head.scale
+            keys["logit_scale"] = lm_head.scale if self.logits == "multiply" else 1.0 / lm_head.scale
         if self.wiring == "parallel key":
             keys["use_parallel_residual"] = isinstance(decoder.layers[0].wiring, ParallelResidual)
         return keys
@@ -243,7 +266,7 @@ class Graph:
         }
         if self.both_eps:
             keys["attention.layer_norm_epsilon"] = keys[self.eps_key]
-        return keys | self._write_layers(model) | self._write_networks(model)
+        return keys | self._write_layers(model) | self._write_networks(model) | self.further(model)
 
     def _factor(self, keys: FileKeys, name: str) -> float:
         # llama.cpp takes 0 for no factor
@@ -276,7 +299,9 @@ class Graph:
         for part in self.mixers:
             if layer.has(part.tensor):
                 mixer = part.read(layer, eps)
-        if mixer.is_absent and (layer.has("attn_output.weight") or not self.apart):
+        if self.together:
+            mixer = MixersTogether(parts=(self._attention(layer, d_model, windows), mixer))
+        elif mixer.is_absent and (layer.has("attn_output.weight") or not self.apart):
             mixer = self._attention(layer, d_model, windows)
         return Block(
             wiring=self._wiring(layer, norm), mixer=mixer, feedforward=self._network(layer), residual_scale=scale
@@ -308,26 +333,29 @@ class Graph:
             raise keys.error("attention.head_count", f"is 0 for layer {layer.index}", "fix the file")
         num_kv_heads = layer.count("attention.head_count_kv", num_heads) if self.grouped else num_heads
         head_dim = keys.size("attention.key_length", max(1, d_model // num_heads))
-        keys.expect("attention.value_length", head_dim, "values of another width")
+        v_head_dim = keys.size("attention.value_length", head_dim)
+        if not self.wide_values:
+            keys.expect("attention.value_length", head_dim, "values of another width")
         norm: Norm = NoNorm()
         if self.qk_norm and has(self.has_qk_norm, layer.has("attn_q_norm.weight")):
             norm = _without_bias(self.norm).replace(eps=keys.positive(self.eps_key))
         local = windows[layer.index]
         scale = keys.number("attention.scale", 0.0) if "attention" in self.scales else 0.0
-        rotates = self.rotates(layer.index, bool(local), any(windows))
+        rotates = self.rotates(layer, bool(local), any(windows))
         fused = layer.has("attn_qkv.bias")
         biases = {name: has(self.qkv_bias, fused or layer.has(f"attn_{name}.bias")) for name in "qkv"}
         return Attention(
             num_heads=num_heads,
             num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
             head_dim=None if head_dim * num_heads == d_model else head_dim,
+            v_head_dim=None if v_head_dim == head_dim else v_head_dim,
             bias=ProjectionBiases(**biases, o=has(self.output_bias, layer.has("attn_output.bias"))),
             scale=scale or None,
             clip_qkv=(keys.number("attention.clamp_kqv", 0.0) or None) if self.clip else None,
             qk_norm=norm,
             qk_norm_over="all" if self.qk_norm == "all" else "head",
             qk_norm_after_rope=self.qk_norm == "late" and rotates and not norm.is_absent,
-            sinks=self.sinks,
+            sinks=has(self.sinks, layer.has("attn_sinks.weight")),
             gate=self.gate,
             position=self._position(layer, head_dim, bool(local)) if rotates else NoPosition(),
             pattern=Window(size=local) if local else Full(),
@@ -340,7 +368,7 @@ class Graph:
         if self.whole:
             keys.expect("rope.dimension_count", head_dim, "partially rotated heads")
         theta = keys.positive("rope.freq_base", 10_000.0)
-        scaling = read_scaling(keys, theta, dim, self.truncate)
+        scaling = read_scaling(keys, theta, dim, self.truncate, self.every_yarn)
         if self.sections and keys.get("rope.dimension_sections", [0] * 4)[3:] != [0]:
             raise keys.error("rope.dimension_sections", "has a fourth part", "fix the file")
         if not finetuned:
@@ -376,7 +404,7 @@ class Graph:
 
     def _write_layers(self, decoder: Decoder | Encoder) -> Keys:
         # attention, recurrent mixers and windows
-        mixers = [block.mixer for block in decoder.layers]
+        mixers = [mixer for block in decoder.layers for mixer in _beside(block.mixer)]
         # a layer without attention has no heads
         keys: Keys = {"attention.head_count": 0}
         for part in self.mixers:
@@ -397,11 +425,12 @@ class Graph:
         ]
         keys["attention.head_count"] = _alike([size.num_heads for size in sizes])
         keys["attention.head_count_kv"] = _alike([size.num_kv_heads for size in sizes])
-        keys |= {"attention.key_length": first.head_dim, "attention.value_length": first.head_dim}
+        v_head_dim = attentions[0].v_head_dim if self.wide_values else None
+        keys |= {"attention.key_length": first.head_dim, "attention.value_length": v_head_dim or first.head_dim}
         if "attention" in self.scales and attentions[0].scale is not None:
             keys["attention.scale"] = attentions[0].scale
-        if self.clip and attentions[0].clip_qkv is not None:
-            keys["attention.clamp_kqv"] = attentions[0].clip_qkv
+        if self.clip:
+            keys["attention.clamp_kqv"] = attentions[0].clip_qkv or 0.0
         return keys | self._write_windows(decoder) | self._write_positions(attentions, first.head_dim)
 
     def _write_windows(self, decoder: Decoder | Encoder) -> Keys:
@@ -435,7 +464,7 @@ class Graph:
             keys["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
         if local_position.theta != position.theta and self.windows is not None:
             keys["rope.freq_base_swa"] = local_position.theta
-        return keys | written_scaling(position.scaling, self.truncate)
+        return keys | written_scaling(position.scaling, self.truncate, self.every_yarn)
 
     def _write_networks(self, decoder: Decoder | Encoder) -> Keys:
         parts = [block.feedforward for block in decoder.layers]
@@ -470,6 +499,10 @@ class Graph:
 
 def _without_bias(norm: Norm) -> Norm:
     return norm.replace(bias=False) if isinstance(norm, LayerNorm) else norm
+
+
+def _beside(mixer: Mixer) -> tuple[Mixer, ...]:
+    return mixer.parts if isinstance(mixer, MixersTogether) else (mixer,)
 
 
 def _eps(decoder: Decoder | Encoder) -> float:

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from archetype.convert.gguf import changes, deepseek2
+from archetype.convert.gguf import changes, deepseek2, deepseek4, finish, gemma4
 from archetype.convert.gguf.changes import Change
 from archetype.convert.gguf.decoders import without_windows
 from archetype.convert.gguf.graph import Graph, Windows
 from archetype.convert.gguf.keys import Gguf
-from archetype.convert.gguf.mixers import DELTA_NET, MAMBA, MAMBA_2, MAMBA_2_LIMITED, SHORT
+from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.mixers import CHANNEL_DELTA_NET, DELTA_NET, MAMBA, MAMBA_2, MAMBA_2_LIMITED, SHORT
 from archetype.convert.gguf.plain import plain
 from archetype.convert.gguf.routing import Routing
-from archetype.families.rules import Rule, weight_rules
+from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import GELU, GELUTanh, ReLU2, Swish
 from archetype.parts.attention.spec import OutputGate
@@ -90,6 +91,7 @@ EXPERTS = (
     blk.{i}.ffn_latent_{down,up}             blocks.{i}.feedforward.latent_{down,up}
 """
 )
+USUAL = (PRE, ATTENTION, EXPERTS)  # rules of tensors that a model lacks are dropped
 SCAN = """
     blk.{i}.ssm_{a,d}              = blocks.{i}.mixer.{A_log,D}
     blk.{i}.ssm_conv1d               blocks.{i}.mixer.conv
@@ -103,6 +105,18 @@ SCAN_2 = """
     blk.{i}.ssm_dt.bias            = blocks.{i}.mixer.dt_bias
     blk.{i}.ssm_norm                 blocks.{i}.mixer.norm
 """
+SUB_NORMS = """
+    blk.{i}.attn_sub_norm            blocks.{i}.mixer.heads_norm
+    blk.{i}.ffn_sub_norm             blocks.{i}.feedforward.hidden_norm
+"""
+GROK_NORMS = """
+    blk.{i}.attn_norm                blocks.{i}.mixer_norm
+    blk.{i}.attn_output_norm         blocks.{i}.mixer_post_norm
+    blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm
+    blk.{i}.layer_output_norm        blocks.{i}.feedforward_post_norm
+"""
+# attention, then a state space
+BESIDE = ATTENTION.replace("mixer.", "mixer.parts.0.") + SCAN_2.replace("mixer.", "mixer.parts.1.")
 CONVOLUTION = """
     blk.{i}.shortconv.conv               blocks.{i}.mixer.conv
     blk.{i}.shortconv.{in,out}_proj      blocks.{i}.mixer.{in,out}_proj
@@ -122,6 +136,15 @@ DELTA = """
 """
 
 
+CHANNELS = """
+    blk.{i}.attn_{q,k,v,output}      blocks.{i}.mixer.{q,k,v,o}
+    blk.{i}.ssm_f_{a,b}              blocks.{i}.mixer.{a_down,a_up}
+    blk.{i}.ssm_g_{a,b}              blocks.{i}.mixer.{gate_down,gate_up}
+    blk.{i}.ssm_beta                 blocks.{i}.mixer.b
+    blk.{i}.ssm_a                  = blocks.{i}.mixer.A_log
+    blk.{i}.ssm_dt.bias            = blocks.{i}.mixer.dt_bias
+    blk.{i}.ssm_norm                 blocks.{i}.mixer.norm
+"""
 Rules = tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
 
 
@@ -134,16 +157,11 @@ LFM_OUTER = """
 
 
 def _row(
-    name: str,
-    graph: Graph,
-    *tables: str,
-    rules: Rules | None = None,
-    changed: tuple[Change, ...] = (),
-    **further: Any,
+    name: str, graph: Graph, *tables: str, rules: Rules | None = None, changed: tuple[Change, ...] = (), **further: Any
 ) -> Gguf:
     settings = {"computed": plain} | further
-    graph = replace(graph, whole=changes.PAIRED[0] in changed)
-    return Gguf(name, graph, rules or weight_rules("\n".join((OUTER, *tables))), changed, **settings)
+    graph = replace(graph, whole=graph.whole or changes.PAIRED[0] in changed)
+    return Gguf(name, graph, rules or weight_rules("\n".join((OUTER, *(tables or USUAL)))), changed, **settings)
 
 
 def _short(model: Any) -> ModelSpec:
@@ -175,12 +193,33 @@ def _delta_rules(rates: str) -> Callable[[ModelSpec], tuple[Rule, ...]]:
     return rules
 
 
+def _kimi_rules(model: Any) -> tuple[Rule, ...]:
+    # the convolution over queries, keys and values is three tensors
+    rows = list(weight_rules("\n".join((OUTER, PRE, EXPERTS))))
+    for index, block in enumerate(model.layers):
+        mixer = block.mixer
+        table = CHANNELS if isinstance(mixer, GatedDeltaNet) else deepseek2.ATTENTION
+        rows += weight_rules(table.replace("{i}", str(index)))
+        if isinstance(mixer, GatedDeltaNet):
+            size = mixer.num_heads * mixer.head_dim
+            rows += [
+                rule(
+                    f"blk.{index}.ssm_conv1d_{name}.weight",
+                    f"blocks.{index}.mixer.conv.weight",
+                    rows=(start, start + size),
+                )
+                for name, start in zip("qkv", (0, size, 2 * size), strict=True)
+            ]
+    return tuple(rows)
+
+
 PAIRED = changes.PAIRED
 LAYER_NORM, NO_BIAS = LayerNorm(), LayerNorm(bias=False)
 SWIGLU_OAI = {"limit": 7.0, "unit_offset": True, "activation": Swish(beta=1.702)}
-PERIODS: dict[str, Callable[[int, bool, bool], bool]] = {
-    "all but every fourth": lambda layer, local, windows: (layer + 1) % 4 != 0,
+PERIODS: dict[str, Callable[[Layer, bool, bool], bool]] = {
+    "all but every fourth": lambda layer, local, windows: (layer.index + 1) % 4 != 0,
     "with windows": lambda layer, local, windows: local,
+    "with windows, or dense": lambda layer, local, windows: local or not layer.has("ffn_gate_inp.weight"),
     "with windows, or all": lambda layer, local, windows: local or not windows,
     "none": lambda layer, local, windows: False,
 }
@@ -192,7 +231,7 @@ ERNIE = Graph(interleaved=True, output_bias="no")
 GLM_4_MOE = Routing(
     "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", correction="all", dense="first"
 )
-DOTS = Routing("key", renormalize=None, scaled=True, shared="expert_shared_count", correction="any", dense="first")
+SHARED = Routing("key", renormalize=None, scaled=True, correction="any", shared="expert_shared_count", dense="first")
 STATES = (changes.RATES, changes.KERNEL)
 STATES_2 = (changes.RATES_OF_HEADS, changes.GAINS_OF_HEADS, changes.GROUPED_NORM, changes.KERNEL)
 
@@ -219,37 +258,20 @@ APART_RATES = "blk.{i}.ssm_{beta,alpha}   blocks.{i}.mixer.{b,a}"
 # model type -> architecture
 ROWS: dict[str, Gguf] = {
     "olmo": _row(
-        "olmo",
-        Graph(norm=LayerNorm(weight=False, bias=False), clip=True),
-        ATTENTION,
-        NETWORK,
-        changed=PAIRED,
+        "olmo", Graph(norm=LayerNorm(weight=False, bias=False), clip=True), ATTENTION, NETWORK, changed=PAIRED
     ),
     "olmo2": _row(
-        "olmo2",
-        Graph(wiring="output", qk_norm="all", head="own", windows=Windows(4)),
-        OUTPUTS,
-        ATTENTION,
-        NETWORK,
+        "olmo2", Graph(wiring="output", qk_norm="all", head="own", windows=Windows(4)), OUTPUTS, ATTENTION, NETWORK
     ),
-    "olmoe": _row(
-        "olmoe",
-        Graph(qk_norm="all", grouped=False, head="own", routing=Routing(renormalize=False)),
-        PRE,
-        ATTENTION,
-        EXPERTS,
-    ),
+    "olmoe": _row("olmoe", Graph(qk_norm="all", grouped=False, head="own", routing=Routing(renormalize=False))),
     "qwen2_moe": _row(
         "qwen2moe",
         Graph(
             head="own", routing=Routing(renormalize=False, shared_gate=True, shared="expert_shared_feed_forward_length")
         ),
-        PRE,
-        ATTENTION,
-        EXPERTS,
         changed=(changes.GATE_VECTOR,),
     ),
-    "stablelm": _row("stablelm", Graph(norm=LAYER_NORM, wiring="parallel tensor", head="own"), PRE, ATTENTION, NETWORK),
+    "stablelm": _row("stablelm", Graph(norm=LAYER_NORM, wiring="parallel tensor", head="own")),
     # llama.cpp only has the tanh approximation of GELU, which its converter uses for these types' exact GELU
     "gpt_neox": _row(
         "gptneox",
@@ -310,9 +332,6 @@ ROWS: dict[str, Gguf] = {
     "starcoder2": _row(
         "starcoder2",
         Graph(norm=LAYER_NORM, activation=GELUTanh(), gated=False, output_bias="all", mlp_bias="all"),
-        PRE,
-        ATTENTION,
-        NETWORK,
         computed=_short,
     ),
     "nemotron": _row(
@@ -325,9 +344,6 @@ ROWS: dict[str, Gguf] = {
             mlp_bias="any",
             head="own",
         ),
-        PRE,
-        ATTENTION,
-        NETWORK,
         changed=(changes.AROUND_ONE,),
     ),
     "cohere": _row("command-r", COHERE, "blk.{i}.attn_norm   blocks.{i}.mixer_norm", ATTENTION, NETWORK),
@@ -346,18 +362,11 @@ ROWS: dict[str, Gguf] = {
         ATTENTION,
         NETWORK,
     ),
-    "smollm3": _row(
-        "smollm3",
-        Graph(rotates=PERIODS["all but every fourth"]),
-        PRE,
-        ATTENTION,
-        NETWORK,
-        changed=PAIRED,
-    ),
-    "arcee": _row("arcee", Graph(activation=ReLU2(), gated=False), PRE, ATTENTION, NETWORK, changed=PAIRED),
+    "smollm3": _row("smollm3", Graph(rotates=PERIODS["all but every fourth"]), changed=PAIRED),
+    "arcee": _row("arcee", Graph(activation=ReLU2(), gated=False), changed=PAIRED),
     "seed_oss": _row("seed_oss", Graph(second_norm="post_attention_norm"), PRE_POST_ATTENTION, ATTENTION, NETWORK),
-    "ernie4_5": _row("ernie4_5", Graph(interleaved=True), PRE, ATTENTION, NETWORK),
-    "exaone": _row("exaone", Graph(), PRE, ATTENTION, NETWORK),
+    "ernie4_5": _row("ernie4_5", Graph(interleaved=True)),
+    "exaone": _row("exaone", Graph()),
     "exaone4": _row(
         "exaone4",
         Graph(wiring="output", qk_norm="head", windows=Windows(4, layers=64), rotates=PERIODS["with windows, or all"]),
@@ -381,9 +390,6 @@ ROWS: dict[str, Gguf] = {
                 dense="first",
             ),
         ),
-        PRE,
-        ATTENTION,
-        EXPERTS,
     ),
     "glm": _row("chatglm", Graph(interleaved=True), PRE, ATTENTION, FUSED_NETWORK),
     "glm4": _row("glm4", Graph(wiring="sandwich", interleaved=True), SANDWICH, ATTENTION, FUSED_NETWORK),
@@ -394,14 +400,9 @@ ROWS: dict[str, Gguf] = {
         ATTENTION,
         EXPERTS,
     ),
-    "granite": _row("granite", GRANITE, PRE, ATTENTION, NETWORK, changed=PAIRED),
+    "granite": _row("granite", GRANITE, changed=PAIRED),
     "granitemoe": _row(
-        "granitemoe",
-        Graph(scales=SCALES, logits="divide", output_bias="any", routing=GRANITE_MOE),
-        PRE,
-        ATTENTION,
-        EXPERTS,
-        changed=PAIRED,
+        "granitemoe", Graph(scales=SCALES, logits="divide", output_bias="any", routing=GRANITE_MOE), changed=PAIRED
     ),
     "granitemoehybrid": _row(
         "granitehybrid",
@@ -414,26 +415,20 @@ ROWS: dict[str, Gguf] = {
             mixers=(MAMBA_2,),
             unrotated=True,
         ),
-        PRE,
-        ATTENTION,
-        EXPERTS,
+        *USUAL,
         SCAN_2,
         changed=(*PAIRED, *STATES_2),
     ),
-    "dots1": _row("dots1", Graph(qk_norm="head", grouped=False, head="own", routing=DOTS), PRE, ATTENTION, EXPERTS),
-    "hunyuan_v1_dense": _row("hunyuan-dense", Graph(qk_norm="late"), PRE, ATTENTION, NETWORK),
+    "dots1": _row("dots1", Graph(qk_norm="head", grouped=False, head="own", routing=SHARED)),
+    "hunyuan_v1_dense": _row("hunyuan-dense", Graph(qk_norm="late")),
     "hunyuan_v1_moe": _row(
-        "hunyuan-moe",
-        Graph(qk_norm="late", routing=Routing(shared="expert_shared_feed_forward_length")),
-        PRE,
-        ATTENTION,
-        EXPERTS,
+        "hunyuan-moe", Graph(qk_norm="late", routing=Routing(shared="expert_shared_feed_forward_length"))
     ),
     "gpt_oss": _row(
         "gpt-oss",
         Graph(
             second_norm="post_attention_norm",
-            sinks=True,
+            sinks="all",
             windows=Windows(2, required=True),
             output_bias="all",
             head="own",
@@ -444,16 +439,8 @@ ROWS: dict[str, Gguf] = {
         ATTENTION,
         EXPERTS,
     ),
-    "minimax_m2": _row(
-        "minimax-m2",
-        Graph(qk_norm="all", head="own", routing=Routing("key", correction="all")),
-        PRE,
-        ATTENTION,
-        EXPERTS,
-    ),
-    "mellum": _row(
-        "mellum", Graph(qk_norm="head", head="own", windows=Windows(4), routing=Routing()), PRE, ATTENTION, EXPERTS
-    ),
+    "minimax_m2": _row("minimax-m2", Graph(qk_norm="all", head="own", routing=Routing("key", correction="all"))),
+    "mellum": _row("mellum", Graph(qk_norm="head", head="own", windows=Windows(4), routing=Routing())),
     "afmoe": _row(
         "afmoe",
         Graph(
@@ -478,40 +465,26 @@ ROWS: dict[str, Gguf] = {
         ATTENTION,
         EXPERTS,
     ),
-    "jais2": _row(
-        "jais2",
-        Graph(norm=LAYER_NORM, activation=ReLU2(), gated=False, output_bias="all", mlp_bias="all"),
-        PRE,
-        ATTENTION,
-        NETWORK,
-    ),
+    "jais2": _row("jais2", Graph(norm=LAYER_NORM, activation=ReLU2(), gated=False, output_bias="all", mlp_bias="all")),
     "mamba": _row("mamba", Graph(mixers=(MAMBA,), apart=True), SINGLE, SCAN, changed=STATES),
-    "mamba2": _row(
-        "mamba2",
-        Graph(mixers=(MAMBA_2,), apart=True),
-        SINGLE,
-        SCAN_2,
-        changed=STATES_2,
-    ),
+    "mamba2": _row("mamba2", Graph(mixers=(MAMBA_2,), apart=True), SINGLE, SCAN_2, changed=STATES_2),
     "jamba": _row(
         "jamba",
         Graph(mixers=(MAMBA,), rotates=PERIODS["none"], routing=Routing(renormalize=False, dense="any")),
-        PRE,
-        ATTENTION,
-        EXPERTS,
+        *USUAL,
         SCAN,
         changed=STATES,
     ),
     "lfm2": _row(
         "lfm2",
         Graph(qk_norm="head", mixers=(SHORT,)),
-        rules=weight_rules("\n".join((LFM_OUTER, PRE, ATTENTION, NETWORK, CONVOLUTION))),
+        rules=weight_rules("\n".join((LFM_OUTER, *USUAL, CONVOLUTION))),
         changed=(changes.SHORT_KERNEL,),
     ),
     "lfm2_moe": _row(
         "lfm2moe",
         Graph(qk_norm="head", mixers=(SHORT,), routing=Routing("key", correction="all", dense="first")),
-        rules=weight_rules("\n".join((LFM_OUTER, PRE, ATTENTION, EXPERTS, CONVOLUTION))),
+        rules=weight_rules("\n".join((LFM_OUTER, *USUAL, CONVOLUTION))),
         changed=(changes.SHORT_KERNEL,),
     ),
     "nemotron_h": _row("nemotron_h", Graph(**NEMOTRON_H), SINGLE, ATTENTION, NETWORK, SCAN_2, changed=STATES_2),
@@ -568,9 +541,6 @@ ROWS: dict[str, Gguf] = {
                 shared="expert_shared_feed_forward_length", has_shared="any", correction="any", dense="every"
             ),
         ),
-        PRE,
-        ATTENTION,
-        EXPERTS,
     ),
     "granite_swa": _row(
         "granite_swa",
@@ -579,12 +549,9 @@ ROWS: dict[str, Gguf] = {
             logits="divide",
             output_bias="any",
             mlp_bias="any",
-            sinks=True,
+            sinks="all",
             windows=Windows(0, required=True),
         ),
-        PRE,
-        ATTENTION,
-        NETWORK,
         changed=PAIRED,
     ),
     "hy_v3": _row(
@@ -622,32 +589,185 @@ ROWS: dict[str, Gguf] = {
                 dense="first",
             ),
         ),
-        PRE,
-        ATTENTION,
-        EXPERTS,
     ),
     "minicpm": _row(
-        "minicpm",
-        Graph(scales=SCALES[:2], logits="divide", output_bias="any", mlp_bias="any"),
-        PRE,
-        ATTENTION,
-        NETWORK,
-        changed=PAIRED,
+        "minicpm", Graph(scales=SCALES[:2], logits="divide", output_bias="any", mlp_bias="any"), changed=PAIRED
     ),
     "deepseek_v2": _row(
         "deepseek2",
-        Graph(
-            mixers=(deepseek2.LATENT,),
-            routing=Routing(
-                "key", renormalize=None, scaled=True, correction="any", shared="expert_shared_count", dense="first"
-            ),
-        ),
+        Graph(mixers=(deepseek2.LATENT,), routing=SHARED),
         PRE,
         deepseek2.ATTENTION,
         EXPERTS,
         changed=(changes.LATENTS,),
         check=deepseek2.check,
     ),
+}
+ROWS |= {
+    "internlm2": _row("internlm2", Graph(head="own"), changed=PAIRED),
+    "xverse": _row("xverse", Graph(head="own"), changed=PAIRED),
+    "orion": _row("orion", Graph(norm=LAYER_NORM, head="own")),
+    "codeshell": _row(
+        "codeshell",
+        Graph(norm=LAYER_NORM, activation=GELUTanh(), gated=False, output_bias="all", mlp_bias="all", head="own"),
+        PRE,
+        FUSED,
+        NETWORK,
+    ),
+    "PanguEmbedded": _row("pangu-embedded", Graph(output_bias="all", mlp_bias="any")),
+    "maincoder": _row("maincoder", Graph(qk_norm="late", interleaved=True)),
+    "spark2_5": _row(
+        "spark2_5", Graph(activation=GELUTanh(), gate=OutputGate(per="head"), windows=Windows(0, required=True))
+    ),
+    "openelm": _row("openelm", Graph(qk_norm="head", qkv_bias="no", head="tied"), PRE, FUSED, NETWORK),
+    "qwen": _row(
+        "qwen", Graph(grouped=False, qkv_bias="all", head="own", further=finish.doubled_width), PRE, FUSED, NETWORK
+    ),
+    "deepseek": _row(
+        "deepseek",
+        Graph(routing=Routing(renormalize=False, scaled=True, shared="expert_shared_count", dense="first")),
+        changed=PAIRED,
+    ),
+    "bailing_moe": _row(
+        "bailingmoe",
+        Graph(head="own", routing=Routing(renormalize=None, scaled=True, shared="expert_shared_count")),
+        changed=PAIRED,
+    ),
+    "sarvam_moe": _row(
+        "bailingmoe2", Graph(qk_norm="head", qkv_bias="no", head="own", routing=SHARED), PRE, FUSED, EXPERTS
+    ),
+    "dbrx": _row(
+        "dbrx",
+        Graph(norm=NO_BIAS, second_norm="attn_output_norm", clip=True, qkv_bias="no", head="own", routing=Routing()),
+        PRE.replace("ffn_norm", "attn_output_norm"),
+        FUSED,
+        EXPERTS,
+    ),
+    "bitnet": _row("bitnet", Graph(head="tied", finish=finish.bitnet), *USUAL, SUB_NORMS),
+    "cohere2_moe": _row(
+        "cohere2moe",
+        replace(
+            COHERE,
+            whole=True,
+            head="any",
+            windows=Windows(4, full_first=True, required=True),
+            rotates=PERIODS["with windows, or dense"],
+            routing=Routing("key", usual="sigmoid", renormalize=None, scaled=True, dense="first"),
+        ),
+        "blk.{i}.attn_norm   blocks.{i}.mixer_norm",
+        ATTENTION,
+        EXPERTS,
+    ),
+    "llama4_text": _row(
+        "llama4",
+        Graph(
+            interleaved=True,
+            whole=True,
+            rotates=PERIODS["all but every fourth"],
+            routing=Routing("sigmoid", renormalize=False, shared="alike", dense="step"),
+            finish=finish.llama4,
+        ),
+    ),
+    "ministral3": _row(
+        "mistral3",
+        Graph(output_bias="any", mlp_bias="any", every_yarn=True, finish=finish.growing, further=finish.growing_keys),
+        changed=PAIRED,
+    ),
+    "grok": _row(
+        "grok",
+        Graph(
+            wiring="sandwich",
+            activation=GELUTanh(),
+            whole=True,
+            scales=("embedding",),
+            logits="multiply",
+            routing=Routing(),
+            finish=finish.grok,
+            further=finish.grok_keys,
+        ),
+        GROK_NORMS,
+        ATTENTION,
+        EXPERTS,
+        computed=lambda model: plain(finish.with_shares(model)),
+    ),
+    "mimo_v2_flash": _row(
+        "mimo2",
+        Graph(
+            head="own",
+            sinks="any",
+            wide_values=True,
+            windows=Windows(0, required=True),
+            routing=Routing("sigmoid", correction="any", dense="any"),
+            finish=finish.scaled_values,
+            further=finish.scaled_values_keys,
+        ),
+    ),
+    "minicpm3": _row(
+        "minicpm3", Graph(mixers=(deepseek2.PLAIN_HALVES,), finish=finish.minicpm3), PRE, deepseek2.ATTENTION, NETWORK
+    ),
+    "plm": _row(
+        "plm",
+        Graph(mixers=(deepseek2.PLAIN,), activation=ReLU2(), gated=False, head="tied"),
+        PRE,
+        deepseek2.ATTENTION,
+        NETWORK,
+    ),
+    "mistral4": _row(
+        "mistral4",
+        Graph(mixers=(deepseek2.GROWING,), routing=SHARED),
+        PRE,
+        deepseek2.ATTENTION,
+        EXPERTS,
+        changed=(changes.LATENTS,),
+        check=deepseek2.check_later,
+    ),
+    "deepseek_v32": _row(
+        "deepseek32",
+        Graph(mixers=(deepseek2.INDEXED,), routing=SHARED),
+        PRE,
+        deepseek2.ATTENTION,
+        EXPERTS,
+        changed=(changes.LATENTS,),
+        check=deepseek2.check_later,
+    ),
+    "glm_moe_dsa": _row(
+        "glm-dsa",
+        Graph(mixers=(deepseek2.SHARED_INDEX,), routing=SHARED),
+        PRE,
+        deepseek2.ATTENTION,
+        EXPERTS,
+        changed=(changes.LATENTS,),
+        check=deepseek2.check_unscaled,
+    ),
+    "kimi_linear": _row(
+        "kimi-linear",
+        Graph(
+            mixers=(CHANNEL_DELTA_NET, deepseek2.UNROTATED),
+            head="own",
+            routing=Routing("key", scaled=True, correction="all", shared="expert_shared_count", dense="first"),
+        ),
+        rules=_kimi_rules,
+        changed=(changes.LATENTS, changes.RATES_OF_HEADS),
+    ),
+    "falcon_h1": _row(
+        "falcon-h1",
+        Graph(mixers=(MAMBA_2,), together=True, marked=False, output_bias="any", mlp_bias="any"),
+        # its second norm is stored without the ending of weights
+        PRE.replace("ffn_norm   ", "ffn_norm = ").replace("feedforward_norm", "feedforward_norm.weight"),
+        BESIDE,
+        NETWORK,
+        NETWORK.replace("feedforward.", "feedforward.parts.0."),
+        changed=(*changes.FOLDED, *STATES_2),
+        computed=lambda model: plain(finish.without_factors(model)),
+    ),
+    "deepseek_v4": Gguf("deepseek4", deepseek4.DeepSeek4(), deepseek4.RULES, computed=plain),
+    "gemma4_text": Gguf("gemma4", gemma4.Gemma4(), gemma4.rules, computed=plain),
+    # the parts that read text; positions in three parts are equal for text
+    "qwen2_vl_text": _row("qwen2vl", Graph(sections=True)),
+    "qwen3_vl_text": _row("qwen3vl", Graph(qk_norm="head", sections=True)),
+    "qwen3_vl_moe_text": _row("qwen3vlmoe", Graph(qk_norm="head", sections=True, routing=Routing())),
+    "paddleocr_vl_text": _row("paddleocr", Graph(sections=True)),
+    "hunyuan_vl": _row("hunyuan_vl", Graph(qk_norm="late", sections=True)),
 }
 # Encoders. llama.cpp only has the tanh approximation of GELU.
 ROWS |= {
@@ -659,7 +779,47 @@ ROWS |= {
         FUSED_NETWORK,
         changed=(changes.NO_POOLER,),
     ),
-    "eurobert": _row("eurobert", Graph(encodes=True), PRE, ATTENTION, NETWORK),
+    "eurobert": _row("eurobert", Graph(encodes=True)),
+    "llama_bidirec": _row("llama-embed", Graph(encodes=True), changed=PAIRED),
+    "llada": _row("llada", Graph(encodes=True, fills_masks=True), changed=PAIRED),
+    "Dream": _row("dream", Graph(encodes=True, fills_masks=True)),
+    "llada_moe": _row(
+        "llada-moe",
+        Graph(encodes=True, fills_masks=True, qk_norm="head", head="own", routing=Routing(renormalize=False)),
+    ),
+    "rnd1": _row("rnd1", Graph(encodes=True, fills_masks=True, qk_norm="head", routing=Routing())),
+    "gemma_embedding": _row(
+        "gemma-embedding",
+        Graph(
+            encodes=True,
+            norm=RMSNorm(unit_offset=True),
+            wiring="sandwich",
+            activation=GELUTanh(),
+            qk_norm="head",
+            root=True,
+            windows=Windows(6, required=True),
+        ),
+        SANDWICH,
+        ATTENTION,
+        NETWORK,
+        changed=(changes.AROUND_ONE,),
+    ),
+    "jina_bert_v3": _row(
+        "jina-bert-v3",
+        Graph(
+            encodes=True,
+            norm=LAYER_NORM,
+            wiring="post",
+            activation=GELU(),
+            gated=False,
+            output_bias="any",
+            mlp_bias="any",
+        ),
+        OF_ENCODERS,
+        FUSED,
+        NETWORK,
+        changed=(changes.NO_POOLER,),
+    ),
     "nomic_bert": _row(
         "nomic-bert",
         Graph(encodes=True, norm=LAYER_NORM, wiring="post", output_bias="any"),

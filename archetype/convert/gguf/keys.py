@@ -22,10 +22,10 @@ from archetype.roles.activation import Activation
 from archetype.spec.edit import differences
 from archetype.spec.errors import explain
 
-Value = str | int | float | bool | list[int] | list[bool]
+Value = str | int | float | bool | list[int] | list[float] | list[bool]
 Keys = dict[str, Value]
 Shapes = Mapping[str, tuple[int, ...]]
-TOKENIZER = "tokenizer."  # prefix of keys without an architecture's name
+OUTSIDE = ("tokenizer.", "diffusion.")  # prefixes of keys without an architecture's name
 TABLE = "token_embd.weight"
 # Fields without a key, since they do not change what a trained model computes.
 UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max", "chunk_size")

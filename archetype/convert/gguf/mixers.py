@@ -80,6 +80,7 @@ def _read_mamba2(layer: Layer, eps: float, **limits: float) -> Mamba2:
         conv_kernel=keys.size("ssm.conv_kernel"),
         conv_bias=layer.has("ssm_conv1d.bias"),
         eps=eps,
+        norm="after_gate" if layer.has("ssm_norm.weight") else "none",
         **limits,
     )
 
@@ -125,11 +126,36 @@ def _write_delta(mixer: Any, decoder: Decoder) -> Keys:
     }
 
 
+def _read_channels(layer: Layer, eps: float) -> GatedDeltaNet:
+    # Kimi delta attention, whose projections to decays and gates have the rank of a head's width
+    width = layer.keys.size("kda.head_dim")
+    return GatedDeltaNet(
+        num_heads=layer.count("attention.head_count"),
+        head_dim=width,
+        v_head_dim=width,
+        conv_kernel=layer.keys.size("ssm.conv_kernel"),
+        decay="channel",
+        decay_rank=width,
+        gate="sigmoid",
+        gate_rank=width,
+        eps=eps,
+    )
+
+
+def _write_channels(mixer: Any, decoder: Decoder) -> Keys:
+    return {
+        "ssm.conv_kernel": mixer.conv_kernel,
+        "kda.head_dim": mixer.head_dim,
+        "attention.head_count": mixer.num_heads,
+    }
+
+
 MAMBA = OtherMixer(Mamba, "ssm_x.weight", _read_mamba, _write_mamba)
-MAMBA_2 = OtherMixer(Mamba2, "ssm_norm.weight", _read_mamba2, _write_mamba2)
+MAMBA_2 = OtherMixer(Mamba2, "ssm_d", _read_mamba2, _write_mamba2)
 # transformers' class limits steps from below, llama.cpp does not; the file is the same
 MAMBA_2_LIMITED = replace(MAMBA_2, read=partial(_read_mamba2, dt_limit_min=1e-3))
 DELTA_NET = OtherMixer(GatedDeltaNet, "ssm_conv1d.weight", _read_delta, _write_delta)
+CHANNEL_DELTA_NET = OtherMixer(GatedDeltaNet, "ssm_conv1d_q.weight", _read_channels, _write_channels)
 SHORT = OtherMixer(
     ShortConvolution,
     "shortconv.conv.weight",

@@ -43,7 +43,7 @@ def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) 
     read = read_gguf(path, dtype_of(dtype), overrides=overrides)
     tokens = _tokens(read, text)
     model: Any = read.model
-    with _opened(library, path, len(tokens), model.spec.kind == "encoder") as context:
+    with _opened(library, path, len(tokens), vectors=model.spec.head.is_absent) as context:
         # llama.cpp reads the source once and then decodes from a start token
         if isinstance(model, EncoderDecoder):
             start = read.special.get("decoder_start_token_id", 0)
@@ -58,7 +58,9 @@ def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) 
             theirs = np.ctypeslib.as_array(vector, shape=(model.spec.d_model,)).copy()
             return model, output.hidden[0].mean(0, keepdim=True), torch.from_numpy(theirs)[None]
         ours = output.logits[0]
-        return model, ours, _logits(library, context, len(tokens), ours.shape[-1])
+        rows = _logits(library, context, len(tokens), ours.shape[-1])
+        # llama.cpp gives each place the logits of the next
+        return model, ours, torch.cat((rows[:1], rows[:-1])) if model.spec.head.is_shifted else rows
 
 
 def tolerance(path: Path) -> float:

@@ -9,6 +9,7 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.position.spec import Rotary
+from archetype.parts.together.spec import MixersTogether
 
 
 def plain(model: Any) -> Any:
@@ -26,17 +27,25 @@ def _plain_block(block: Block, d_model: int) -> Block:
         names = [name for name in type(wiring).model_fields if name.endswith("_norm") and name != "shared_norm"]
         same = {name: None for name in names if getattr(wiring, name) == wiring.norm}
         wiring = wiring.replace(**same) if same else wiring
-    if isinstance(mixer, Attention):
-        sizes = mixer.sizes(d_model)
-        position = mixer.position
-        if isinstance(position, Rotary) and position.dim == sizes.head_dim:
-            position = position.replace(dim=None)
-        mixer = mixer.replace(
-            num_kv_heads=None if sizes.num_kv_heads == sizes.num_heads else sizes.num_kv_heads,
-            head_dim=None if sizes.head_dim * sizes.num_heads == d_model else sizes.head_dim,
-            position=position,
-        )
-    return block.replace(wiring=wiring, mixer=mixer, feedforward=_plain_network(network, d_model))
+    return block.replace(
+        wiring=wiring, mixer=_plain_mixer(mixer, d_model), feedforward=_plain_network(network, d_model)
+    )
+
+
+def _plain_mixer(mixer: Any, d_model: int) -> Any:
+    if isinstance(mixer, MixersTogether):
+        return mixer.replace(parts=tuple(_plain_mixer(part, d_model) for part in mixer.parts))
+    if not isinstance(mixer, Attention):
+        return mixer
+    sizes, position = mixer.sizes(d_model), mixer.position
+    if isinstance(position, Rotary) and position.dim == sizes.head_dim:
+        position = position.replace(dim=None)
+    return mixer.replace(
+        num_kv_heads=None if sizes.num_kv_heads == sizes.num_heads else sizes.num_kv_heads,
+        head_dim=None if sizes.head_dim * sizes.num_heads == d_model else sizes.head_dim,
+        v_head_dim=None if mixer.v_head_dim == sizes.head_dim else mixer.v_head_dim,
+        position=position,
+    )
 
 
 def _plain_network(part: Any, d_model: int) -> Any:

@@ -23,14 +23,15 @@ class Routing:
         usual: affinity of a file without the key.
         renormalize: whether the weights of a token's experts sum to 1 (None: the file says it).
         scaled: whether the file has a factor on the weights.
-        shared: key with the width of the shared expert: its multiple of an expert's, or the width itself ("": none).
+        shared: key with the width of the shared expert: its multiple of an expert's, or the width itself ("": no
+            shared expert; `alike`: no key, since it is as wide as the others).
         has_shared: whether there is a shared expert, if there may be one.
         shared_gate: whether the shared expert has a gate.
         correction: whether a bias is added when experts are selected.
         biases: whether logits and experts have biases.
         latent: whether experts may work in a smaller space.
         dense: layers without experts: none, the first ones, those that the key `interleave_moe_layer_step` leaves out
-            after the first ones, or any.
+            (`step`), after the first ones too (`every`), or any.
         expert: fields of every expert besides width, activation and bias.
     """
 
@@ -38,13 +39,13 @@ class Routing:
     usual: Literal["softmax", "sigmoid"] = "softmax"
     renormalize: bool | None = True
     scaled: bool = False
-    shared: Literal["", "expert_shared_count", "expert_shared_feed_forward_length"] = ""
+    shared: Literal["", "alike", "expert_shared_count", "expert_shared_feed_forward_length"] = ""
     has_shared: Has = "all"
     shared_gate: bool = False
     correction: Has = "no"
     biases: bool = False
     latent: bool = False
-    dense: Literal["", "first", "every", "any"] = ""
+    dense: Literal["", "first", "every", "step", "any"] = ""
     expert: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -62,11 +63,17 @@ def read_experts(layer: Layer, routing: Routing, expert: Callable[..., MLP | Gat
     if routing.affinity == "key":
         # 0 stands for no number
         number = keys.count("expert_gating_func", 0) or number
+    else:  # a key that llama.cpp does not read here
+        keys.expect("expert_gating_func", number, "other affinities")
     if number not in numbers.values():
         raise keys.error("expert_gating_func", f"{number} is not supported", "only 1 and 2 are")
     renormalize = routing.renormalize
     if renormalize is None:
         renormalize = keys.flag("expert_weights_norm", False)
+    else:
+        keys.expect("expert_weights_norm", renormalize, "other weights")
+    if not routing.scaled:
+        keys.expect("expert_weights_scale", 1.0, "a factor on the weights")
     kind = SoftmaxRouter if number == SOFTMAX else SigmoidRouter
     shared, latent = layer.shape("ffn_down_shexp.weight"), layer.shape("ffn_latent_down.weight")
     if not routing.shared or (shared is None and routing.has_shared == "any"):
@@ -101,6 +108,8 @@ def written_layers(is_sparse: list[bool], dense: str) -> Keys:
     every = [layer >= first and (layer + 1) % step == 0 for layer in range(len(is_sparse))]
     if dense == "every" and every == is_sparse:
         return {"leading_dense_block_count": first, "interleave_moe_layer_step": step}
+    if dense == "step" and is_sparse == [(layer + 1) % (first + 1) == 0 for layer in range(len(is_sparse))]:
+        return {"interleave_moe_layer_step": first + 1}
     if not all(is_sparse) and dense != "any":
         raise unsupported("layers[*].feedforward", "experts in these layers only")
     return {}
@@ -112,10 +121,12 @@ def written_router(part: MixtureOfExperts, routing: Routing, width: int, d_model
     router = part.router
     if part.shared is not None and routing.shared:
         shared = part.shared.width(d_model)
-        is_count = routing.shared == "expert_shared_count"
-        if is_count and shared % width:
-            raise unsupported("layers[*].feedforward.shared.d_ff", f"{shared}, only a multiple of an expert's {width}")
-        keys[routing.shared] = shared // width if is_count else shared
+        is_count, is_alike = routing.shared == "expert_shared_count", routing.shared == "alike"
+        if (is_count and shared % width) or (is_alike and shared != width):
+            only = f"only {'a multiple of ' if is_count else ''}an expert's {width}"
+            raise unsupported("layers[*].feedforward.shared.d_ff", f"{shared}, {only}")
+        if not is_alike:
+            keys[routing.shared] = shared // width if is_count else shared
     elif routing.shared and routing.has_shared == "all":
         raise unsupported("layers[*].feedforward.shared", "experts without a shared expert here")
     elif routing.shared == "expert_shared_count":

@@ -1,18 +1,21 @@
 """Read the family and the specification that a GGUF file describes. Imports no torch."""
 
 import struct
+import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from archetype.convert.gguf.architectures import GGUF, families_of
+from archetype.convert.gguf.graph import SHIFTED
 from archetype.convert.gguf.header import Entry, Header, read_header
 from archetype.convert.gguf.keys import FileKeys, Gguf
-from archetype.errors import ArchetypeError, CheckpointError
+from archetype.errors import ArchetypeError, CheckpointError, Notice
 from archetype.families import FAMILIES, Family
 from archetype.models.spec import ModelSpec
 
-TOKEN_TYPES = "tokenizer.ggml.token_type_count"  # a size of the model among the tokenizer's keys
+OF_MODEL = ("tokenizer.ggml.token_type_count", SHIFTED)  # facts about the model among keys of other subjects
+FURTHER = "nextn_predict_layers"
 MAX_VECTOR = 2**16  # largest length of a tensor that holds a setting
 
 
@@ -49,8 +52,8 @@ def describe(header: Header) -> Description:
     target = GGUF[families[0]]
     prefix = f"{target.architecture}."
     values = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
-    if TOKEN_TYPES in header.metadata:
-        values[TOKEN_TYPES] = header.metadata[TOKEN_TYPES]
+    values |= {key: header.metadata[key] for key in OF_MODEL if key in header.metadata}
+    header, values = _without_further_layers(header, values)
     shapes = {name: entry.shape for name, entry in header.entries.items()}
 
     def vector(name: str) -> list[float]:
@@ -69,6 +72,17 @@ def describe(header: Header) -> Description:
     able = (family for family in registered if not family.format.lacking(model))
     family = next(able, registered[0] if registered else None)
     return Description(family, target, model, replace(header, entries=entries))
+
+
+def _without_further_layers(header: Header, values: dict[str, Any]) -> tuple[Header, dict[str, Any]]:
+    # the last layers of some files draft further tokens, which changes no logits
+    further, layers = values.pop(FURTHER, 0), values.get("block_count")
+    if not isinstance(further, int) or not isinstance(layers, int) or not 0 < further < layers:
+        return header, values
+    warnings.warn(f"{header.place}: {further} layers that predict further tokens are left out", Notice, stacklevel=2)
+    dropped = tuple(f"blk.{layer}." for layer in range(layers - further, layers))
+    entries = {name: entry for name, entry in header.entries.items() if not name.startswith(dropped)}
+    return replace(header, entries=entries), values | {"block_count": layers - further}
 
 
 def _numbers(header: Header, name: str) -> list[float]:

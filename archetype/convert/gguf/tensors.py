@@ -21,7 +21,7 @@ from archetype.parts.experts.module import Experts
 from archetype.weights.packed import PackedMatrix
 from archetype.weights.quantized import QuantizedMatrix
 
-NUMBERS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+NUMBERS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32}
 OWN_BLOCKS = {8: "q8_0", 4: "q4_0"}  # bits of a quantized matrix -> type with the same integers and scales
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
     block = BLOCKS[FILE_TYPES[type]][0]
     for name, stored in _stored(model, target, type if type == native and of_blocks else None):
         tensor, kind = stored.detach(), types[name]
-        if type == native and kind != "f32":
+        if type == native and kind not in ("f32", "i32"):
             # bytes are blocks that stay as they are; matrices that were not quantized keep their type
             stored_type = native if tensor.dtype == torch.uint8 else _name_of(tensor.dtype)
             tensors[name] = Stored(stored_type, tensor.contiguous())
@@ -63,7 +63,7 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
             tensors[name] = Stored(kind, _in_type(name, weights, kind))
         else:
             tensors[name] = Stored(kind, _in_type(name, tensor, kind))
-        if kind != "f32" and stored.shape[-1] % block and type != native:
+        if kind not in ("f32", "i32") and stored.shape[-1] % block and type != native:
             width = stored.shape[-1]
             log.info(
                 "%s: rows of %d weights are not a multiple of %d: stored as %s instead of %s",

@@ -19,6 +19,7 @@ BLOCKS = {
     "f32": (1, 4),
     "f16": (1, 2),
     "bf16": (1, 2),
+    "i32": (1, 4),
     "q8_0": (32, 34),
     "q5_1": (32, 24),
     "q5_0": (32, 22),
@@ -56,12 +57,22 @@ NARROW = {"q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k"
 EXACT = (
     "_norm.weight",
     "ssm_conv1d.weight",
+    "ssm_conv1d_q.weight",
+    "ssm_conv1d_k.weight",
+    "ssm_conv1d_v.weight",
     "shortconv.conv.weight",
     "ffn_gate_inp.weight",
     "position_embd.weight",
     "token_types.weight",
     "attn_rel_b.weight",
+    "per_layer_model_proj.weight",
+    "indexer.proj.weight",
+    "hc_fn.weight",
+    "hc_attn_fn.weight",
+    "hc_ffn_fn.weight",
+    "compressor_ape.weight",
 )
+IDS = "ffn_gate_tid2eid.weight"  # experts of each token id, whole numbers
 HEAD, TABLE = "output.weight", "token_embd.weight"
 VALUES = ("attn_qkv.weight", "attn_kv_b.weight", "attn_v.weight")  # names of matrices that compute values
 OF_70B = 80  # layers
@@ -105,7 +116,7 @@ def check_file_type(type: str) -> None:
 
 def is_exact_in_file(name: str, dimensions: int) -> bool:
     """Return whether a tensor is stored in float32 whatever the file type is."""
-    return dimensions == 1 or name.endswith(EXACT) or not name.endswith(".weight")
+    return dimensions == 1 or name.endswith((*EXACT, IDS)) or not name.endswith(".weight")
 
 
 def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
@@ -121,7 +132,7 @@ def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
     for name in sorted(shapes, key=_in_order):
         shape = shapes[name]
         if is_exact_in_file(name, len(shape)):
-            types[name] = "f32"
+            types[name] = "i32" if name.endswith(IDS) else "f32"
         else:
             types[name] = _fitting(rule.of(name, shape[-1]) if is_mix else usual, shape[-1])
     return {name: types[name] for name in shapes}

@@ -4,6 +4,7 @@ from typing import Any, cast
 
 from torch.nn.functional import softplus
 
+from archetype.nn.heads import with_bias
 from archetype.nn.ledger import Start
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import transplant_inner
@@ -35,8 +36,9 @@ def fold_factors(at: Transfer[Attention]) -> None:
     """Multiply the donor's values by the ratio of both parts' constant factors."""
     old, new = at.old, at.new
     if old.value_scale != new.value_scale and old.value_norm.is_absent and old.clip_qkv is None:
+        ratio = old.value_scale / new.value_scale
         for name in {"v.weight", "v.bias"} & at.donated.keys():
-            at.donated[name] = at.donated[name] * (old.value_scale / new.value_scale)
+            at.compute(name, at.donated[name] * ratio, f"times {ratio:.6g}, the ratio of value_scale")
             at.old = old.replace(value_scale=new.value_scale)
             at.promise(Start.ROUNDED, "values are multiplied by the ratio of value_scale")
 
@@ -52,20 +54,35 @@ def begin(at: Transfer[Attention]) -> None:
         for name in sorted(name for name in at.left if name.startswith("score_bias.")):
             at.fill(name, 0.0)
     if new.gate is not None and old.gate is None:
-        at.fill("gate.weight", 0.0)
+        for name in {"gate.weight", "gate_bias"} & at.left:
+            at.fill(name, 0.0)
     if new.index is not None and type(new.index) is not type(old.index):
         transplant_inner(at, "index", "", old, new.index)
     if old.index is not None and (new.index is None or type(new.index) is not type(old.index)):
         at.donated = {name: tensor for name, tensor in at.donated.items() if not name.startswith("index.")}
 
 
+def begin_norms(at: Transfer[Attention]) -> None:
+    """Begin new norms of queries and keys with the sizes that these have on the text, which the norms take away."""
+    missing = [name for name in "qk" if f"{name}_norm.weight" in at.left and f"{name}_norm.weight" not in at.donated]
+    moment = at.moment() if missing and at.gains is None else None  # of inputs with the gains
+    if moment is None:
+        return
+    for name in missing:
+        rows = with_bias(at.donated, name).to(moment)  # (HP, D + 1)
+        size = (rows @ moment * rows).sum(1).mean().sqrt() - float(getattr(at.new.qk_norm, "unit_offset", False))
+        weight = size.expand(at.tensors[f"{name}_norm.weight"].shape)
+        at.put(f"{name}_norm.weight", weight, "new", (f"{name}.weight",), "the root mean square on the text")
+
+
 def open_gate(at: Transfer[Any], gate: OutputGate) -> None:
     """Begin with a gate that is the same for every input, and divide the output projection by it."""
-    at.fill("gate.weight", 0.0)
+    for name in {"gate.weight", "gate_bias"} & at.tensors.keys():
+        at.fill(name, 0.0)
     weight = at.tensors["o.weight"]
     half = 0.5 if gate.activation == "sigmoid" else float(softplus(weight.new_zeros((), dtype=weight.dtype)))
     weight.div_(half)
-    at.note("o.weight", f"divided by the gate's first value, {half:.3g}")
+    at.note("o.weight", f"divided by the gate's first value, {half:.3g}", computed=True)
 
 
 def sees_all(pattern: Pattern, length: int, causal: bool) -> bool:

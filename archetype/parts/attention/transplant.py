@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isclose, prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from archetype.nn.ledger import Start
 from archetype.nn.random import generator_for
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import Transplant, are_equal, mean
-from archetype.parts.attention.equal import begin, equal_fields, fold_factors, open_gate, sees_all
+from archetype.parts.attention.equal import begin, begin_norms, equal_fields, fold_factors, open_gate, sees_all
 from archetype.parts.attention.spec import Attention
+from archetype.parts.convolutions.transplant import begin_convolutions
 from archetype.parts.position.frequencies import rotates_alike
 from archetype.parts.position.spec import Rotary
 from archetype.spec.base import Spec
@@ -29,7 +30,16 @@ OF_KEYS = (
     *(f"{norm}.{name}" for norm in ("k_norm", "value_norm") for name in ("weight", "bias", "alpha", "shift")),
 )
 # fields because of which the output is not softmax(scale q k^T) v
-UNLIKE = ("qk_norm", "value_norm", "heads_norm", "softcap", "clip_qkv", "differential", "value_embedding")
+UNLIKE = (
+    "qk_norm",
+    "value_norm",
+    "heads_norm",
+    "softcap",
+    "clip_qkv",
+    "differential",
+    "value_embedding",
+    "convolutions",
+)
 
 
 @provides("transplant", Attention)
@@ -44,9 +54,10 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     layouts: ClassVar = {
         "q.weight": "HP D", "k.weight": "KP D", "v.weight": "KQ D", "o.weight": "D HQ", "sinks": "H", "score": "H P",
         "q_global.weight": "HP D", "k_global.weight": "KP D", "v_global.weight": "KQ D",
-        "value_norm.weight": "Q", "heads_norm.weight": "HQ", "value_embedding.weight": "V KQ",
+        "gate_bias": "H", "value_norm.weight": "Q", "heads_norm.weight": "HQ", "value_embedding.weight": "V KQ",
     }  # fmt: skip
     writes: ClassVar = ("o.weight", "o.bias")
+    silent: ClassVar = {"k.weight": "P"}  # keys of zero for the new features of the queries
     sized: ClassVar = ("num_heads", "num_kv_heads", "head_dim", "v_head_dim")
     convolutions: ClassVar = ()
 
@@ -54,13 +65,16 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         queries, keys = ("HP", "KP") if part.qk_norm_over == "all" else ("P", "P")
         gate = "HQ D" if part.gate is None or part.gate.per == "feature" else "H D"
         layouts = {"q_norm.weight": queries, "k_norm.weight": keys, "gate.weight": gate}
+        widths = {"input": "D", "q": "HP", "k": "KP", "v": "KQ", "output": "D"}
+        layouts |= {f"convolutions.{place}.weight": f"{width} 1 W" for place, width in widths.items()}
         table = part.value_embedding
         reads_all = table is not None and table.gate is not None and not table.gate.features
         return layouts | ({"value_gate.weight": "K D"} if reads_all else {})
 
     def sizes(self, part: Attention, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        heads, values = part.sizes(sizes["D"]), part.value_width(sizes["D"])
-        return {**sizes, "H": heads.num_heads, "K": heads.num_kv_heads, "P": heads.head_dim, "Q": values}
+        heads, kernel = part.sizes(sizes["D"]), part.convolutions.kernel if part.convolutions else 0
+        of_heads = {"H": heads.num_heads, "K": heads.num_kv_heads, "P": heads.head_dim}
+        return {**sizes, **of_heads, "Q": part.value_width(sizes["D"]), "W": kernel}
 
     def inside(self, part: Attention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
         return {} if part.index is None else {"index": (part.index, {"D": "D", "R": "D", "X": "1"})}
@@ -77,6 +91,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             return
         fold_factors(at)
         begin(at)
+        begin_convolutions(at)
+        begin_norms(at)
         borrowed = self._read_keys(at)
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
         at.promise(*self.start(at))
@@ -88,9 +104,6 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             open_gate(at, at.new.gate)
         for name in borrowed:
             at.note(name, "of the layer whose keys it read", "copied", (f"{at.similar['keys'].path}.{name}",))
-        if new["P"] > old["P"]:  # keys of zero for the new features of the queries
-            for name in at.tensors.keys() & {"k.weight", "k.bias"}:
-                at.tensors[name].view(new["K"], new["P"], -1)[:, old["P"] :] = 0.0
         for name in self._with_keys(at.new) if merged else ():
             if name in at.tensors and name in at.donated:
                 at.note(name, merged, "new" if merged == DRAWN else "merged")
@@ -104,7 +117,9 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         ranks = at.rank("H") if new["H"] < heads else None
         size, into = heads // new["K"], new["H"] // new["K"]  # query heads of a group, before and after
         if heads // keys == into:  # groups of the same size are added or removed
-            groups = best(keys, new["K"], None if ranks is None else ranks.view(keys, into).sum(1))
+            read = at.similar.get("read")  # the layer whose keys this one goes on reading, which has the same groups
+            of_keys = ranks if read is None or at.cuts.ranks is None else at.cuts.ranks(read.path, "H")
+            groups = best(keys, new["K"], None if of_keys is None else of_keys.view(keys, into).sum(1))
             chosen = [NEW if group == NEW else group * into + index for group in groups for index in range(into)]
         elif heads % new["K"] or (new["K"] % keys and keys % new["K"]):
             at.promise(Start.CHANGED, f"{new['K']} key heads are neither groups nor copies of {keys}")
@@ -146,10 +161,13 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         # keys of another layer, or one's own instead of them; returns what is taken from the layer that was read
         borrowed: list[str] = []
         source = at.similar.get("keys")
-        theirs: dict[str, Tensor] = {} if source is None else source.module.state_dict()
+        module: Any = None if source is None else source.module
+        theirs: dict[str, Tensor] = {} if source is None else module.state_dict()
         if at.new.keys_from is not None and at.old.keys_from is None:
             own = {name: at.donated.pop(name) for name in OF_KEYS if name in at.donated}
-            is_equal = source is not None and all(are_equal(own[name], theirs[name]) for name in own)
+            is_equal = source is not None and own.keys() == theirs.keys() & set(OF_KEYS)
+            is_equal = is_equal and all(are_equal(own[name], theirs[name]) for name in own)
+            is_equal = is_equal and _kept_of_keys(at.old) == _kept_of_keys(module.spec)
             at.require(is_equal, "reads the keys of another layer, which are not its own")
         elif at.old.keys_from is not None and at.new.keys_from is None:
             borrowed = [name for name in OF_KEYS if name in theirs and name in at.tensors]
@@ -185,6 +203,11 @@ class AttentionTransplant(HeadsTransplant[Attention]):
 
     def _scale(self, part: Attention, sizes: Mapping[str, int]) -> float:
         return part.scale or float(part.sizes(sizes["D"]).head_dim ** -0.5)
+
+    def sizing(self, at: Transfer[Attention]) -> set[str]:
+        before, after = (self._scale(*of) for of in at.both)
+        is_equal = before == after and at.old.score == at.new.score == "dot"
+        return super().sizing(at) | ({"scale"} if is_equal else set())
 
     def differing(self, at: Transfer[Attention]) -> list[str]:
         equal = equal_fields(at)
@@ -233,3 +256,8 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         }
         causes = [cause for cause, differ in differs.items() if differ]
         return (Start.CHANGED, ", ".join(causes)) if causes else (Start.ROUNDED, "all heads are those of the donor")
+
+
+def _kept_of_keys(part: Attention) -> tuple[Any, ...]:
+    # what keys and values depend on, but for the fields in which a layer must agree with the one that it reads
+    return part.clip_qkv, part.value_embedding

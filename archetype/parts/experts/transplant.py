@@ -58,7 +58,8 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
     def importance(self, part: MixtureOfExperts, trace: PartTrace) -> Mapping[str, Tensor]:
         """Sums of the weights of each expert, and products of the experts' router logits."""
         weights, chosen, logits = (trace.activations[name] for name in ("weights", "chosen", "router_logits"))
-        counts = torch.zeros(logits.shape[-1]).index_add(0, chosen.flatten(), weights.flatten().float())
+        counts = logits.new_zeros(logits.shape[-1], dtype=torch.float32)
+        counts = counts.index_add(0, chosen.flatten(), weights.flatten().float())
         return {"E": counts, "EE": logits.float().T @ logits.float()}
 
     def inside(self, part: MixtureOfExperts) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
@@ -81,6 +82,8 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
             self._upcycle(at)
             return
         old, new = at.old.num_experts, at.new.num_experts
+        if at.old.shared is None and at.new.shared is not None:
+            self._add_shared(at)
         if "router.table" in at.left and (new < old or at.old.experts_per_token != at.new.experts_per_token):
             at.keep_initial("router.table", "drawn anew, since it names the donor's experts")
             at.promise(Start.CHANGED, "other experts for each token id")
@@ -94,15 +97,22 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
             super().transfer(at)
 
     def start(self, at: Transfer[MixtureOfExperts]) -> tuple[Start, str]:
-        same = {
+        same: dict[str, Any] = {
             "expert": at.old.expert.replace(d_ff=at.new.expert.d_ff), "num_experts": at.new.num_experts,
             "balance_loss": at.new.balance_loss,
         }  # fmt: skip
-        if at.old.shared is not None and at.new.shared is not None:
+        if at.old.shared is None:
+            same |= {"shared": at.new.shared, "shared_gate": at.new.shared_gate}
+        elif at.new.shared is not None:
             same["shared"] = at.old.shared.replace(d_ff=at.new.shared.d_ff)
         if at.old.model_copy(update=same) != at.new:
             return Start.CHANGED, "its fields differ"
         return (Start.SAME, "") if at.old.num_experts == at.new.num_experts else (Start.CHANGED, "other experts")
+
+    def _add_shared(self, at: Transfer[MixtureOfExperts]) -> None:
+        # a further expert for every token, whose output is zero at first
+        for name in sorted(name for name in at.left if name.startswith(("shared.", "shared_gate."))):
+            at.fill(name, 0.0) if name in self.writes else at.keep_initial(name)
 
     def _upcycle(self, at: Transfer[Any]) -> None:
         # each expert is the network, so that any weights that sum to 1 give its output
@@ -134,16 +144,21 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         before, is_weight = at.donated[source], source.endswith("weight")
         tensor = f"experts.{name}" if is_weight else f"experts.{name}_bias"
         if name == "down" and not is_weight:
-            shared, rest = before, (torch.zeros_like(before) if first else before)
+            shared, rest = before, before
         else:
             shared, rest = before.tensor_split([first], dim=1 if name == "down" else 0)
         share = 1 / total if name == "down" else 1.0
         note = f"into each expert{f', divided by the sum {total:g} of the weights' if share != 1.0 else ''}"
-        at.put(tensor, (rest * share).expand(at.tensors[tensor].shape), "copied", [source], note)
+        if first and name == "down" and not is_weight:  # the shared expert adds it
+            at.fill(tensor, 0.0)
+        else:
+            at.put(tensor, (rest * share).expand(at.tensors[tensor].shape), "copied", [source], note)
         if first:
             gate = 2.0 if name == "down" and at.new.shared_gate else 1.0  # a gate of zero is a factor of 1/2
-            words = f"the first {first} hidden features{', doubled for the gate of 1/2' if gate != 1.0 else ''}"
-            at.put(f"shared.{source}", shared * gate, "cut", [source], words)
+            is_whole = shared.shape == before.shape
+            words = "into the shared expert" if is_whole else f"the first {first} hidden features"
+            words += ", doubled for the gate of 1/2" if gate != 1.0 else ""
+            at.put(f"shared.{source}", shared * gate, "copied" if is_whole else "cut", [source], words)
 
     def _sum_of_weights(self, part: MixtureOfExperts) -> float | None:
         # of a token's experts, if it is known
@@ -173,7 +188,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         weights, products = at.rank("E"), at.rank("EE")
         if weights is None or products is None:  # without a text
             router = at.donated.get("router.weight", torch.eye(old))
-            weights, products = torch.ones(old), router.float() @ router.float().T
+            weights, products = router.new_ones(old, dtype=torch.float32), router.float() @ router.float().T
         dominant = best(old, new, weights)
         lengths = products.diagonal().clamp(min=1e-30).sqrt()
         likeness = (products / lengths[:, None] / lengths)[:, list(dominant)]  # by old and new expert

@@ -1,16 +1,23 @@
 """Transplants of heads: an untied head copies the embedding's table, and rows of new tokens are means of the old."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from archetype.nn.ledger import How
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import Transplant, are_equal
 from archetype.parts.activation.module import activation
 from archetype.parts.embedding.transplant import fill_tokens
-from archetype.parts.head.spec import HeadTransform, LanguageModelHead
+from archetype.parts.head.spec import (
+    ClassHead,
+    HeadTransform,
+    LanguageModelHead,
+    MaskedLanguageModelHead,
+    MaskedLogitsHead,
+)
 from archetype.spec.registry import provides
 
 
@@ -42,7 +49,8 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
             at.donated.setdefault("weight", self._table(at))
         self.take_named(at)
         if is_untied:
-            at.note("weight", "from the embedding's table", "copied", ("embedding.token.weight",))
+            how: How | None = None if "weight" in at.computed else "copied"
+            at.note("weight", "from the embedding's table", how, ("embedding.token.weight",))
         for name in ("weight", "bias"):
             fill_tokens(self, at, name)
         if at.old.replace(tied=at.new.tied) != at.new:
@@ -54,6 +62,43 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
 
     def _table(self, at: Transfer[LanguageModelHead]) -> Tensor:
         return at.similar["embedding"].module.get_parameter("token.weight").detach()
+
+
+@provides("transplant", MaskedLanguageModelHead, MaskedLogitsHead)
+class MaskedHeadTransplant(LanguageModelHeadTransplant):
+    """Heads of masked tokens compute what a language model's head computes."""
+
+    def fold(self, at: Transfer[Any]) -> None:
+        self._read_as_language_model(at)
+        super().fold(at)
+
+    def transfer(self, at: Transfer[Any]) -> None:
+        self._read_as_language_model(at)
+        super().transfer(at)
+
+    def _read_as_language_model(self, at: Transfer[Any]) -> None:
+        at.require(at.old.is_shifted == at.new.is_shifted, "shifted differs")
+        at.old, at.new = (getattr(part, "as_language_model_head", part) for part in (at.old, at.new))
+
+
+@provides("transplant", ClassHead)
+class ClassHeadTransplant(Transplant[Any]):
+    """A head with other classes keeps the rows of as many as both have."""
+
+    fields: ClassVar = {"Y": "num_classes"}
+    writes: ClassVar = ("dense.weight", "dense.bias")
+
+    def layouts_of(self, part: ClassHead) -> Mapping[str, str]:
+        width = "D" if part.transform is None else "X"
+        return {"weight": f"Y {width}", "dense.weight": f"{width} D", "norm.weight": width}
+
+    def sizes(self, part: ClassHead, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        width = None if part.transform is None else part.transform.width
+        return {**super().sizes(part, sizes), "X": width or sizes["D"]}
+
+    def fixed_in(self, part: ClassHead) -> Mapping[str, str]:
+        is_free = part.transform is None or _ends_at_zero(part.transform)
+        return {"Y": "other classes"} if is_free else {"Y": "other classes", "X": "the new features are not zero"}
 
 
 def _ends_at_zero(transform: HeadTransform) -> bool:

@@ -105,6 +105,8 @@ class LatentAttention(Mixer):
         if self.position.scaling.follows_length:
             cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
             invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
+        if self.index is not None and self.index.reads_heads:
+            invalid("index", "latents have no keys of heads", "use an index with projections of its own")
         if self.index is not None and self.index.num_selections > 1:
             cause = f"{self.index.num_selections} heads select keys, but all heads read the same latents"
             invalid("index.num_heads", cause, "use 1")

@@ -20,6 +20,7 @@ from archetype.parts.position.frequencies import Rotation, rotates_alike, rotati
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
 
+FACTORIZED = "principal components of the heads"
 UNSEEN = 1e-9  # least square of the inputs in a direction, relative to the largest
 
 
@@ -36,7 +37,8 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
 
     layouts: ClassVar = {
         "q.weight": "H(P|R) D", "q_down.weight": "r D", "q_up.weight": "H(P|R) r", "kv_down.weight": "C|R D",
-        "kv_up.weight": "H(P|Q) C", "o.weight": "D HQ", "sinks": "H",
+        "kv_up.weight": "H(P|Q) C", "o.weight": "D HQ", "gate_bias": "H",
+        "sinks": "H",
     }  # fmt: skip
     fields: ClassVar = {"H": "num_heads", "P": "qk_nope_head_dim", "Q": "v_head_dim", "C": "kv_lora_rank"}
     writes: ClassVar = ("o.weight", "o.bias")
@@ -67,8 +69,9 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         old, new = at.old, at.new
         if type(old) is type(new):
             # so that a default that follows from the sizes does not change the scores
-            for name in {"q.weight", "q_up.weight"} & at.donated.keys():
-                at.donated[name] = at.donated[name] * (scale_of(old) / scale_of(new))
+            ratio = scale_of(old) / scale_of(new)
+            for name in {"q.weight", "q_up.weight"} & at.donated.keys() if ratio != 1.0 else ():
+                at.compute(name, at.donated[name] * ratio, f"times {ratio:.6g}, the ratio of the scales of scores")
         super().transfer(at)
 
     def differing(self, at: Transfer[LatentAttention]) -> list[str]:
@@ -139,16 +142,16 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
             set_matrix(at, "q_down", drawn, of_queries)
             columns = at.tensors["q_up.weight"].zero_()
             columns[:, : len(down)] = up
-            at.put("q_up.weight", columns, "merged", of_queries)
+            at.put("q_up.weight", columns, "merged", of_queries, FACTORIZED)
             self._undo_norm(at, "q_norm", drawn, root)
         else:
             set_matrix(at, "q", queries, of_queries)
         sources = [*source.sources["k"], *source.sources["v"]]
         set_matrix(at, "kv_down", factors.kv_down, sources)
-        at.put("kv_up.weight", factors.kv_up.flatten(0, 1), "merged", sources)
+        at.put("kv_up.weight", factors.kv_up.flatten(0, 1), "merged", sources, FACTORIZED)
         self._undo_norm(at, "kv_norm", factors.kv_down[: part.kv_lora_rank], root)
         for name in set_output(at, "o", self.projections(part, at.new_sizes)["o"], source):
-            at.put(name, at.tensors[name], "copied", source.sources["o"])
+            at.put(name, at.tensors[name], "copied", source.sources["o"], "the heads of the donor")
 
     def _undo_norm(self, at: Transfer[LatentAttention], name: str, down: Tensor, root: Tensor | None) -> None:
         # the gains undo the norm on average
@@ -212,9 +215,9 @@ def resized(source: Heads, heads: int, width: int) -> Heads:
 
 def set_matrix(at: Transfer[LatentAttention], name: str, matrix: Tensor, sources: Sequence[str]) -> None:
     """Set a projection to a matrix whose last column is the bias."""
-    at.put(f"{name}.weight", matrix[:, :-1], "merged", sources)
+    at.put(f"{name}.weight", matrix[:, :-1], "merged", sources, FACTORIZED)
     if f"{name}.bias" in at.tensors:
-        at.put(f"{name}.bias", matrix[:, -1], "merged", sources)
+        at.put(f"{name}.bias", matrix[:, -1], "merged", sources, FACTORIZED)
     else:
         at.require(not matrix[:, -1].any(), "biases that the part does not have")
 

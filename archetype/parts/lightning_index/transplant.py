@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from archetype.nn.heads import IndexTransplant
-from archetype.nn.transfer import Transfer
+from archetype.nn.transfer import FOLDED, Transfer
 from archetype.parts.lightning_index.spec import LightningIndex
 from archetype.spec.registry import provides
 
@@ -17,5 +17,4 @@ class LightningIndexTransplant(IndexTransplant[LightningIndex]):
         super().fold(at)
         if at.old_sizes["X"] and "q.weight" in at.donated:  # queries from the input, and not of low rank
             assert at.gains is not None
-            at.donated["q.weight"] = at.donated["q.weight"] * at.gains
-            at.folded.append("q.weight")
+            at.compute("q.weight", at.donated["q.weight"] * at.gains, FOLDED)

@@ -68,19 +68,20 @@ class ScaledTransplant(NormTransplant):
             at.fill("weight", scale - offset(new))
             at.promise(Start.ROUNDED, "gains of 1 are the norm without them")
         elif new.weight and weight is not None and (scale != 1.0 or offset(old) != offset(new)):
-            at.donated["weight"] = (weight + offset(old)) * scale - offset(new)
+            note = f"the donor's gains times {scale:.6g}" if scale != 1.0 else "the donor's gains"
+            note += "" if offset(old) == offset(new) else ", stored as they are" if offset(old) else ", stored less 1"
+            at.compute("weight", (weight + offset(old)) * scale - offset(new), note)
             at.promise(Start.ROUNDED)
         elif weight is not None and not new.weight:
             gains = at.donated.pop("weight") + offset(old)
             is_kept = holds(gains == 1) or (at.gains is not None and holds(gains != 0))
             if "bias" in at.donated:  # w (x + b / w) = w x + b
-                at.donated["bias"] = at.donated["bias"] / gains
+                divided = at.donated["bias"] / gains.masked_fill(gains == 0, 1.0)
+                at.compute("bias", divided, "divided by the gains")
             at.promise(Start.ROUNDED)
             at.require(is_kept, "the gains are dropped")
         at.require(new.weight or scale == 1.0, "a norm without gains cannot undo the larger width")
         self.take_named(at)
-        if scale != 1.0 and weight is not None and new.weight:
-            at.note("weight", f"the donor's gains times {scale:.6g}")
         at.promise(*self.start_of(at))
 
     def rescaled(self, at: Transfer[Any]) -> float:

@@ -33,7 +33,9 @@ from tests.helpers.weights import randomize
 from tests.unit.conftest import COMMON, GROUPED
 
 # most of `ROWS` have their own tests (test_gguf_graphs.py)
-APART = ROWS.keys() - {"deepseek_v2", "mamba"} | {"roberta", "xlm-roberta", "camembert", "data2vec-text"}
+APART = ROWS.keys() - {"deepseek_v2", "mamba"} | {
+    "roberta", "xlm-roberta", "camembert", "data2vec-text", "t5encoder"
+}  # fmt: skip
 NAMES = [name for name in GGUF if name not in ("gemma2", "gemma3_text", "mpt", "bert", *APART)]
 
 

@@ -125,7 +125,7 @@ def run_mix(name: str, draw: random.Random) -> Engine:
 
 
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("count", [10, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(250, marks=pytest.mark.slow)])
 def test_random_mixes_equal_their_single_runs(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (step, scheduler):
         monkeypatch.setattr(module, "PREFILL_CHUNK", 16)

@@ -19,6 +19,7 @@ from archetype.surgery.layers import origins
 from archetype.surgery.operation import fill
 from archetype.surgery.proof import Proof, compare
 from tests.helpers.examples import every
+from tests.helpers.transplants import check_said
 from tests.helpers.weights import randomize
 
 KINDS = {
@@ -55,7 +56,7 @@ def donor_of(name: str) -> Any:
 def transplanted(donor: Any, spec: ModelSpec) -> tuple[Any, Ledger, Proof | None]:
     """The new model, what is promised, and what is measured; never more than what is promised."""
     model, ledger = fill(donor, spec, Cuts())
-    assert ledger.tensors.keys() == model.state_dict().keys()
+    check_said(donor, model, ledger)
     if not (spec.continues_text and donor.spec.continues_text):
         return model, ledger, None
     proof = compare(donor, model, TOKENS, origins(donor.spec.stacks[0], spec.stacks[0]))  # type: ignore[arg-type]

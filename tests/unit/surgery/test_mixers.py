@@ -1,19 +1,24 @@
 """Transplants between mixers: equal starts, each with a control that is not, and what other mixers take over."""
 
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import archetype
+from archetype.api.transplanting import rows_of
 from archetype.inspection.inputs import Inputs
 from archetype.inspection.trace import Tracer
 from archetype.models.build import build
 from archetype.nn.ledger import Ledger, Start
 from archetype.nn.transfer import Cuts
+from archetype.spec.edit import assign
 from archetype.surgery.measure import moments_of
 from archetype.surgery.operation import fill
 from archetype.surgery.proof import Proof, compare
@@ -306,6 +311,55 @@ def test_heads_are_repeated_or_averaged(heads: int, keys: int) -> None:
     # what is repeated or averaged is read as often as before: equal heads give the donor's output
     total = ours.o.weight.unflatten(1, (heads, 8)).sum(1)
     torch.testing.assert_close(total, old.o.weight.unflatten(1, (4, 8)).sum(1))
+
+
+def test_a_norm_of_queries_and_keys_begins_with_their_size() -> None:
+    """Scores depend on lengths, which the norm takes away, so that it starts changed."""
+    donor: Any = randomize(build(mixed(**GROUPED)))
+    with torch.no_grad():
+        for block in donor.blocks:
+            block.mixer.q.weight.mul_(3.0)
+    for norm in ({"kind": "rms"}, {"kind": "rms", "unit_offset": True}):
+        model, ledger = filled(donor, GROUPED | {"qk_norm": norm})
+        mixer, offset = model.blocks[1].mixer, float("unit_offset" in norm)
+        trace = [Tracer(donor, Inputs({"tokens": row}, (), ids=row)).run() for row in ROWS]
+        x = torch.cat([each["blocks.1.mixer.in"][0] for each in trace])
+        squares = (x @ donor.blocks[1].mixer.q.weight.T).square().mean()
+        torch.testing.assert_close(mixer.q_norm.weight + offset, squares.sqrt().expand(8))
+        assert ledger.start is Start.CHANGED and "qk_norm differs" in str(ledger.starts)
+
+
+def test_a_norm_of_queries_and_keys_is_nearer_with_their_size(shared: Path) -> None:
+    """Of a trained model, whose scores are far from those of gains of 1."""
+    lm: Any = archetype.load(shared / "stories260K")
+    text = (shared / "stories260K" / "expected_greedy.txt").read_text()
+    spec = assign(lm.spec, ["layers[*].mixer.qk_norm={kind: rms}"])
+    rows = rows_of(lm, spec, text)
+    starts = [
+        compare(lm.model, fill(lm.model, spec, cuts)[0], rows, range(5))  # type: ignore[arg-type]
+        for cuts in (Cuts(moments=moments_of(lm.model, rows)), Cuts())
+    ]
+    assert starts[0].divergence < 0.3 * starts[1].divergence
+
+
+def test_a_sink_that_starts_equal_would_not_learn() -> None:
+    """A weight of zero has no gradient, so that a sink begins with the weight of an average score."""
+    donor, model, ledger, proof = transplanted(GROUPED, GROUPED | {"sinks": True})
+    assert ledger.start is proof.start is Start.CHANGED
+    sinks = model.blocks[1].mixer.sinks
+    assert not sinks.any()
+
+    def gradient() -> Tensor:
+        model.zero_grad()
+        model(ROWS[0]).logits.square().sum().backward()
+        return sinks.grad
+
+    assert gradient().abs().min() > 0
+    with torch.no_grad():
+        for block in model.blocks:
+            block.mixer.sinks.fill_(-math.inf)
+    assert compare(donor, model, ROWS, [0, 1]).start <= Start.ROUNDED
+    assert not gradient().any()
 
 
 def test_an_index_begins_with_the_keys_of_attention_if_asked_for() -> None:

@@ -19,7 +19,7 @@ from archetype.surgery.layers import kept_layers
 from archetype.surgery.measure import influences, ranks_of
 from archetype.surgery.operation import fill
 from archetype.surgery.proof import compare
-from tests.helpers.specs import attending, block, decoder, encoder, experts
+from tests.helpers.specs import ATTENTION, attending, block, decoder, encoder, experts
 from tests.helpers.weights import randomize
 
 ROWS = [torch.randint(31, (1, 20), generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
@@ -112,6 +112,19 @@ def test_entries_that_do_least_are_cut(name: str) -> None:
         assert torch.equal(model.state_dict()[tensor], rest) is (way == "activation")
         lost[way] = compare(donor, model, ROWS, (0, 1)).divergence
     assert lost["activation"] < 0.2 * min(lost["first"], lost["random"]), lost
+
+
+@torch.no_grad()
+def test_a_layer_that_reads_keys_keeps_the_groups_of_the_layer_that_it_reads() -> None:
+    mixer = ATTENTION | {"head_dim": 4}
+    donor = random_model(decoder(block(mixer=mixer), block(mixer=mixer | {"keys_from": 0})))
+    heads: Any = {"first": donor.blocks[0].mixer.o.weight, "second": donor.blocks[1].mixer.o.weight}
+    heads["first"][:, :8] *= 1e-3  # the groups that add least are not the same
+    heads["second"][:, 8:] *= 1e-1
+    new = assign(donor.spec, [f"layers[*].mixer.{size}" for size in ("num_heads=2", "num_kv_heads=1")])
+    model, _ = fill(donor, new, Cuts(ranks=ranks_of(donor, ROWS, "activation")))
+    assert torch.equal(model.blocks[0].mixer.k.weight, donor.blocks[0].mixer.k.weight[4:])
+    assert torch.equal(model.blocks[1].mixer.q.weight, donor.blocks[1].mixer.q.weight[8:])
 
 
 @torch.no_grad()

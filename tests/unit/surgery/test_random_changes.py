@@ -18,6 +18,7 @@ from archetype.surgery.operation import fill
 from archetype.surgery.proof import compare
 from tests.helpers.examples import every
 from tests.helpers.specs import ALL, decoder
+from tests.helpers.transplants import check_said
 from tests.helpers.weights import randomize
 
 ROWS = [torch.randint(29, (1, 18), generator=torch.Generator().manual_seed(1))]
@@ -168,8 +169,7 @@ def check(seed: int) -> Start:
     model, ledger = fill(donor, new, Cuts(layers))
     measured = compare(donor, model, ROWS, layers)
     assert measured.start <= ledger.start, (assignments, layers, measured.difference, old.dump(), ledger.starts)
-    assert ledger.tensors.keys() == model.state_dict().keys()
-    assert all(set(taken.sources) <= donor.state_dict().keys() for taken in ledger.tensors.values())
+    check_said(donor, model, ledger)
     return ledger.start
 
 
