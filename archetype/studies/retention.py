@@ -119,7 +119,7 @@ def retention_sentences(part: Mapping[str, Any]) -> Iterator[str]:
             continue
         for arm, about in measure["arms"].items():
             saved, lost = about["saved_bytes"], about["lost_per_kib"]
-            cost = f", and saves {saved:,.0f} bytes of state at {lost[0]:.3%} per KiB" if lost else ""
+            cost = f", and saves {saved:,.0f} bytes of state, losing {lost[0]:.3%} per KiB" if lost else ""
             yield f"{arm} retains {_text(about['retained'])} of {part['control']}'s {measure['measure']}{cost}."
 
 

@@ -28,14 +28,30 @@ def final_loss(lines: Sequence[dict[str, Any]]) -> float | None:
     return fmean(losses[-min(NUM_STEPS, -(-len(losses) // 2)) :]) if losses else None
 
 
-def verdict(lines: Sequence[dict[str, Any]], guess: float | None, peak: float) -> Verdict | None:
+def comparable(lines: Sequence[dict[str, Any]], is_taught: bool) -> Sequence[dict[str, Any]]:
+    """Return the lines of a run by whose losses it is judged.
+
+    The training loss of a run with a teacher is a distance from the teacher, which may begin with 0 and then rise;
+    validation measures the text.
+    """
+    if not is_taught:
+        return lines
+    evaluated = [line for line in lines if "validation_loss" in line]
+    return [*({"loss": line["validation_loss"]} for line in evaluated), *evaluated]
+
+
+def verdict(
+    lines: Sequence[dict[str, Any]], guess: float | None, peak: float, is_taught: bool = False
+) -> Verdict | None:
     """Judge a finished run. Return None if it has no fault.
 
     Args:
         lines: lines of the run's metrics file.
         guess: validation loss of guessing without reading the inputs, if known.
         peak: peak learning rate.
+        is_taught: whether the run has a teacher.
     """
+    lines = comparable(lines, is_taught)
     losses, last = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")], final_loss(lines)
     validation = next((line["validation_loss"] for line in reversed(lines) if "validation_loss" in line), None)
     if last is None or validation is None:
