@@ -57,7 +57,9 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
 
     def inside(self, part: LatentAttention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
         has_rank = isinstance(part.query, LowRankQuery)
-        parts: dict[str, tuple[Spec, Mapping[str, str]]] = {"kv_norm": (part.norm, {"N": "C"})}
+        parts: dict[str, tuple[Spec, Mapping[str, str]]] = {
+            "kv_norm": (part.norm, {"N": "C"}), "k_norm": (part.key_norm, {"N": "R"}),
+        }  # fmt: skip
         if has_rank:
             parts["q_norm"] = (part.norm, {"N": "r"})
         if part.index is not None:
@@ -80,7 +82,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         same = set[str]()
         if rotates_alike((old.position, old.qk_rope_head_dim), (new.position, new.qk_rope_head_dim), length):
             same.add("position")
-        if isinstance(old.query, LowRankQuery) and isinstance(new.query, LowRankQuery):
+        if isinstance(old.query, LowRankQuery) and old.query.replace(rank=1) == new.query.replace(rank=1):
             same.add("query")  # ranks are sizes
         if all(part.index is None or part.index.sees_all(length) for part in (old, new)):
             same.add("index")
@@ -89,11 +91,16 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
     def heads(self, part: LatentAttention, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Heads:
         count, rank = part.num_heads, part.kv_lora_rank
         down = with_bias(tensors, "kv_down", 1)[0]  # (C + R, D + 1)
-        up = _gained(tensors["kv_up.weight"], tensors, "kv_norm").unflatten(0, (count, -1)) @ down[:rank]
+        up = (
+            part.latent_scale
+            * _gained(tensors["kv_up.weight"], tensors, "kv_norm").unflatten(0, (count, -1))
+            @ down[:rank]
+        )
         if "q.weight" in tensors:
             q, queries = with_bias(tensors, "q", count), ["q.weight"]
         else:
-            low_rank = _gained(tensors["q_up.weight"], tensors, "q_norm") @ with_bias(tensors, "q_down", 1)[0]
+            factor = part.query.scale if isinstance(part.query, LowRankQuery) else 1.0
+            low_rank = factor * _gained(tensors["q_up.weight"], tensors, "q_norm") @ with_bias(tensors, "q_down", 1)[0]
             q, queries = low_rank.unflatten(0, (count, -1)), ["q_down.weight", "q_up.weight"]
         plain, turned = part.qk_nope_head_dim, down[rank:].expand(count, -1, -1)
         k, v = up[:, :plain], up[:, plain:]
@@ -103,7 +110,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         position = part.position if part.position.is_absent else part.position.replace(dim=part.qk_rope_head_dim)
         return Heads(
             q, k, v, tensors["o.weight"].unflatten(1, (count, -1)), sources, tensors.get("o.bias"), scale_of(part),
-            position, () if part.norm.is_absent else ("norm",),
+            position, tuple(name for name in ("norm", "key_norm") if not getattr(part, name).is_absent),
         )  # fmt: skip
 
     def take_heads(self, at: Transfer[LatentAttention], source: Heads) -> None:
