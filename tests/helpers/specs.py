@@ -155,6 +155,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
     "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
     "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
+    "latent, scaled": mixed(
+        **LATENT, query={"kind": "low_rank", "rank": 7, "scale": 1.5}, latent_scale=0.7, key_norm={"kind": "rms"}
+    ),
     "index": attending(index=INDEX, sinks=True),
     "moba": attending(
         index={
