@@ -50,7 +50,7 @@ soak: .venv/installed-for-tests  # the proofs that take longer than a minute eac
 
 llama-cpp: .venv-llama-cpp/installed  # GGUF files as llama.cpp reads them; once it is installed `make test` runs these too
 	$(BIN)/python -m pytest tests/parity/test_llama_cpp.py tests/parity/test_llama_cpp_graphs.py \
-	  tests/parity/test_llama_cpp_tokenizers.py
+	  tests/parity/test_llama_cpp_tokenizers.py tests/parity/test_llama_cpp_pretokenizers.py
 
 clients: .venv/installed-for-tests  # the soak's tests of outside clients: environments of their own, over real sockets
 	$(BIN)/python -m pytest -m slow tests/clients --timeout 3600

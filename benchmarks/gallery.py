@@ -3,7 +3,8 @@
     python -m benchmarks.gallery [SHARED]
 
 Reads the pinned configurations and headers in SHARED/published (by default ../shared/data), and which types agree with
-transformers from docs/zoo.md. A model whose specification `models.csv` makes from another one gets no file.
+transformers from docs/zoo.md. Configurations that are not pinned are those of tests/helpers/gallery_values.json. A
+model whose specification `models.csv` makes from another one gets no file.
 """
 
 import csv
@@ -21,7 +22,7 @@ from archetype.gallery.entries import READ, SPECS, Entry, Evidence, entries
 from archetype.io.yaml import with_schema_line
 from archetype.spec.serialize import to_yaml
 from tests.conftest import SHARED
-from tests.helpers.gallery import PINNED, PROVEN, find
+from tests.helpers.gallery import PINNED, PROVEN, VALUES, find, with_values
 from tests.helpers.published_models import DATA, PublishedModel, published_models, read_published, spec_of
 from tests.helpers.zoo import page_of, rows_of
 
@@ -32,11 +33,10 @@ def evidence(
     """What is known of one model, from its pinned configuration or from its type."""
     pinned = {}
     config, numbers, source, places = {}, None, "", None
-    if entry.id in PINNED:
-        model = models[f"{PINNED[entry.id]}.json"]
+    if (model := config_of(entry.id, models)) is not None:
         one = read_published(shared, model)
         pinned[model.file] = (one.status, one.said)
-        config = provenance(shared, model)
+        config = provenance(shared, model) if entry.id in PINNED else VALUES[entry.id]["config"]
         if one.differs is not None and one.total is not None:
             numbers, places = one.total + one.differs, True
             source = "header" if one.beside[0].startswith("header") else f"transformers {transformers.__version__}"
@@ -44,6 +44,11 @@ def evidence(
     agrees = entry.type in PROVEN or zoo.get(entry.type, ("", ""))[0] == "agrees"
     version = transformers.__version__ if agrees else ""
     return Evidence(config, numbers, source, places, version, "" if outcome.is_read else missing(outcome.said))
+
+
+def config_of(name: str, models: dict[str, PublishedModel]) -> PublishedModel | None:
+    """The configuration by which a model of the gallery is read; None if none is known."""
+    return models[f"{PINNED[name]}.json"] if name in PINNED else with_values().get(name)
 
 
 def missing(said: str) -> str:
@@ -75,8 +80,9 @@ def main() -> None:
     for entry in entries().values():
         one = readings[entry.id] = evidence(entry, shared, models, zoo)
         file = SPECS / f"{entry.id}.yaml"
-        if one.config and not one.needs and not entry.spec:
-            spec = spec_of(shared, models[f"{PINNED[entry.id]}.json"])
+        config = config_of(entry.id, models)
+        if config is not None and not one.needs and not entry.spec:
+            spec = spec_of(shared, config)
             file.write_text(with_schema_line(to_yaml(spec), "specification"), encoding="utf-8")
         elif file.is_file():
             file.unlink()

@@ -5,43 +5,132 @@
 Where a key-value cache differs, an assignment is given with which `archetype set` makes the model that they count.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from archetype.estimate.report import total_parameters
-from archetype.gallery.card import OUTSIDE, Card, card_of, published_digits
+from archetype.gallery.card import OUTSIDE, Card, card_of, counted, published_digits
 from archetype.gallery.entries import entries
+from archetype.gallery.html import SIGNS
 from archetype.models.cost import model_cost
 from archetype.models.spec import ModelSpec
 from archetype.spec.edit import assign
 
 PAGE = Path(__file__).parents[1] / "docs" / "gallery_figures.md"
-WINDOWS = ("layers[*].mixer.pattern=full", "windows as if they grew with the text")
-INDEX = ("layers[*].mixer.index=null", "no keys of the index")
+
+
+class Change(NamedTuple):
+    """What is counted elsewhere: assignments that make it of our model, and words for it."""
+
+    assignments: tuple[str, ...]
+    words: str
+
+
+WINDOWS = Change(("layers[*].mixer.pattern=full",), "windows as if they grew with the text")
+CHUNKS = Change(("layers[*].mixer.pattern=full",), "chunks as if they grew with the text")
+INDEX = Change(("layers[*].mixer.index=null",), "no keys of the index")
+MIMO = Change(
+    ("layers[*].mixer.pattern=full", "layers[*].mixer.num_kv_heads=4", "layers[*].mixer.v_head_dim=192"),
+    "windows as if they grew with the text, with the heads of global layers, and values as wide as keys",
+)
+# and less, which no assignment says:
+GEMMA = Change(
+    ("layers[*].mixer.pattern=full",),
+    "windows as if they grew with the text, and one vector for keys and values of a global layer, which differ by "
+    "their norm and rotation",
+)
+POOLED = Change((), "no keys of the index")
 
 
 class Figure(NamedTuple):
-    """KiB of the key-value cache for each token in bfloat16, as the public gallery says, and what differs there."""
+    """KiB of the key-value cache for each token in bfloat16, as the public gallery says, and what differs there.
+
+    Attributes:
+        there: the public gallery's figure.
+        change: what is counted there; None if it is counted as here.
+        less: KiB that are left out there in addition to `change`.
+    """
 
     there: float
-    change: tuple[str, str] | None = None  # assignment that makes the model counted there, and what that leaves out
+    change: Change | None = None
+    less: float = 0.0
+
+    def counted(self, model: ModelSpec) -> float:
+        """Return the KiB of a model as they are counted there."""
+        return growth(assign(model, list(self.change.assignments)) if self.change else model) - self.less
 
 
-# From the gallery's copy of 2026-09-27, as far as its figures were noted.
+# From the gallery's copy of 2026-09-27.
 FIGURES = {
+    "gpt2-xl": Figure(300),
+    "llama-3-8b": Figure(128),
+    "llama-3.2-1b": Figure(32),
+    "llama-3.2-3b": Figure(112),
     "olmo-2-7b": Figure(512),
     "phi-4": Figure(200),
-    "llama-3-8b": Figure(128),
     "deepseek-v3": Figure(68.6),
+    "deepseek-r1": Figure(68.6),
     "gemma-3-27b": Figure(496, WINDOWS),
+    "xlstm-7b": Figure(0),
+    "llama-4-maverick": Figure(192, CHUNKS),
+    "qwen3-0.6b": Figure(112),
     "qwen3-235b-a22b": Figure(188),
+    "qwen3-30b-a3b": Figure(96),
+    "qwen3-32b": Figure(256),
+    "qwen3-4b": Figure(144),
+    "qwen3-8b": Figure(144),
     "smollm3-3b": Figure(72),
+    "kimi-k2": Figure(68.6),
+    "glm-4.5": Figure(368),
+    "glm-4.5-air": Figure(184),
+    "qwen3-coder-flash-30b-a3b": Figure(96),
     "gpt-oss-120b": Figure(72, WINDOWS),
     "gpt-oss-20b": Figure(48, WINDOWS),
     "gemma-3-270m": Figure(18, WINDOWS),
+    "qwen3-next-80b-a3b": Figure(24),
+    "minimax-m2": Figure(248),
+    "kimi-linear-48b-a3b": Figure(7.9),
+    "olmo-3-32b": Figure(256, WINDOWS),
+    "olmo-3-7b": Figure(512, WINDOWS),
+    "intellect-3": Figure(184),
+    "deepseek-v3.2": Figure(68.6, INDEX),
+    "nemotron-3-nano-30b-a3b": Figure(6),
+    "mimo-v2-flash": Figure(144, MIMO),
+    "glm-4.7": Figure(368),
+    "kimi-k2.5": Figure(68.6),
     "glm-5": Figure(87.8, INDEX),
+    "minimax-m2.5": Figure(248),
+    "qwen3.5-397b": Figure(30),
+    "sarvam-30b": Figure(19),
+    "sarvam-105b": Figure(36),
+    "nemotron-3-super-120b-a12b": Figure(8),
+    "mistral-small-4": Figure(22.5),
+    "minimax-m2.7": Figure(248),
+    "gemma-4-31b": Figure(840, GEMMA, 40),
+    "gemma-4-26b-a4b": Figure(210, GEMMA, 10),
+    "glm-5.1": Figure(87.8, INDEX),
+    "qwen3.6-35b-a3b": Figure(20),
+    "kimi-k2.6": Figure(68.6),
+    "qwen3.6-27b": Figure(64),
+    "hy3-preview": Figure(320),
+    "deepseek-v4-flash": Figure(5.4, POOLED, 1.3125),
+    "deepseek-v4-pro": Figure(7.7, POOLED, 1.875),
+    "laguna-xs.2": Figure(160, WINDOWS),
+    "gemma-4-12b": Figure(328, GEMMA, 8),
+    "nemotron-3-ultra-550b-a55b": Figure(12),
+    "kimi-k2.7-code": Figure(68.6),
+    "minimax-m3": Figure(120, INDEX),
+    "glm-5.2": Figure(87.8, INDEX),
+    "soofi-s-30b-a3b": Figure(6),
+    "btl-3-27b": Figure(64),
+    "laguna-s-2.1": Figure(192, WINDOWS),
+    "ling-3.0-flash": Figure(7.9),
+    "nemotron-3.5-lightning-30b-a3b": Figure(6),
+    "qwen3.8-27b": Figure(64),
+    "ornith-1.5-35b-a3b": Figure(20),
 }
 
 
@@ -68,20 +157,19 @@ def cards() -> tuple[Card, ...]:
 def reasons_of(card: Card) -> list[tuple[str, int, str]]:
     """Return each published count whose digits are not those of the model, with what was counted instead, in words."""
     counts, entry, reasons = card.report.parameters, card.entry, []
-    for claim, kind, without in (
-        (entry.total, "total", "non_embedding"),
-        (entry.active, "active", "active_non_embedding"),
-    ):
+    claims: tuple[tuple[str, Literal["total", "active"]], ...] = ((entry.total, "total"), (entry.active, "active"))
+    for claim, kind in claims:
         if not claim or published_digits(counts[kind], claim):
             continue
-        others = [(counts[without], f"{kind} without the table of tokens")]
+        others = [(count, f"{kind}{which}") for count, which in counted(card, kind)]
         if kind == "total" and card.spec is not None:
             outside, what = OUTSIDE.get(entry.id, (0, ""))
             others.append((counts[kind] + outside, f"with {what}"))
             if entry.id in COUNTED:
                 count, words = COUNTED[entry.id]
                 others.append((count(card.spec), words))
-        reasons.append((claim, *next(one for one in others if published_digits(one[0], claim))))
+        if kind == "active" or entry.id not in OPEN:
+            reasons.append((claim, *next(one for one in others if published_digits(one[0], claim))))
     return reasons
 
 
@@ -99,11 +187,56 @@ def with_an_index_in_each_layer(model: ModelSpec) -> int:
 
 
 GLM4 = (with_prediction_layer, "with the prediction layer, without the tables of tokens, as its report counts")
+OPEN = {"minimax-m3": "the total is not explained"}
 COUNTED: dict[str, tuple[Callable[[ModelSpec], int], str]] = {
     "glm-4.5": GLM4,
     "glm-4.7": GLM4,
     "glm-5.2": (with_an_index_in_each_layer, "of GLM-5, in which each layer has an index of its own"),
 }
+
+
+KINDS = {"said": "specification", "read": "type only", "missing": "grey"}
+
+
+def source_of(card: Card) -> str:
+    """Return where a specification is from, in words; why there is none."""
+    entry, config = card.entry, card.entry.evidence.config
+    if card.spec is None:
+        return entry.evidence.needs and f"needs {entry.evidence.needs}"
+    base, *changes = entry.spec.split("; ")
+    if "class" in config:
+        return f"defaults of transformers' {config['class']}"
+    if config:
+        return f"config.json of {config['model']}"
+    changed = f", {len(changes)} assignment{'s' * (len(changes) > 1)}" if changes else ""
+    return (f"{entries()[base].name}" if base in entries() and base != entry.id else f"preset {base}") + changed
+
+
+def all_models() -> list[str]:
+    """Return the section about each model: whether it has a specification, where it is from, and its checks."""
+    every = [card_of(entry) for entry in entries().values()]
+    kinds = Counter(card.kind for card in every)
+    said = [card for card in every if card.kind == "said"]
+    passed = [sum(card.marks[index].state == "yes" for card in said) for index in range(4)]
+    rows = []
+    for number, card in enumerate(every, 1):
+        signs = " | ".join(SIGNS[mark.state] for mark in card.marks)
+        rows.append(f"| {number} | {card.entry.name} | {KINDS[card.kind]} | {signs} | {source_of(card)} |")
+    return [
+        "## Every model",
+        "",
+        f"Of {len(every)} models, {kinds['said']} have a specification. {kinds['read']} have only a type that is read: "
+        "small models of it agree with transformers, but no file says\nthe model's sizes. "
+        f"{kinds['missing']} are grey: the last column names what they need. Of the {len(said)}, {passed[0]} have the "
+        f"parameters of the published tensors (or of those that\ntransformers would save), {passed[1]} the published "
+        f"count, {passed[2]} logits like transformers' in small models of their type, and {passed[3]} a place for each "
+        "published\ntensor (✓). A dash says that there is nothing to compare with.",
+        "",
+        "| | model | | parameters | count | logits | weights | specification from, or what is missing |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        *rows,
+        "",
+    ]
 
 
 def page() -> str:
@@ -113,13 +246,20 @@ def page() -> str:
         entry = entries()[name]
         model = entry.specification()
         assert model is not None, name
-        change, words = figure.change or ("", "")
-        remade = f"{growth(assign(model, [change])):.4g} by `{change}`: {words}" if change else ""
+        remade = ""
+        if figure.change is not None:
+            settings = " ".join(f"`{change}`" for change in figure.change.assignments)
+            settings = f" by {settings}" if settings else ""
+            less = f", less {figure.less:g}" if figure.less else ""
+            remade = f"{figure.counted(model):.4g}{settings}{less}: {figure.change.words}"
         caches.append(f"| {entry.name} | {figure.there:g} | {growth(model):.4g} | {remade} |")
     for card in cards():
         entry = card.entry
         total, active = (card.report.parameters[kind] for kind in ("total", "active"))
-        reasons = "; ".join(f"{count:,} {words}" for _, count, words in reasons_of(card))
+        reasons = "; ".join(
+            [f"{count:,} {words}" for _, count, words in reasons_of(card)]
+            + [OPEN[one] for one in OPEN if one == entry.id]
+        )
         counts.append(
             f"| {entry.name} | {entry.total} | {total:,} | {entry.active} | {f'{active:,}' if entry.active else ''} "
             f"| {reasons} |"
@@ -127,14 +267,16 @@ def page() -> str:
     return "\n".join([
         "# The gallery's counts beside a public gallery's",
         "",
-        "Do the cards of `archetype gallery` say what the best-known public gallery says, and where they do not, why? "
-        "Written by `make zoo`; a test\ncomputes each number again.",
+        "Which models of `archetype gallery` have a specification, where is it from, and do the counts equal those of "
+        "the best-known public gallery?\nWritten by `make zoo`; a test computes each number again.",
         "",
+        *all_models(),
         "## Key-value cache for each token",
         "",
         "KiB in bfloat16 by which the state grows with one more token, averaged over the second half of the context, "
-        "in which windows are full.\nWhere the other gallery counts another model, the last column has the assignment "
-        "that makes it, and what is then computed.",
+        "in which windows are full.\nWhere the other gallery counts another model, the last column has the assignments "
+        "that make it, and what is then computed. Gemma 4 E2B is left\nout: there each of its 35 layers keeps keys "
+        "(35 KiB), here 20 of them read those of earlier layers, and of the others 3 have no window (6 KiB).",
         "",
         "| model | there | here | as counted there |",
         "| --- | --- | --- | --- |",

@@ -19,6 +19,7 @@ from jaxtyping import config as jaxtyping
 from jaxtyping import install_import_hook
 
 from tests.helpers.examples import examples
+from tests.helpers.shapes import at_first_call
 
 # In a new environment the first worker compiles every module that the tests load; to compile each twice, side by side,
 # takes longer than to wait for most of them.
@@ -46,7 +47,7 @@ SHAPED = [
     for file in (ROOT / "archetype" / folder).rglob("*.py")
     if "from jaxtyping import" in file.read_text(encoding="utf-8")
 ]
-install_import_hook(SHAPED, "beartype.beartype")
+install_import_hook(SHAPED, f"{at_first_call.__module__}.{at_first_call.__name__}")
 # by the tests that call every part in every way: in these folders, but for files that call the same again and again,
 # and those marked `shapes`; elsewhere the same would be checked again, for half of the time
 CHECKED = {"weights", "nn", "parts", "models"}

@@ -19,13 +19,14 @@ class Chunks(NamedTuple):
     @classmethod
     def of(cls, work: Work, size: int) -> "Chunks":
         length = work.queries.value
-        lengths = [size] * (length // size) + [length % size] * (length % size > 0)
-        single_tokens, pairs = lengths.count(1), sum(n * n for n in lengths if n > 1)
+        lengths = chunk_lengths(length, size)
+        single_tokens = sum(count for n, count in lengths if n == 1)
+        pairs = sum(count * n * n for n, count in lengths if n > 1)
         if pairs == 0:
             return cls(constant(0), constant(0), length, 0)
         whole = work.length * work.length if pairs == length * length else symbol("A", pairs)
-        filled = [filled_chunk(n) for n in lengths if n > 1]
-        earlier = sum(n * (n - 1) // 2 for n in filled)
+        filled = [(filled_chunk(n), count) for n, count in lengths if n > 1]
+        earlier = sum(count * (n * (n - 1) // 2) for n, count in filled)
         return cls(whole, work.length + -single_tokens, single_tokens, earlier)
 
     def memory_products(self, together: int, single: int) -> Formula:
@@ -51,22 +52,33 @@ class ChunkedCost(MixerCost):
         """Return the multiplications of a sequence: over the pairs of its chunks, and with the state."""
 
 
+def chunk_lengths(length: int, size: int) -> list[tuple[int, int]]:
+    """Return the lengths of the chunks of a sequence, each with the number of its chunks: whole ones, and a rest."""
+    return [(n, count) for n, count in ((size, length // size), (length % size, 1)) if n * count]
+
+
 def filled_chunk(length: int) -> int:
     """Return the smallest power of two that is not below the length."""
     return 1 << (length - 1).bit_length()
 
 
-def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int, pairs: int = 3) -> int:
+def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int, copied: int, pairs: int = 3) -> int:
     """Return the bytes that chunks of `size` tokens save for backward.
 
     Args:
         heads: matrices of a chunk's pairs, such as two per head: of keys with queries, and with keys.
-        memory: values of a row's state.
+        memory: values saved of a row's state.
+        copied: values of a token that are copied, unless they are in order in a single chunk.
         pairs: numbers saved for each pair: decays, products of keys and queries, and both combined.
     """
-    chunks, rest = divmod(work.length, size)
-    of_pairs = (chunks * size * size + rest * rest) * (heads * pairs * FLOAT32 + 1)  # and a mask
-    return work.rows * (of_pairs + (chunks + (rest > 0)) * memory * FLOAT32)
+    lengths = chunk_lengths(work.length, size)
+    saved = sum(count * (n * n * heads * pairs + memory) for n, count in lengths)
+    masks = sum(n * n for n, _ in lengths)  # a byte each
+    return work.rows * (saved + copied * _copied_tokens(lengths)) * FLOAT32 + masks
+
+
+def _copied_tokens(lengths: list[tuple[int, int]]) -> int:
+    return sum(n * count for n, count in lengths if count > 1)
 
 
 def halved_chunk_activations(
@@ -77,20 +89,20 @@ def halved_chunk_activations(
     Args:
         channels: features of all heads' keys, each with a decay.
         heads: number of heads.
-        memory: values of a row's state.
+        memory: values saved of a row's state.
         kinds: what keys meet: queries, and keys for the delta rule.
         keys: kinds of keys, such as one for values and one for what is removed.
     """
-    total, corrects = 0, kinds > 1
-    for start in range(0, work.length, size):
-        length = min(size, work.length - start)
+    lengths, corrects = chunk_lengths(work.length, size), kinds > 1
+    total = channels * _copied_tokens(lengths)
+    for length, count in lengths:
         filled = filled_chunk(length)
         # factors and products of the halves of blocks of each size; copies that are filled up; the whole chunk's
         halves = (filled.bit_length() - 1) * filled * (2 + keys + kinds) // 2
         copies = (keys + kinds) * filled * (filled > length)
         whole = (2 + keys + kinds) * length
         scores = kinds * filled * filled + corrects * keys * length * length
-        total += channels * (halves + copies + whole) + heads * scores + memory
+        total += count * (channels * (halves + copies + whole) + heads * scores + memory)
     return work.rows * total * FLOAT32
 
 

@@ -110,13 +110,19 @@ def preset(name: str) -> ModelSpec:
     """
     # from the index, which imports only the preset's family
     if name in preset_facts():
-        return FAMILIES[preset_facts()[name].family].presets[name].make()
+        return _made(name)
     known = presets()  # includes presets that presets.json lacks
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         remedy = f"did you mean {close[0]}?" if close else "see `archetype list`"
         raise SpecError(name, "there is no preset, file or folder of this name", remedy)
     return known[name][1].make()
+
+
+@cache
+def _made(name: str) -> ModelSpec:
+    # a specification never changes, and making one takes milliseconds: `explain` looks through all of them
+    return FAMILIES[preset_facts()[name].family].presets[name].make()
 
 
 def family_of(config: dict[str, object], place: str = "config.json") -> Family | None:

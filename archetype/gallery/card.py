@@ -176,6 +176,16 @@ def published_digits(count: int, claim: str) -> bool:
     return published in (count // step * step, round(count / step) * step)
 
 
+def counted(card: Card, kind: Literal["total", "active"]) -> Iterator[tuple[int, str]]:
+    """Yield a card's parameters as makers count them, with what each count leaves out."""
+    counts = card.report.parameters
+    without = counts["active_non_embedding" if kind == "active" else "non_embedding"]
+    yield counts[kind], ""
+    yield without, " without the table of tokens"
+    if head := sum(part.parameters for part in card.parts if part.part == "lm_head"):
+        yield without - head, " without the tables of tokens"
+
+
 def _counted(card: Card) -> Iterator[Mark]:
     reading = card.entry.evidence
     if card.spec is None or reading.numbers is None:
@@ -198,10 +208,7 @@ def _claimed(card: Card) -> Iterator[Mark]:
         return
     counts = card.report.parameters
     kind = "active" if entry.active else "total"
-    for count, which in (
-        (counts[kind], ""),
-        (counts["active_non_embedding" if entry.active else "non_embedding"], " without the table of tokens"),
-    ):
+    for count, which in counted(card, "active" if entry.active else "total"):
         if published_digits(count, claim):
             yield Mark("as published", "yes", f"{count:,} {word}{which}; published as {claim}")
             return

@@ -31,7 +31,8 @@ class Evidence:
     """What the published files of a model gave, as `python -m benchmarks.gallery` found it.
 
     Attributes:
-        config: the configuration that was read: repository, path, commit and SHA-256 of the file.
+        config: the configuration that was read: repository, path, commit and SHA-256 of the file, or the class of
+            transformers whose defaults it is.
         numbers: how many numbers the tensors have that this model uses; None if their shapes are not known.
         numbers_of: where the shapes are from: `header` (of the published files) or transformers with its version.
         places: whether each tensor that a text decoder uses has a place here; None if the names are not known.

@@ -14,6 +14,7 @@ const between = (points, length, column) => {
   if (right[0] === left[0]) return right[column];
   return left[column] + ((length - left[0]) / (right[0] - left[0])) * (right[column] - left[column]);
 };
+const addressed = () => new URLSearchParams(location.hash.slice(1)); // of #search=...&compare=...
 const lengthOf = (slider, longest) => Math.round(128 * (longest / 128) ** (slider.value / 1000));
 
 function showLengths(section) {
@@ -70,11 +71,10 @@ function showIndex(form) {
       count += item.hidden ? 0 : 1;
     }
     form.querySelector(".count").textContent = words.length ? `${count} of ${items.length}` : "";
-    const hash = search.value ? `#search=${encodeURIComponent(search.value)}` : "";
-    if (hash || location.hash.startsWith("#search=")) history.replaceState(null, "", hash || location.pathname);
+    remember("search", search.value);
   };
   const states = () => {
-    const length = lengthOf(slider, 1048576);
+    const length = 128 * 2 ** slider.value;
     form.querySelector("output").textContent = `${length.toLocaleString("en")} tokens`;
     for (const { item, points } of items) {
       if (!points.length) continue;
@@ -86,9 +86,64 @@ function showIndex(form) {
   slider.addEventListener("input", states);
   form.addEventListener("submit", (event) => event.preventDefault());
   form.hidden = false;
-  if (location.hash.startsWith("#search=")) search.value = decodeURIComponent(location.hash.slice(8));
+  search.value = addressed().get("search") || "";
   filter();
   states();
+  showComparison(document.querySelector(".compare"), items);
+}
+
+// keeps a value in the address, so that a link shows the same
+function remember(name, value) {
+  const values = addressed();
+  if (!value && !values.get(name)) return;
+  if (value) values.set(name, value);
+  else values.delete(name);
+  const hash = ["search", "compare"].filter((key) => values.get(key)).map((key) => `${key}=${encodeURIComponent(values.get(key))}`);
+  history.replaceState(null, "", hash.length ? `#${hash.join("&")}` : location.pathname + location.search);
+}
+
+const number = new Intl.NumberFormat("en", { maximumSignificantDigits: 21 });
+const shown = (name, values) => {
+  if (!values || values.every((value) => value === "none")) return "–";
+  const each = values.slice(0, 4).map((value) => (typeof value !== "number" ? value : name === "state" ? bytes(value) : number.format(value)));
+  return each.join(", ") + (values.length > 4 ? ", ..." : "");
+};
+
+// the fields that differ between the cards whose buttons are pressed, in the order in which they were pressed
+function showComparison(box, items) {
+  const head = box.querySelector("thead"), body = box.querySelector("tbody"), chosen = [];
+  const cells = (row, tag, texts) => texts.map((text) => { const cell = row.appendChild(document.createElement(tag)); cell.textContent = text; return cell; });
+  const show = () => {
+    const names = new Set(chosen.flatMap(({ fields }) => Object.keys(fields)));
+    box.querySelector("code").textContent = `archetype cost ${chosen.map(({ item }) => item.dataset.id).join(" ")} --compare`;
+    head.replaceChildren(document.createElement("tr"));
+    body.replaceChildren();
+    cells(head.firstChild, "th", ["", ...chosen.map(({ item }) => item.querySelector("a").textContent)]);
+    for (const name of names) {
+      const texts = chosen.map(({ fields }) => shown(name, fields[name]));
+      if (new Set(texts).size === 1 || name === "type") continue;
+      const row = body.appendChild(document.createElement("tr"));
+      cells(row, "th", [name.replace(/[._]/g, "$&\u200b")]); // where a line may break
+      cells(row, "td", texts).forEach((cell, at) => cell.classList.toggle("changed", at > 0 && texts[at] !== texts[at - 1]));
+    }
+    for (const { item, button } of items) button?.setAttribute("aria-pressed", chosen.some((one) => one.item === item));
+    box.hidden = chosen.length < 2;
+    remember("compare", chosen.map(({ item }) => item.dataset.id).join(","));
+  };
+  for (const one of items.filter(({ points }) => points.length)) {
+    one.button = document.createElement("button");
+    one.button.textContent = "compare";
+    one.button.setAttribute("aria-label", `compare ${one.item.querySelector("a").textContent}`);
+    one.button.addEventListener("click", () => {
+      if (chosen.includes(one)) chosen.splice(chosen.indexOf(one), 1);
+      else chosen.push(one);
+      show();
+    });
+    one.item.querySelector("p").before(one.button);
+  }
+  box.querySelector("button").addEventListener("click", () => { chosen.length = 0; show(); });
+  for (const id of (addressed().get("compare") || "").split(",")) chosen.push(...items.filter((one) => one.button && one.item.dataset.id === id));
+  show();
 }
 
 document.querySelectorAll(".lengths").forEach(showLengths);

@@ -10,7 +10,7 @@ from typing import Any
 from archetype.diagram.architecture import draw_in
 from archetype.diagram.svg import svg
 from archetype.gallery.card import Card, Mark
-from archetype.gallery.entries import LISTED, TINY, entries
+from archetype.gallery.entries import LISTED, TINY, Entry, entries
 from archetype.gallery.ideas import Adoption
 from archetype.io.yaml import mapping_to_yaml
 from archetype.machine.hardware import DEVICES
@@ -22,6 +22,12 @@ SIGNS = {"yes": "✓", "no": "✗", "unknown": "–"}
 MOST_WORDS = 600  # of an assignment that is shown
 DEVICE = "H100-SXM"
 ASPECT = "3:4"  # of a diagram, which a phone shows as well
+# filled by the buttons of two or more cards
+COMPARISON = (
+    '<aside class="compare" aria-label="Comparison" hidden><div><b>What differs</b><button>close</button></div>'
+    '<div class="data" tabindex="0" role="region" aria-label="Fields that differ, scrollable">'
+    "<table><thead></thead><tbody></tbody></table></div><code></code></aside>"
+)
 LENGTHS = (1024, 8192, 32_768, 131_072, 1_048_576)  # of the table for readers without scripts
 
 
@@ -81,7 +87,10 @@ def _head(card: Card, descendants: Sequence[str]) -> str:
             f'<dt>report</dt><dd><a href="{escape(entry.report)}">{escape(entry.report.split("//")[1])}</a></dd>'
         )
     if config := entry.evidence.config:
-        text = escape(f"config.json of {config['model']}, SHA-256 {config['sha256'][:12]}")
+        if "class" in config:
+            text = f"defaults of {config['class']}, in {entry.evidence.numbers_of}, for {config['model']}"
+        else:
+            text = escape(f"config.json of {config['model']}, SHA-256 {config['sha256'][:12]}")
         if "commit" in config:
             place = f"https://{GITHUB}/{config['repository']}/blob/{config['commit']}/{config['path']}"
             text = f'<a href="{escape(place)}">{text}</a>'
@@ -193,13 +202,24 @@ def _changes(card: Card) -> str:
     text = "\n".join(f"  {_quoted(line)}" for line in lines)
     count = f"{card.num_changes} change{'s' * (card.num_changes != 1)}"
     picture = f"{entry.id}-changes.svg"
+    line = ",".join(reversed(_lineage(entry)))
     return (
         f'<section id="changes"><h2>{count} from {link(entry.ancestor)}</h2>'
         f"<pre>archetype set {entry.ancestor} \\\n{escape(text)}</pre>"
-        f'<p><a href="{picture}">Both as diagrams</a>, with what differs in colour:</p>'
+        f'<p><a href="index.html#compare={line}">Field by field</a>, or <a href="{picture}">both as diagrams</a>, with '
+        "what differs in colour:</p>"
         f'<a href="{picture}" class="picture"><img loading="lazy" src="{picture}" '
         f'alt="Diagrams of both models, with what differs in colour"></a></section>'
     )
+
+
+def _lineage(entry: Entry) -> list[str]:
+    # ids of a model and of its ancestors that have cards, up to four
+    line, ancestor = [entry.id], entry.ancestor
+    while ancestor in entries() and len(line) < 4:
+        line.append(ancestor)
+        ancestor = entries()[ancestor].ancestor
+    return line
 
 
 def _quoted(line: str) -> str:
@@ -252,16 +272,16 @@ def index_page(cards: Sequence[Card], adoption: Adoption) -> str:
     items = "\n".join(_item(card) for card in cards)
     body = (
         f"<h1>Gallery of published models</h1>\n<p>{len(cards)} models: {counts['said']} with their specification, "
-        f"{counts['read']} whose type is read, and {counts['missing']} that need a part that is missing here. "
+        f"{counts['read']} whose type is read, and {counts['missing']} in grey, which say what is missing here. "
         f"Every number is computed from a specification. Dates, published counts and reports are those of "
         f"{LISTED}.</p>\n"
         '<p>The table as <a href="gallery.csv">CSV</a> and <a href="gallery.json">JSON</a>. '
         '<a href="#tree">Family tree</a>, <a href="#ideas">ideas by month</a>.</p>\n'
         '<form class="search" hidden><label>Search <input type="search" '
         'placeholder="words, mixer.kind=latent, parameters&gt;1e11"></label>'
-        '<label>State at <input type="range" min="0" max="1000" value="600"> <output></output></label>'
+        '<label>State at <input type="range" min="0" max="13" value="8"> <output></output></label>'
         '<span class="count" role="status"></span></form>\n'
-        f'<ol class="cards">{items}</ol>\n'
+        f'<ol class="cards">{items}</ol>\n{COMPARISON}\n'
         f'<h2 id="tree">Family tree</h2>\n{_tree(cards)}\n<h2 id="ideas">Ideas by month</h2>\n{_ideas(adoption)}\n'
         f'<script type="application/json" id="models">{_search_data(cards)}</script>'
     )

@@ -40,6 +40,9 @@ def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Ten
     float32 uses oneDNN, since MKL distributes products badly over threads on processors not made by Intel.
     bfloat16 uses matrix tiles if no gradient is needed.
     """
+    # asked first, since a decode step asks for each of its matrices
+    if torch.compiler.is_compiling() or (x.dtype == torch.float32 and not _prefers_onednn()):
+        return None
     tensors = [x, *(() if isinstance(weight, LosslessRows) else (weight,)), *(() if bias is None else (bias,))]
     if not FUSED.support(*tensors) or torch.is_autocast_enabled("cpu"):
         return None
@@ -49,7 +52,7 @@ def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Ten
         return None if torch.is_grad_enabled() else tile_product(FUSED, x, weight, bias)
     if isinstance(weight, LosslessRows):
         return None
-    if x.numel() < MANY * x.shape[-1] or not _prefers_onednn():
+    if x.numel() < MANY * x.shape[-1]:
         return None
     if not torch.is_grad_enabled():
         return _by_onednn(x, weight, bias)
@@ -120,6 +123,11 @@ def append_scaled(kernels: Kernels, new: Tensor, buffer: Tensor, scales: Tensor,
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:
     """Return RMSNorm of x in the given data type. A training step saves only x for the backward pass."""
+    # for few numbers without a gradient, the call takes longer than torch's operations
+    if torch.compiler.is_compiling() or (
+        x.dtype == torch.float32 and not torch.is_grad_enabled() and x.numel() <= SERIAL
+    ):
+        return None
     if not FUSED.support(x, weight) or dtype not in FLOATS or (distance := _distance(x)) is None:
         return None
     if not torch.is_grad_enabled():

@@ -26,9 +26,9 @@ def read_chunks(recurrence: Recurrence, size: int, states: tuple[Tensor, ...], *
     length = inputs[0].shape[1]
     if symbolic.is_symbolic(length):  # unknown number of chunks: scan one position at a time
         return symbolic.scan(partial(_step, recurrence, len(states)), states, *inputs)
+    rest = length % size if length > size else 0
     with without_autocast(inputs[0]):  # sums over thousands of positions keep full precision
-        rest = length % size
-        if rest in (0, length):
+        if not rest:
             return recurrence(*states, *inputs, size=min(size, length))
         whole, left = zip(*(x.split((length - rest, rest), dim=1) for x in inputs), strict=True)
         first, *states_after = recurrence(*states, *whole, size=size)
@@ -81,7 +81,7 @@ def linear_chunk(
     else:
         # unit lower triangular (the diagonal is not read): values, and what of the state before is read, corrected
         rate = _chunks(b, size)[..., None]
-        own, both = rate * overlaps[0][0], rate * torch.cat((v, -since * k), dim=-1)
+        own, both = rate * overlaps[0][0], torch.cat((rate * v, -(rate * since) * k), dim=-1)
         both = torch.linalg.solve_triangular(own, both, upper=False, unitriangular=True)
         before, v, memory = _corrected(memory, decay, until * k, *both.split((v.shape[-1], k.shape[-1]), dim=-1))
     read = (since * q) @ before if shared == 1 else since * _split_heads(q @ _join_heads(before, shared), shared)
@@ -99,9 +99,10 @@ def _linear_step(
 ) -> tuple[Float[Tensor, "B 1 H Q"], Float[Tensor, "B H P Q"]]:
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     # (b, H, 1, 1) or (B, H, P, 1)
-    memory = a[:, 0, ..., *(None,) * (5 - a.dim())].exp() * memory
+    a = a.transpose(1, 2)[..., None] if a.dim() == 3 else a.permute(0, 2, 3, 1)
+    memory = a.exp() * memory
     if b is not None:
-        v = b[:, 0, :, None, None] * (v - k @ memory)
+        v = b.transpose(1, 2)[..., None] * (v - k @ memory)
     memory = memory + _repeated(k, shared).mT * v
     return _split_heads(q @ _join_heads(memory, shared), shared).transpose(1, 2), memory
 
@@ -152,24 +153,29 @@ def stabilized(
         else:
             sums = a.cumsum(1)
             m = sums + torch.maximum(top[:, None], (i - sums).cummax(1).values)
-        change = torch.cat((top[:, None], m[:, :-1]), dim=1) - m
+        change = shifted(top, m) - m
     return a + change, i - m, m
 
 
+def shifted(first: Float[Tensor, "B *dims"], x: Float[Tensor, "B T *dims"]) -> Float[Tensor, "B T *dims"]:
+    """Return x_{t-1} at each position t, and `first` at the first."""
+    return first[:, None] if x.shape[1] == 1 else torch.cat((first[:, None], x[:, :-1]), dim=1)
+
+
 def diagonal_chunk(
-    hidden: Float[Tensor, "B I"], x: Float[Tensor, "B T I"], a: Float[Tensor, "B T I"], *, size: int
-) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I"]]:
+    hidden: Float[Tensor, "B *dims I"], x: Float[Tensor, "B T *dims I"], a: Float[Tensor, "B T ... I"], *, size: int
+) -> tuple[Float[Tensor, "B T *dims I"], Float[Tensor, "B *dims I"]]:
     """h_t = exp(a_t) h_{t-1} + x_t for each feature, by sums over twice as many positions in each step."""
     if x.shape[1] == 1:
         hidden = a[:, 0].exp() * hidden + x[:, 0]
         return hidden[:, None], hidden
-    # (N, B, L, I): sums since a chunk began, and decays since then
+    # (N, B, L, ..., I): sums since a chunk began, and decays since then
     x, decay = (part.unflatten(1, (-1, size)).transpose(0, 1) for part in (x, a.exp()))
-    distance = 1
+    distance, others = 1, (0, 0) * (hidden.dim() - 1)
     while distance < size:
         # of the last `distance` positions and of those before them
         earlier, decayed = (
-            nn.functional.pad(part[:, :, :-distance], (0, 0, distance, 0), value=fill)
+            nn.functional.pad(part[:, :, :-distance], (*others, distance, 0), value=fill)
             for part, fill in ((x, 0.0), (decay, 1.0))
         )
         x, decay, distance = x + decay * earlier, decay * decayed, 2 * distance
@@ -179,7 +185,8 @@ def diagonal_chunk(
 
 def _chunks(x: Float[Tensor, "B T H *dims"], size: int) -> Float[Tensor, "N B H L *dims"]:
     # in the order in which all products read them
-    return x.unflatten(1, (-1, size)).permute(1, 0, 3, 2, *range(4, x.dim() + 1)).contiguous()
+    chunks: Tensor = x.unflatten(1, (-1, size))
+    return chunks.transpose(0, 1).transpose(2, 3).contiguous()
 
 
 def _positions(y: Float[Tensor, "N B H L Q"]) -> Float[Tensor, "B T H Q"]:
@@ -200,7 +207,7 @@ def _accumulated(
 
 def _corrected(
     memory: Float[Tensor, "B H P Q"],
-    decay: Float[Tensor, "N B H p 1"],
+    decay: Float[Tensor, "N B H _ 1"],
     keys: Float[Tensor, "N B H L P"],
     values: Float[Tensor, "N B H L Q"],
     reads: Float[Tensor, "N B H L P"],
@@ -275,16 +282,16 @@ def _halves(x: Float[Tensor, "N B H L P"], size: int) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def _repeated(x: Float[Tensor, "*n K L P"], shared: int) -> Float[Tensor, "*n H L P"]:
+def _repeated(x: Float[Tensor, "*dims K L P"], shared: int) -> Float[Tensor, "*dims H L P"]:
     # repeats each of K heads for the H / K heads that share it
     return x if shared == 1 else x.repeat_interleave(shared, dim=-3)
 
 
-def _join_heads(x: Float[Tensor, "*n H L Q"], shared: int) -> Float[Tensor, "*n K L GQ"]:
+def _join_heads(x: Float[Tensor, "*dims H L Q"], shared: int) -> Float[Tensor, "*dims K L GQ"]:
     # concatenates the features of heads that share a key head: one matrix product then serves them all
     return x if shared == 1 else x.unflatten(-3, (-1, shared)).transpose(-3, -2).flatten(-2)
 
 
-def _split_heads(x: Float[Tensor, "*n K L GQ"], shared: int) -> Float[Tensor, "*n H L Q"]:
+def _split_heads(x: Float[Tensor, "*dims K L GQ"], shared: int) -> Float[Tensor, "*dims H L Q"]:
     # the inverse of `_join_heads`
     return x if shared == 1 else x.unflatten(-1, (shared, -1)).transpose(-3, -2).flatten(-4, -3)

@@ -61,7 +61,7 @@ class Projection(NamedTuple):
         *heads, features = terms[index]
         return cls(module, sum(map(math.prod, terms[:index])), math.prod(heads), features)
 
-    def rows(self, tensor: Tensor) -> Float[Tensor, "heads features *columns"]:
+    def rows(self, tensor: Tensor) -> Float[Tensor, "heads features *dims"]:
         """Return a view of these rows of a matrix or a bias, by head."""
         rows = tensor.narrow(0, self.start, self.heads * self.features)
         return rows.view(self.heads, self.features, *tensor.shape[1:])

@@ -1,5 +1,6 @@
 """Modules that select the keys that each attention query reads, and the state of attention with a selection."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -12,6 +13,7 @@ from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import module_class
+from archetype.nn.symbolic import is_symbolic
 from archetype.roles.selection import KeySelection
 
 
@@ -83,7 +85,7 @@ def build_selection(index: KeySelection | None, place: Place, query_features: in
 
 
 def mean_divergence(
-    log_weights: Float[Tensor, "B *h T S"], attended: Float[Tensor, "B *h T S"], context: ForwardContext
+    log_weights: Float[Tensor, "B *dims T S"], attended: Float[Tensor, "B *dims T S"], context: ForwardContext
 ) -> Float[Tensor, ""]:
     """Return KL(attended || weights), averaged over heads and over queries that are not padding."""
     divergence = nn.functional.kl_div(log_weights, attended, reduction="none").sum(-1)
@@ -156,7 +158,9 @@ def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S
     """Return True for each query's keys with the largest scores. Ties go to earlier keys."""
     # Many scores tie at zero, for keys that no head finds relevant. Which of these `topk` returns depends on the
     # number of keys, so that results would differ between chunked and whole sequences.
-    least = scores.topk(count).values[..., -1:]  # (B, T, 1)
+    # of a symbolic number of keys, which may be fewer than are chosen: then the smallest score is minus infinity
+    all_scores = nn.functional.pad(scores, (0, count), value=-math.inf) if is_symbolic(scores.shape[-1]) else scores
+    least = all_scores.topk(count).values[..., -1:]  # (B, T, 1)
     above, equal = scores > least, scores == least
     # of the keys that equal the smallest chosen score, the earliest fill the remaining places
     room = count - above.sum(-1, keepdim=True)

@@ -114,18 +114,18 @@ class Transplant(Generic[S]):
         """Return what holds if specifications differ and all tensors of the donor were kept."""
         if names := self.differing(at):
             return Start.CHANGED, f"{', '.join(names)} differs"
-        same = {name: getattr(at.new, name) for name in self._sized() & type(at.new).model_fields.keys()}
+        same = {name: getattr(at.new, name) for name in self.sizing(at) & type(at.new).model_fields.keys()}
         return Start.SAME if at.old.model_copy(update=same) == at.new else Start.ROUNDED, ""
 
     def differing(self, at: Transfer[S]) -> list[str]:
         """Return the fields that change the output by their values; parts inside promise for themselves."""
         inside = {id(part) for parts in (self.inside(at.old), self.inside(at.new)) for part, _ in parts.values()}
-        names = (name for name in type(at.new).model_fields if name not in (*self._sized(), *ROUNDING))
+        names = (name for name in type(at.new).model_fields if name not in (*self.sizing(at), *ROUNDING))
         pairs = {name: (getattr(at.old, name), getattr(at.new, name)) for name in names}
         return [name for name, (x, y) in pairs.items() if x != y and not (id(x) in inside and id(y) in inside)]
 
-    def _sized(self) -> set[str]:
-        # fields that only set sizes, whose entries promise for themselves, or only matter in training
+    def sizing(self, at: Transfer[S]) -> set[str]:
+        """Return the fields that only set sizes, whose entries promise for themselves, or only matter in training."""
         return {*self.fields.values(), *self.sized, *TRAINING}
 
     def take_named(self, at: Transfer[S]) -> None:

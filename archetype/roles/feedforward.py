@@ -26,5 +26,8 @@ class FeedForward(Content, Part):
         cause = f"{getattr(self, 'kind', 'a part')} reads sequences in order, and parallel.context splits them"
         return NeedsWholeRows("", cause, "use a part without a state, or set parallel.context to 1")
 
+    def check(self, width: int, causal: bool) -> None:
+        """Call `invalid` if this part does not fit its stack. Takes the arguments of `Mixer.check`."""
+
 
 AnyFeedForward = Annotated[FeedForward, ByKind(FeedForward)]

@@ -3,6 +3,7 @@
 from typing import Annotated, ClassVar
 
 from archetype.roles.parallel import NeedsWholeRows
+from archetype.roles.position import AttentionSizes
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import ByKind, Part
 
@@ -22,6 +23,14 @@ class KeySelection(Part):
     def num_selections(self) -> int:
         """Number of selections, each for an equal share of the attention's heads."""
         return 1
+
+    @property
+    def reads_heads(self) -> bool:
+        """Whether the attention's own queries and keys select, by the module's `choose(q, k, allowed, context)`."""
+        return False
+
+    def check_heads(self, sizes: AttentionSizes) -> None:
+        """Call `invalid` if this selection does not fit the heads of its attention."""
 
     def sees_all(self, length: int) -> bool:
         """Return whether every key of a sequence of this length is selected."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.block_index.spec import *
     from archetype.parts.channel_mixing.spec import *
     from archetype.parts.compressed_attention.spec import *
+    from archetype.parts.convolutions.spec import *
     from archetype.parts.depth_attention.spec import *
     from archetype.parts.disentangled_attention.spec import *
     from archetype.parts.embedding.spec import *

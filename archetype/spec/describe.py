@@ -145,13 +145,13 @@ def entries() -> Iterator[tuple[str, type[Spec]]]:
     """Yield (role, class) for every kind, and ("no kind", class) for every other node of a specification."""
     yield from kinds()
     others = (cls for cls in _subclasses(Spec) if "kind" not in cls.model_fields and not issubclass(cls, Part))
-    named = (cls for cls in others if _is_own(cls) and cls.model_fields and not cls.__name__.startswith("_"))
+    named = (cls for cls in others if _is_own(cls) and cls.model_fields)
     yield from (("no kind", cls) for cls in named)
 
 
 def _is_own(cls: type[Spec]) -> bool:
-    # belongs to specifications, rather than to recipes or extensions
-    return cls.__module__.startswith(OWN)
+    # belongs to specifications, rather than to recipes or extensions, and is not a base of several classes
+    return cls.__module__.startswith(OWN) and not cls.__name__.startswith("_")
 
 
 def _default(field: FieldInfo) -> str:

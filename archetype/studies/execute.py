@@ -35,7 +35,7 @@ from archetype.training.plot import curves
 from archetype.training.provenance import read_provenance
 from archetype.training.recipe import Recipe
 from archetype.training.state import TrainState
-from archetype.training.verdict import final_loss, has_diverged
+from archetype.training.verdict import comparable, final_loss, has_diverged
 
 LOCK = ".worker"
 SECONDS_OF_SILENCE = 120.0  # without a heartbeat a run on another machine counts as abandoned; network file systems lag
@@ -194,11 +194,13 @@ def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:
     train_loss = final_loss(lines)
     # the loop gives up after this many skipped steps in a row
     is_aborted = len(steps) >= loop.MAX_SKIPPED and all(line["skipped"] for line in steps[-loop.MAX_SKIPPED :])
-    first = next((line["loss"] for line in steps if not line["skipped"]), math.nan)
+    judged = comparable(lines, bool(request["recipe"].get("teacher")))
+    first = next((line["loss"] for line in judged if "loss" in line and not line.get("skipped")), math.nan)
+    end = final_loss(judged)
     start = start_of(request)
     is_trained = start is None or start.is_trained
     guess = began.guessing_loss if began else None
-    has_risen = is_trained and (train_loss is None or has_diverged(train_loss, first, guess))
+    has_risen = is_trained and (end is None or has_diverged(end, first, guess))
     return {
         "has_diverged": is_aborted or has_risen or _number(last.get("validation_loss")) is None,
         # without steps there is no curve

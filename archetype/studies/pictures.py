@@ -6,6 +6,7 @@ from typing import Any
 
 from archetype.chart import Chart
 from archetype.studies.fit import Law
+from archetype.studies.retention import state_text
 
 
 def pictures_of(part: Mapping[str, Any]) -> dict[str, str]:
@@ -28,7 +29,10 @@ def _losses(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
 
 
 def _loss_by_state(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
-    """Plot what arms that start from weights lose against the state that they keep; a line spans the seeds."""
+    """Plot what arms that start from weights lose against the state that they keep.
+
+    A vertical line spans the seeds, and a horizontal one shows the control's loss at every state.
+    """
     if part.get("retention"):
         losses = part["comparisons"][0]["losses"]
         tests = {arm: [loss for loss in of["test"] if loss is not None] for arm, of in losses.items()}
@@ -36,7 +40,10 @@ def _loss_by_state(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
         drawn = {arm: test for arm, test in tests.items() if test}
         points = {arm: ([state[arm]], [mean(test)]) for arm, test in drawn.items()}
         lines = {arm: ([state[arm]] * 2, [min(test), max(test)]) for arm, test in drawn.items()}
-        yield "loss-by-state", Chart("bytes of state of one sequence", "test loss", lines, points)
+        if (control := part["control"]) in drawn:
+            sizes = [state[arm] for arm in drawn]
+            lines[control] = [min(sizes), max(sizes)], [mean(drawn[control])] * 2
+        yield "loss-by-state", Chart(f"bytes of {state_text(part)}", "test loss", lines, points)
 
 
 def _trials(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:

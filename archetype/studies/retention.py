@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from archetype.studies.arms import Arm, quantities
+from archetype.studies.arms import Arm, quantities, row_length
 from archetype.studies.parts import TrainedPart
 from archetype.studies.recall import NUM_PAIRS
 from archetype.studies.settings import Metric
@@ -41,7 +41,8 @@ def _measure(comparison: Comparison, control: str, metric: Metric | None) -> dic
             shares = [(guess - value) / (guess - of_donor) for of_donor, value in pairs if math.isfinite(value)]
             # an arm that is evaluated as it is has one value, whatever the seed
             arms[name] = {"saved_bytes": saved} | _shares(shares if arm.is_trained else shares[:1], saved)
-    about = {"measure": name_of(metric), "guess": guess, "control": _finite(mean(values[control]))}
+    about: dict[str, Any] = {"measure": name_of(metric), "guess": guess, "control": _finite(mean(values[control]))}
+    about["state_tokens"] = row_length(donor.recipe, donor.spec)
     return about | {"why_not": why_not, "arms": arms}
 
 
@@ -90,6 +91,12 @@ def name_of(metric: Metric | None) -> str:
     return f"{'accuracy' if metric.name == 'test.task' else metric.name.removeprefix('test.')}{of}{at}"
 
 
+def state_text(part: Mapping[str, Any]) -> str:
+    """Return what the bytes of state in a part are of."""
+    tokens = part["retention"][0].get("state_tokens")  # not in older reports
+    return "state of one sequence" + (f" of {tokens:,} tokens in float32" if tokens else "")
+
+
 def retention_rows(part: Mapping[str, Any]) -> list[list[str]]:
     """Return the rows of a table with `HEADINGS`."""
     return [
@@ -112,7 +119,7 @@ def retention_sentences(part: Mapping[str, Any]) -> Iterator[str]:
             continue
         for arm, about in measure["arms"].items():
             saved, lost = about["saved_bytes"], about["lost_per_kib"]
-            cost = f", and saves {saved:,.0f} bytes of state at {lost[0]:.3%} per KiB" if lost else ""
+            cost = f", and saves {saved:,.0f} bytes of state, losing {lost[0]:.3%} per KiB" if lost else ""
             yield f"{arm} retains {_text(about['retained'])} of {part['control']}'s {measure['measure']}{cost}."
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from archetype.studies.budgets import budget_rows
 from archetype.studies.markdown import markdown_table
-from archetype.studies.retention import HEADINGS, retention_rows
+from archetype.studies.retention import HEADINGS, retention_rows, state_text
 from archetype.studies.statistics import paired_interval
 from archetype.table import Table
 
@@ -21,7 +21,7 @@ def trained_lines(part: Part) -> list[str]:
     if losses := _losses_table(part):
         lines += ["Losses at the end in nats a token, means over the seeds:", "", markdown_table(*losses), ""]
     if retained := retention_rows(part):
-        lines += [f"Retained of {part['control']}:", "", markdown_table(HEADINGS, retained), ""]
+        lines += [f"Retained of {part['control']}, and {state_text(part)}:", "", markdown_table(HEADINGS, retained), ""]
     lines += [_matched_markdown(part["arms"]), ""]
     for comparison in part["comparisons"]:
         lines += _comparison_lines(part, comparison, [test["arm"] for test in tests])
@@ -44,7 +44,9 @@ def trained_text(part: Part) -> str:
     losses = _losses_table(part)
     tables = [str(Table(*_tests_table(part))), *([f"losses in nats\n{Table(*losses)}"] if losses else [])]
     if retained := retention_rows(part):
-        tables.append(f"retained of {part['control']}\n{Table(HEADINGS, retained, text_columns=3)}")
+        tables.append(
+            f"retained of {part['control']}, and {state_text(part)}\n{Table(HEADINGS, retained, text_columns=3)}"
+        )
     return "\n".join([*tables, *part.get("sentences", ()), *_others(part)])
 
 

@@ -40,6 +40,8 @@ class Diagnosis:
         first, mean = self.state.first_loss, fmean(self.losses) if self.losses else math.nan
         # after NUM_STEPS steps, or earlier at an evaluation
         is_shown = len(self.losses) == NUM_STEPS or (isinstance(event, Evaluated) and not event.on_all)
+        if self.state.objective.teacher is not None and math.isfinite(mean):
+            return  # a distance from the teacher may begin with 0
         if self.has_warned or not is_shown or first is None or not has_diverged(mean, first, self.guess):
             return
         self.has_warned = True

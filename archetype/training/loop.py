@@ -80,7 +80,7 @@ def run(
             write_weights(run, state.model, weights)
             guess, peak = state.objective.guessing_loss(state.model.spec), state.recipe.optimizer.learning_rate
             lines = lines_of_last_stage(state.recipe.stages, metrics.read(run.metrics_file))
-            state.verdict = verdict(lines, guess, peak)
+            state.verdict = verdict(lines, guess, peak, state.objective.teacher is not None)
             if state.verdict is not None:
                 on_event(Notice(state.step, state.verdict.text))
         try:

@@ -61,7 +61,8 @@ def _page(run: Run) -> str:
     environment = provenance.environment if provenance else {}
     told = sentences(recipe, spec, cost.parameters["total"], lines)
     of_stage = lines_of_last_stage(recipe.stages, lines)
-    judged = verdict(of_stage, provenance.guessing_loss if provenance else None, recipe.optimizer.learning_rate)
+    guess = provenance.guessing_loss if provenance else None
+    judged = verdict(of_stage, guess, recipe.optimizer.learning_rate, recipe.teacher is not None)
     if judged and run.weights_file.is_file():  # the run has finished
         told.append(f"This run {judged.text}.")
     told += [f"It was resumed with a change: {change}." for change in (provenance.changes if provenance else ())]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 NUM_STEPS = 20  # last steps, whose mean loss is judged
 MARGIN = 1.1  # ratio to the loss of guessing that counts as diverged
 RISEN = 1.25  # ratio to the first loss that counts as diverged; batches differ by less
+SMALL = 0.1  # a smaller loss has not diverged, whatever the first one was: a model equal to its teacher begins at 0
 
 
 class Verdict(NamedTuple):
@@ -19,7 +20,7 @@ class Verdict(NamedTuple):
 def has_diverged(loss: float, first: float, guess: float | None) -> bool:
     """Return whether a mean loss is worse than both the first loss and guessing, or far above the first loss."""
     # `not <=`, so that NaN counts as diverged
-    return not loss <= RISEN * first or (guess is not None and loss > max(MARGIN * guess, first))
+    return not loss <= max(RISEN * first, SMALL) or (guess is not None and loss > max(MARGIN * guess, first))
 
 
 def final_loss(lines: Sequence[dict[str, Any]]) -> float | None:
@@ -28,14 +29,30 @@ def final_loss(lines: Sequence[dict[str, Any]]) -> float | None:
     return fmean(losses[-min(NUM_STEPS, -(-len(losses) // 2)) :]) if losses else None
 
 
-def verdict(lines: Sequence[dict[str, Any]], guess: float | None, peak: float) -> Verdict | None:
+def comparable(lines: Sequence[dict[str, Any]], is_taught: bool) -> Sequence[dict[str, Any]]:
+    """Return the lines of a run by whose losses it is judged.
+
+    The training loss of a run with a teacher is a distance from the teacher, which may begin with 0 and then rise;
+    validation measures the text.
+    """
+    if not is_taught:
+        return lines
+    evaluated = [line for line in lines if "validation_loss" in line]
+    return [*({"loss": line["validation_loss"]} for line in evaluated), *evaluated]
+
+
+def verdict(
+    lines: Sequence[dict[str, Any]], guess: float | None, peak: float, is_taught: bool = False
+) -> Verdict | None:
     """Judge a finished run. Return None if it has no fault.
 
     Args:
         lines: lines of the run's metrics file.
         guess: validation loss of guessing without reading the inputs, if known.
         peak: peak learning rate.
+        is_taught: whether the run has a teacher.
     """
+    lines = comparable(lines, is_taught)
     losses, last = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")], final_loss(lines)
     validation = next((line["validation_loss"] for line in reversed(lines) if "validation_loss" in line), None)
     if last is None or validation is None:

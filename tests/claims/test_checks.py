@@ -39,7 +39,7 @@ def checked(name: str, outcome: Outcome) -> None:
         assert outcome.holds, outcome.sentence
 
 
-@pytest.mark.parametrize("file", every(2, FILES))
+@pytest.mark.parametrize("file", every(4, FILES))
 def test_checks_in_their_small_size(file: str) -> None:
     for name in CHECKS:
         if name.partition(".")[0] == file:

@@ -22,7 +22,7 @@ NORMS: dict[str, spec.Norm] = {
     "rms": spec.RMSNorm(),
     "offset": spec.RMSNorm(unit_offset=True),
     "l2": spec.L2Norm(),
-    "dynamic-erf": spec.DynamicErf(),
+    "dynamic-tanh": spec.DynamicTanh(),
     "batch": spec.BatchNorm(),
     "no-norm": spec.NoNorm(),
 }
@@ -67,9 +67,22 @@ SCORES: dict[str, dict[str, Any]] = {
     },
     "additive": {"score": "additive"},
     "blocks": {"index": spec.BlockIndex(block=3, top_blocks=2, local_blocks=1, num_heads=1, head_dim=4)},
+    "moba": {
+        "index": spec.BlockIndex(
+            block=2,
+            top_blocks=2,
+            num_heads=4,
+            head_dim=4,
+            pooling="mean",
+            norm=spec.NoNorm(),
+            loss_weight=0.0,
+            own_projections=False,
+        )
+    },
     "differential": {"differential": spec.Differential()},
     "softpick": {"softmax": "softpick"},
     "off-by-one": {"softmax": "off_by_one", "softcap": 2.0},
+    "convolved": {"convolutions": spec.AttentionConvolutions(at=("v", "input", "k", "output"), kernel=3)},
     "values": {"v_head_dim": 5, "value_norm": spec.LayerNorm(), "value_scale": 0.7},
     "keys-as-values": {"keys_as_values": True, "qk_norm": spec.RMSNorm(), "value_norm": spec.RMSNorm(weight=False)},
 }
@@ -156,6 +169,7 @@ FEEDFORWARDS: dict[str, spec.FeedForward] = {
         parts=(GATED, spec.MLP(d_ff=10, activation="relu")), scales="learned"
     ),
     "n-gram-memory": spec.NgramMemory(rows=17, row_width=3, heads=2, conv_kernel=2),
+    "canon": GATED.replace(convolutions=spec.NetworkConvolutions()),
     "poly-norm": GATED.replace(activation=spec.PolyNorm()),
     "channel-mixing": spec.ChannelMixing(d_ff=12, receptance=True, mix_of="token"),
     "none": spec.NoFeedForward(),
@@ -182,7 +196,7 @@ def settled(c: Combination) -> Combination | None:
     contradictions = (
         c["wiring"].startswith("parallel") and c["feedforward"] == "none",
         additive and (rotary or c["pattern"] != "full"),
-        c["score"] == "blocks" and c["pattern"] != "full",  # which selects among all earlier keys
+        c["score"] in ("blocks", "moba") and c["pattern"] != "full",  # which selects among all earlier keys
         c["score"] == "differential" and c["kv_heads"] == "1",  # whose heads are pairs
         (c["position"] == "alibi" or c["score"] == "keys-as-values") and c["pattern"] == "global-window",
     )

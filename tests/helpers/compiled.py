@@ -1,6 +1,6 @@
 """Models as one graph of `torch.compile`, compared with themselves; a program.
 
-    python -m tests.helpers.compiled                # four small models
+    python -m tests.helpers.compiled experts pair   # small models: two of four
     python -m tests.helpers.compiled mistral-tiny   # presets, with texts as long as they can be
 
 Started without pytest, for the compiler would have to go through the checks of shapes.
@@ -27,19 +27,19 @@ IS_ONE_GRAPH = torch.torch_version.TorchVersion(torch.__version__) >= (2, 13)
 def main() -> None:
     """Outputs of whole models, and gradients."""
     torch.set_num_threads(1)
+    small = {"attention": ALL["attention"], "pair": ALL["encoder-decoder"], "experts": BALANCED}
+    small |= {"reading": ALL["keys of another layer, window"]}
     for name in sys.argv[1:]:
+        if name in small:
+            model, inputs = randomize(build(small[name])).train(), example_inputs(small[name])
+            compare(name, model, inputs, "eager")
+            continue
         spec = preset(name)
         model, inputs = randomize(build(spec)).eval(), example_inputs(spec, rows=2)  # without dropout
         if "tokens" in inputs:  # long enough for tiles of sparse patterns
             inputs["tokens"] = torch.randint(3, spec.vocab_size, (2, min(256, spec.context_length)))
         torch._dynamo.reset()
         compare(name, model, inputs, backend="aot_eager")
-    if sys.argv[1:]:
-        return
-    models = {"attention": ALL["attention"], "pair": ALL["encoder-decoder"], "experts": BALANCED}
-    for name, spec in (models | {"reading": ALL["keys of another layer, window"]}).items():
-        model, inputs = randomize(build(spec)).train(), example_inputs(spec)
-        compare(name, model, inputs, "eager")
 
 
 def compare(name: str, model: nn.Module, inputs: dict[str, Tensor], backend: str) -> None:

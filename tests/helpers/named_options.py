@@ -47,8 +47,13 @@ def wrong_in_message(verb: str, text: str) -> list[str]:
     return [*wrong_in_commands(text), *(f"{verb} {option}" for option in bare)]
 
 
-def texts_of(file: Path) -> Iterator[str]:
-    """Yield the texts in a Python file that are no docstrings; what an f-string puts in is X."""
+@cache
+def texts_of(file: Path) -> tuple[str, ...]:
+    """Return the texts in a Python file that are no docstrings; what an f-string puts in is X."""
+    return tuple(_texts(file))
+
+
+def _texts(file: Path) -> Iterator[str]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     parts = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in node.values}
     said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

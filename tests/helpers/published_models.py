@@ -35,7 +35,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 
 # Numbers that are read with the weights and are none: no gradient reaches them.
-NOT_TRAINED = r".*(e_score_correction_bias|expert_bias|moe_statics.*|act_fn\.(beta|eps))"
+NOT_TRAINED = r".*(e_score_correction_bias|expert_bias|moe_statics.*|act_fn\.(beta|eps)|ffn\.gate\.(bias|tid2eid))"
 # Tables that files hold and that every library computes.
 COMPUTED = r".*\.(inv_freq|masked_bias|attn\.bias|attention\.bias|position_ids)"
 NESTED = "language_model."  # before the tensors of a part that reads text, where transformers lacks the whole
@@ -87,13 +87,9 @@ class Reading:
 
 
 # Why transformers has other numbers than the files.
-BUFFERS = "tables of hashed experts and biases of the choice, which are buffers here"
 EXPLAINED = {
     "google__t5-v1_1-base.json": "the head's table, which transformers 5 ties whatever the file says",
     "google__mt5-large.json": "the head's table, which transformers 5 ties whatever the file says",
-    "deepseek-ai__DeepSeek-V4-Flash.json": BUFFERS,
-    "deepseek-ai__DeepSeek-V4-Pro.json": BUFFERS,
-    "nvidia__DeepSeek-V4-Flash-NVFP4.json": BUFFERS,
 }
 
 

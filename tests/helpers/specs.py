@@ -155,7 +155,23 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
     "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
     "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
+    "latent, scaled": mixed(
+        **LATENT, query={"kind": "low_rank", "rank": 7, "scale": 1.5}, latent_scale=0.7, key_norm={"kind": "rms"}
+    ),
     "index": attending(index=INDEX, sinks=True),
+    "moba": attending(
+        index={
+            "kind": "blocks",
+            "block": 4,
+            "top_blocks": 2,
+            "num_heads": 4,
+            "head_dim": 4,
+            "pooling": "mean",
+            "norm": "none",
+            "loss_weight": 0.0,
+            "own_projections": False,
+        }
+    ),
     "compressed window": mixed(**COMPRESSED),
     "compressed": mixed(**COMPRESSED, pooling={"rate": 3}),
     "compressed, index": mixed(
@@ -302,6 +318,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
     "dynamic tanh": wired(kind="pre_norm", norm={"kind": "dynamic_tanh"}),
     "dynamic erf": wired(kind="post_norm", norm={"kind": "dynamic_erf"}),
+    "canon": decoder(
+        block(
+            mixer=ATTENTION | {"convolutions": {}, "position": {"kind": "rotary"}},
+            feedforward=GATED | {"convolutions": {"at": ["input", "hidden", "output"], "kernel": 3}},
+        )
+    ),
     "interpolated": decoder(block(wiring="interpolated"), block(wiring="interpolated"), final_norm="l2"),
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),

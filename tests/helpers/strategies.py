@@ -59,7 +59,6 @@ def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
         st.builds(spec.RMSNorm, eps=eps, weight=st.just(False)),
         st.builds(spec.L2Norm, eps=eps),
         st.builds(spec.DynamicTanh, alpha=positive(0.1, 2.0, wild)),
-        st.builds(spec.DynamicErf, alpha=positive(0.1, 2.0, wild)),
     )
 
 

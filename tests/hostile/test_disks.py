@@ -121,7 +121,7 @@ def partial(place: Path) -> bool:
     return any(path.name.startswith(".new.") for path in place.iterdir())
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KILLED)
 def test_a_writer_that_is_killed_leaves_nothing_or_all_and_the_next_one_cleans_up(
     name: str, kills: int, place: Path

@@ -38,7 +38,7 @@ from tests.unit.tokenizers.test_chat_template import HARMLESS, HOSTILE, WRONG
 WORDS = "the cat sat on the mat, and the other cat sat there. " * 20
 MEGABYTES, SECONDS = 500, 2
 MANY_LINES = ("spec.", "recipe.", "experiment.", "search.")  # files of which each mistake is a line
-CASES, FEW = 72, 2  # of each class: all of them, and those of every run
+CASES, FEW = 72, 1  # of each class: all of them, and those of every run
 PROGRAM = f"""
 import os, resource, signal, sys
 from archetype.apps.cli.main import main
@@ -285,7 +285,7 @@ def of(name: str, sound: dict[str, Path]) -> Class:
     return Class(sound[folder], file, command, texts)
 
 
-@pytest.mark.parametrize("name", every(2, CLASSES))
+@pytest.mark.parametrize("name", every(4, CLASSES))
 def test_some_hostile_files_of_each_class_are_refused_or_read(
     name: str, sound: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -113,7 +113,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("model", "words"), every(37, CASES))
+@pytest.mark.parametrize(("model", "words"), every(74, CASES))
 def test_a_first_command_trains_or_says_how(
     model: str | None, words: str, archetype: Command, material: Path, tmp_path: Path
 ) -> None:

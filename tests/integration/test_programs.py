@@ -77,7 +77,7 @@ def test_example_inputs_have_the_sizes_that_are_asked_for_up_to_the_context() ->
                 assert inputs["source"].shape == (3, min(source, model.spec.context_length))
 
 
-@pytest.mark.parametrize("name", every(30, TINY))
+@pytest.mark.parametrize("name", every(60, TINY))
 def test_every_preset_is_a_program_of_torch(name: str, tmp_path: Path) -> None:
     check(name, "torch-export", tmp_path / "program")
 

@@ -4,8 +4,10 @@ import argparse
 import decimal
 import json
 import textwrap
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +35,7 @@ from archetype.training.resolve import build_objective, build_tokenizer, resolve
 from archetype.training.schedules import Cosine
 from archetype.training.state import TrainState
 from tests.helpers import causal as writing
+from tests.helpers.cases import in_one_test
 from tests.helpers.combinations import EXACT, padded
 from tests.helpers.digits import load_digits
 from tests.helpers.examples import every
@@ -46,12 +49,12 @@ STEPS, LENGTH = 14, 48  # past every window
 STEPS_OF_PICTURES = 25
 ENGLISH = "\n\n".join(str(module.__doc__) for module in (decimal, argparse, json, textwrap, Path))
 LINES = [line.strip() for line in ENGLISH.splitlines() if 10 < len(line.strip()) < LENGTH]
-EVERY = pytest.mark.parametrize("name", TINY)
+EVERY = in_one_test("name", TINY)
 
 
-def of_kind(*kinds: str) -> pytest.MarkDecorator:
+def of_kind(*kinds: str) -> Callable[[Callable[..., None]], Any]:
     """The tiny presets of some kinds of model."""
-    return pytest.mark.parametrize("name", [name for name in TINY if families.preset(name).kind in kinds])
+    return in_one_test("name", [name for name in TINY if families.preset(name).kind in kinds])
 
 
 CAUSAL = of_kind("decoder", "ngram", "megabyte")
@@ -171,7 +174,7 @@ def recipe_for(name: str, folder: Path) -> Recipe:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=every(4, TINY))
+@pytest.fixture(scope="module", params=every(8, TINY))
 def trained(request: pytest.FixtureRequest, folder: Path) -> tuple[LanguageModel, list[float]]:
     """The preset after its steps, and the loss of each."""
     recipe = recipe_for(request.param, folder)

@@ -16,6 +16,7 @@ from archetype.families import preset
 from archetype.models.build import build_on_meta
 from archetype.models.causal import CausalModel
 from archetype.parts.experts.module import Experts
+from tests.helpers.examples import every
 from tests.helpers.inputs import example_inputs
 from tests.helpers.passes import logits_or_hidden
 
@@ -42,7 +43,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return read
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", every(3, PRESETS))
 def test_a_step_of_training_and_of_decoding_reads_no_value(name: str, reads: list[int]) -> None:
     specification = preset(name)
     model = build_on_meta(specification)

@@ -79,7 +79,7 @@ def of(count: int) -> Callable[[Callable[[spec.ModelSpec], None]], Callable[[], 
 
 
 @pytest.mark.shapes
-@of(8)
+@of(5)
 def test_some_specifications_hold(drawn: spec.ModelSpec) -> None:
     holds(drawn)
 

@@ -23,9 +23,15 @@ NAMES = (
     "llama-tiny", "gpt2-tiny", "bert-tiny", "t5-tiny", "deepseek-v2-tiny", "mixtral-tiny", "mamba-tiny", "lstm-tiny",
     "ngram-tiny", "megabyte-tiny", "vit-tiny", "gemma3-tiny",
 )  # fmt: skip
-# what every run shows; the others are decoders of attention, or recurrent, as one of these
-UNLIKE = ("t5-tiny", "mixtral-tiny", "mamba-tiny", "megabyte-tiny", "vit-tiny")
-shown = pytest.mark.parametrize("names", [UNLIKE, pytest.param(NAMES, marks=pytest.mark.slow)], ids=["unlike", "all"])
+
+
+def shown(*few: str) -> pytest.MarkDecorator:
+    """Models that a test shows in every run, unlike each other in what is shown; all of them in the soak.
+
+    The tests share the kinds among them: encoder-decoders, experts, state spaces, patches of bytes, and images.
+    """
+    every = pytest.param(NAMES, marks=pytest.mark.slow)
+    return pytest.mark.parametrize("names", [few, every], ids=["unlike", "all"])
 
 
 def tiny(name: str) -> LanguageModel:

@@ -9,6 +9,7 @@ import pytest
 
 from archetype.gallery.site import write_site
 from tests.helpers.cases import case
+from tests.helpers.examples import every
 from tests.page.browser import CHROMIUM, chromium
 
 FEW = ("llama-3-8b", "deepseek-v3", "gemma-3-27b", "kimi-k2", "lfm2.5-350m", "nemotron-3-nano-30b-a3b", "kimi-k3")
@@ -45,14 +46,14 @@ def tab(site: Path) -> Iterator[Any]:
         assert faults == []
 
 
-def test_nothing_is_cut_at_three_widths(tab: Any, site: Path) -> None:
-    for name in ("index", *FEW):
-        tab.goto((site / f"{name}.html").as_uri())
-        for width, height in WIDTHS.items():
-            with case(name, width):
-                tab.set_viewport_size({"width": width, "height": height})
-                assert tab.evaluate("document.documentElement.scrollWidth") <= width
-                assert tab.evaluate(CUT) == []
+@pytest.mark.parametrize("name", ["index", *every(3, FEW)])
+def test_nothing_is_cut_at_three_widths(name: str, tab: Any, site: Path) -> None:
+    tab.goto((site / f"{name}.html").as_uri())
+    for width, height in WIDTHS.items():
+        with case(width):
+            tab.set_viewport_size({"width": width, "height": height})
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            assert tab.evaluate(CUT) == []
 
 
 def test_search_finds_words_fields_and_numbers(tab: Any, site: Path) -> None:
@@ -88,7 +89,37 @@ def test_the_slider_shows_state_and_time_and_a_card_its_ancestor(tab: Any, site:
         shown.append([tab.inner_text(f".slider .{name}") for name in ("length", "state", "time")])
     assert shown[0] == ["128", "8.58 MiB", "18.9 ms"]
     assert shown[2][:2] == ["131,072", "8.58 GiB"]
-    # what changed from Llama 3 to DeepSeek V3 to Kimi K2 is two links away
     tab.click("#changes h2 a")
     tab.wait_for_selector("text=DeepSeek V3")
     assert tab.url.endswith("deepseek-v3.html")
+
+
+def test_what_changed_from_llama_3_to_deepseek_v3_to_kimi_k2_is_three_clicks(tab: Any, site: Path) -> None:
+    index = (site / "index.html").as_uri()
+    tab.goto(index)
+    assert tab.locator(".compare").is_hidden()
+    for name in ("Llama 3 8B", "DeepSeek V3", "Kimi K2"):
+        tab.get_by_role("button", name=f"compare {name}", exact=True).click()
+    rows = {
+        field.replace("\u200b", ""): values
+        for field, *values in tab.eval_on_selector_all(
+            ".compare tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+        )
+    }
+    assert rows[""] == ["Llama 3 8B", "DeepSeek V3", "Kimi K2"]
+    assert rows["mixer.kind"] == ["attention", "latent", "latent"]
+    assert rows["mixer.num_heads"] == ["32", "128", "64"]
+    assert rows["feedforward.num_experts"] == ["–", "256", "384"]
+    assert rows["active"] == ["8,030,261,248", "37,552,282,624", "32,861,477,888"]
+    assert rows["state"] == ["128 KiB", "68.6 KiB", "68.6 KiB"]
+    assert not {"final_norm.kind", "mixer.value_norm.kind"} & rows.keys()  # the same in all three, or none
+    changed = tab.eval_on_selector_all(".compare .changed", "cells => cells.map(cell => cell.textContent)")
+    assert "384" in changed and changed.count("latent") == 1
+    assert tab.inner_text(".compare code") == "archetype cost llama-3-8b deepseek-v3 kimi-k2 --compare"
+    tab.reload()  # the address keeps the comparison, and a card has it for its ancestors
+    assert tab.locator(".compare thead th").all_inner_texts()[1:] == rows[""]
+    tab.get_by_role("button", name="close").click()
+    assert tab.url == index and tab.locator(".compare").is_hidden()
+    tab.goto((site / "kimi-k2.html").as_uri())
+    tab.click("text=Field by field")
+    assert tab.locator(".compare thead th").all_inner_texts()[1:] == rows[""][1:]

@@ -65,7 +65,7 @@ def fuzzed(known: set[str] | None) -> list[str]:
     return [text if known is None else "".join(c for c in text if c in known) for text in texts]
 
 
-@pytest.mark.parametrize("name", every(2, TOKENIZERS))
+@pytest.mark.parametrize("name", every(4, TOKENIZERS))
 def test_transformers_reads_the_tokenizer_of_an_export_as_it_is(name: str, tmp_path: Path) -> None:
     tokenizer = TOKENIZERS[name]()
     texts = fuzzed(set(TEXT) if name in ("characters", "bpe") else None)

@@ -58,7 +58,7 @@ def same_vectors(folder: Path, theirs: Tensor) -> LanguageModel:
     return lm
 
 
-@pytest.mark.parametrize("kind", every(4, TYPES))
+@pytest.mark.parametrize("kind", every(8, TYPES))
 def test_the_vectors_of_a_type(kind: str, tmp_path: Path) -> None:
     theirs = write_small(kind, tmp_path / "theirs", task())
     lm = same_vectors(tmp_path / "theirs", theirs)

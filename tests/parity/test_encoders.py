@@ -18,6 +18,7 @@ from archetype.models.output import Output
 from archetype.parts.pattern.blocks import BigBirdRule
 from archetype.parts.pattern.spec import BigBird
 from archetype.roles.pattern import MaskContext
+from tests.helpers.examples import every
 from tests.helpers.passes import logits_or_hidden
 from tests.helpers.published import (
     EXACT,
@@ -151,7 +152,7 @@ def ours(one: Published, model: Any) -> Tensor:
     return without_padding(logits_or_hidden(output(one, model)))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", every(2, CONFIGS))
 def test_answers(name: str, published: Publish) -> None:
     one = published(name)
     assert distance(ours(one, one.lm.model), hf_output(one, one.hf)) < EXACT
@@ -199,7 +200,7 @@ LEFT_OUT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", every(2, CONFIGS))
 def test_what_is_exported_is_what_was_loaded(name: str, published: Publish, tmp_path: Path) -> None:
     one = published(name)
     archetype.export(one.lm, tmp_path / "exported")

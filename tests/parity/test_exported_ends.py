@@ -57,7 +57,7 @@ def same(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["hf", "archetype-hf"])
-@pytest.mark.parametrize("kind", every(2, KINDS))
+@pytest.mark.parametrize("kind", every(4, KINDS))
 def test_every_kind(kind: str, format: Any, tmp_path: Path) -> None:
     """Also kinds whose own file names both by their ids alone; a token of a text is one of them there."""
     for ends in ((None, (), False), (None, (7,), False), (9, (7,), False), (9, (7, 8), True), (9, (9,), True)):
@@ -75,7 +75,9 @@ def test_every_kind(kind: str, format: Any, tmp_path: Path) -> None:
                 same(tokenizer, folder)
 
 
-@pytest.mark.parametrize("single", ["$A", "<s> $A", "$A </s>", "<s> $A </s>", "<s> $A </s> </s>", "</s> $A", "$A <s>"])
+@pytest.mark.parametrize(
+    "single", every(2, ["$A", "<s> $A", "$A </s>", "<s> $A </s>", "<s> $A </s> </s>", "</s> $A", "$A <s>"])
+)
 def test_every_frame(single: str, tmp_path: Path) -> None:
     """GGUF has two flags for it; what they cannot say is refused."""
     plain = add_tokens(train_tokenizer("byte_bpe", TEXT, 300), ("<s>", "</s>"))

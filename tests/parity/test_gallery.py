@@ -13,16 +13,16 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from archetype.gallery.card import OUTSIDE
 from archetype.gallery.entries import entries
 from archetype.spec.base import fingerprint
-from benchmarks.gallery import evidence, missing
+from benchmarks.gallery import config_of, evidence, missing
 from tests.helpers.cases import case
 from tests.helpers.examples import every
-from tests.helpers.gallery import PINNED, PROVEN, find
+from tests.helpers.gallery import PINNED, PROVEN, VALUES, find
 from tests.helpers.published_models import published_models, spec_of
 from tests.helpers.zoo import page_of, rows_of
 
 OF_TEXT = ("model.language_model.", "lm_head.")
 ZOO = rows_of(page_of("causal").read_text(encoding="utf-8"))
-READABLE = [name for name in PINNED if not entries()[name].evidence.needs]
+READABLE = [name for name in (*PINNED, *VALUES) if not entries()[name].evidence.needs]
 READABLE.sort(key=lambda name: name != "smollm3-3b")  # which has a header and is small
 
 
@@ -35,7 +35,7 @@ def test_logits_agree_where_the_coverage_of_transformers_says_so() -> None:
 
 def test_what_is_missing_is_what_the_coverage_of_transformers_says() -> None:
     for name, entry in entries().items():
-        if name not in PINNED:
+        if name not in PINNED and name not in VALUES:
             with case(name):
                 outcome = find(entry, {}, ZOO)
                 assert entry.evidence.needs == ("" if outcome.is_read else missing(outcome.said))
@@ -47,7 +47,9 @@ def test_a_card_is_what_the_published_files_say(name: str, shared: Path) -> None
     models = {model.file: model for model in published_models(shared)}
     entry = entries()[name]
     assert evidence(entry, shared, models, ZOO) == entry.evidence
-    said = spec_of(shared, models[f"{PINNED[name]}.json"])
+    config = config_of(name, models)
+    assert config is not None
+    said = spec_of(shared, config)
     assert fingerprint(entry.specification()) == fingerprint(said)
     assert entry.evidence.numbers is not None and entry.evidence.places
 

@@ -32,6 +32,7 @@ from archetype.errors import CheckpointError
 from archetype.estimate.report import total_parameters
 from archetype.hf.cache import NAME
 from tests.helpers.causal import in_chunks
+from tests.helpers.examples import every
 from tests.helpers.published import EXACT, WRONG, Change, same_tensors, swap
 from tests.helpers.weights import distance
 from tests.helpers.zoo import drawn, write_small
@@ -176,13 +177,22 @@ def as_olmo_hybrid(tensors: Tensors) -> Tensors:
 @pytest.mark.parametrize("publish", [as_it_is, as_olmo_hybrid])
 @pytest.mark.parametrize(
     ("changes", "position"),
-    [
-        ({}, "none"),
-        ({"rope_parameters": None}, "rotary"),  # the class's theta, not the absence of positions
-        ({"rope_parameters": ..., "rope_scaling": None, "rope_theta": None}, "none"),
-        ({"rope_parameters": {"rope_theta": 77.0, "rope_type": "default"}, "linear_allow_neg_eigval": False}, "rotary"),
-        ({"rope_parameters": {"rope_theta": None, "rope_type": "default"}, "rope_theta": 77.0}, "none"),
-    ],
+    every(
+        2,
+        (
+            pytest.param(*one)
+            for one in [
+                ({}, "none"),
+                ({"rope_parameters": None}, "rotary"),  # the class's theta, not the absence of positions
+                ({"rope_parameters": ..., "rope_scaling": None, "rope_theta": None}, "none"),
+                (
+                    {"rope_parameters": {"rope_theta": 77.0, "rope_type": "default"}, "linear_allow_neg_eigval": False},
+                    "rotary",
+                ),
+                ({"rope_parameters": {"rope_theta": None, "rope_type": "default"}, "rope_theta": 77.0}, "none"),
+            ]
+        ),
+    ),
 )
 def test_olmo_hybrid(
     changes: dict[str, Any], position: str, publish: Callable[[Tensors], Tensors], tmp_path: Path
@@ -266,13 +276,22 @@ BAILING_HYBRID: dict[str, Any] = SIZES | {
 
 @pytest.mark.parametrize(
     ("values", "bound"),
-    [
-        (KIMI_LINEAR, None),
-        (KIMI_LINEAR | {"moe_renormalize": False}, None),
-        (BAILING_HYBRID, -3.0),
-        (KIMI_LINEAR | FOUR | {"linear_attn_config": LINEAR | {"full_attn_layers": [2], "kda_layers": [1]}}, None),
-        (BAILING_HYBRID | FOUR | {"layer_group_size": 2}, -3.0),
-    ],
+    every(
+        2,
+        (
+            pytest.param(*one)
+            for one in [
+                (KIMI_LINEAR, None),
+                (KIMI_LINEAR | {"moe_renormalize": False}, None),
+                (BAILING_HYBRID, -3.0),
+                (
+                    KIMI_LINEAR | FOUR | {"linear_attn_config": LINEAR | {"full_attn_layers": [2], "kda_layers": [1]}},
+                    None,
+                ),
+                (BAILING_HYBRID | FOUR | {"layer_group_size": 2}, -3.0),
+            ]
+        ),
+    ),
     ids=["kimi linear", "not renormalized", "ling 3", "kimi linear with latents", "ling 3 with latents"],
 )
 def test_delta_attention(values: dict[str, Any], bound: float | None, tmp_path: Path) -> None:
@@ -489,11 +508,14 @@ def check_layouts(folder: Path, *layouts: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"norm_topk_prob": False, "attention_bias": True, "tie_word_embeddings": False},
-        {"layer_types": ["full_attention", "linear_attention", "full_attention"], "linear_num_key_heads": 4},
-    ],
+    every(
+        2,
+        [
+            {},
+            {"norm_topk_prob": False, "attention_bias": True, "tie_word_embeddings": False},
+            {"layer_types": ["full_attention", "linear_attention", "full_attention"], "linear_num_key_heads": 4},
+        ],
+    ),
 )
 def test_lara(changes: dict[str, Any], tmp_path: Path) -> None:
     """Queries, keys, values, gates and rates of a delta net in one tensor; layers without a window do not rotate."""

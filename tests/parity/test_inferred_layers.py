@@ -14,6 +14,7 @@ from archetype.convert.infer.checkpoint_info import Shapes
 from archetype.errors import CheckpointError
 from archetype.models.build import build
 from archetype.roles.residual import ResidualSum
+from tests.helpers.examples import every
 from tests.helpers.published import EXACT, WRONG, same_tensors, swap
 from tests.helpers.weights import distance
 from tests.helpers.zoo import TEXT, write_small
@@ -95,11 +96,17 @@ FALCON: dict[str, Any] = SIZES | {
 
 @pytest.mark.parametrize(
     ("norm", "changes"),
-    [
-        ("before_gate", {}),
-        ("after_gate", {"mamba_norm_before_gate": False}),
-        ("none", {"mamba_rms_norm": False, "ssm_multipliers": None, "mlp_multipliers": None}),
-    ],
+    every(
+        2,
+        (
+            pytest.param(*one)
+            for one in [
+                ("before_gate", {}),
+                ("after_gate", {"mamba_norm_before_gate": False}),
+                ("none", {"mamba_rms_norm": False, "ssm_multipliers": None, "mlp_multipliers": None}),
+            ]
+        ),
+    ),
 )
 def test_falcon_h1_has_attention_beside_a_state_space(norm: str, changes: dict[str, Any], tmp_path: Path) -> None:
     """With each of its multipliers; `test_blocks.py` has the controls, each of them lost."""

@@ -15,6 +15,7 @@ from archetype.errors import ReadOtherwise
 from archetype.families.class_keys import class_keys, release_of, releases
 from tests.helpers.cases import case
 from tests.helpers.class_keys import row, types, universe
+from tests.helpers.examples import every
 from tests.helpers.one_key import ABSENT, Change, SmallModel, tried_types
 
 # By type: keys, other values, and whether they are read; what every one of them once did was to differ in silence.
@@ -64,7 +65,7 @@ def quiet() -> Any:
         yield
 
 
-@pytest.mark.parametrize("kind", SCORE)
+@pytest.mark.parametrize("kind", every(2, SCORE))
 def test_a_key_means_what_it_means_to_its_class(kind: str, tmp_path: Path) -> None:
     small = SmallModel(kind, tmp_path)
     for values, status in SCORE[kind]:

@@ -33,7 +33,7 @@ LABELLED: dict[str, tuple[list[dict[str, Any]], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "task"), every(7, (pytest.param(*case) for case in CASES)))
+@pytest.mark.parametrize(("kind", "task"), every(14, (pytest.param(*case) for case in CASES)))
 def test_transformers_reads_it_with_equal_logits(
     kind: str, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

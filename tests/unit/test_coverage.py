@@ -9,11 +9,22 @@ from hypothesis import Phase, given, seed, settings
 from pydantic.fields import FieldInfo
 
 from archetype import spec
-from tests.helpers.strategies import decoders, encoder_decoders, encoders, megabytes, ngrams, vision_encoders
+from tests.helpers.strategies import (
+    decoders,
+    encoder_decoders,
+    encoders,
+    linear_mixers,
+    megabytes,
+    ngrams,
+    vision_encoders,
+)
 
-MODELS = (decoders, encoders, encoder_decoders, ngrams, megabytes, vision_encoders)
-EXAMPLES = 10  # of each kind of model, as often as a rare class needs, up to
-ATTEMPTS = 40
+# the models, and the most diverse of their mixers, which are drawn in a hundredth of a model's time
+DRAWN = {
+    decoders: 10, encoders: 10, encoder_decoders: 10, ngrams: 10, megabytes: 10, vision_encoders: 10,
+    linear_mixers: 50,
+}  # fmt: skip
+ATTEMPTS = 40  # as often as a rare class needs
 
 
 def nameable() -> set[type[spec.Spec]]:
@@ -57,13 +68,13 @@ def held(part: Any) -> Iterator[type[spec.Spec]]:
 def drawn() -> set[type[spec.Spec]]:
     """The classes that are held by the models that properties are tested with."""
     classes = set[type[spec.Spec]]()
-    for attempt, strategy in product(range(ATTEMPTS), MODELS):
+    for attempt, (strategy, examples) in product(range(ATTEMPTS), DRAWN.items()):
 
         @seed(attempt)
         @given(strategy())
-        @settings(max_examples=EXAMPLES, phases=(Phase.generate,))
-        def collect(model: spec.ModelSpec) -> None:
-            classes.update(held(model))
+        @settings(max_examples=examples, phases=(Phase.generate,))
+        def collect(part: spec.Spec) -> None:
+            classes.update(held(part))
 
         if not classes >= nameable():
             collect()

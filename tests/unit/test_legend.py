@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import archetype
 from archetype.legend import LEGEND
+from tests.helpers.cases import in_one_test
 
 PACKAGE = Path(archetype.__file__).parent
 ANNOTATION = re.compile(r'(?:Float|Int|Bool)\[Tensor, "([^"]*)"\]')
@@ -39,7 +38,7 @@ def test_the_walk_finds_shapes() -> None:
     assert not any(map(is_known, ("X", "O", "b4x", "xyz")))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+@in_one_test("file", FILES)
 def test_shapes_use_the_legend(file: Path) -> None:
     assert {size for size in sizes(file.read_text()) if not is_known(size)} == set()
 

@@ -1,6 +1,7 @@
 """The command `explain`: description, fields, modules and cost of a kind, shown in a preset."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from archetype.spec.base import Spec
 
 EXCLUDES = {"everything": ("kind",)}
+# the sublayers of a block, and the field of each
+CONTENTS = {"wiring": "wiring", "mixer": "mixer", "cross": "cross_attention", "feedforward": "feedforward"}
 SHOWN_IN = "llama-3-8b"  # the preset searched first, with these changes for kinds that no preset has
 ASSIGNMENTS = {
     "gated_delta_net": "layers[*].mixer={kind: gated_delta_net, num_heads: 32}",
@@ -162,7 +165,8 @@ def first_usage(kind: str, parts: "tuple[type[Spec], ...]") -> Usage | None:
     facts = preset_facts()
     # building a preset takes time, so the search stops at the first block that fits; -tiny ones come last
     names = sorted(facts, key=lambda name: (name != SHOWN_IN, facts[name].kind != "decoder", name.endswith("-tiny")))
-    return next((usage for name in names for usage in _usages(name, preset(name), parts)), None)
+    using = (name for name in names if any(issubclass(cls, parts) for cls in _classes_in(name)))
+    return next((usage for name in using for usage in _usages(name, preset(name), parts)), None)
 
 
 def example(usage: Usage) -> str:
@@ -218,24 +222,37 @@ def _state(usage: Usage) -> list[str]:
 
 def _usages(source: str, model: Any, parts: "tuple[type[Spec], ...]") -> Iterator[Usage]:
     for stack in model.stacks:
-        seen = set()  # equal blocks of a stack are one object
-        for layer, block in enumerate(stack.layers):
-            if id(block) in seen:
-                continue
+        for layer, content, part in _contents(stack):
+            if any(issubclass(cls, parts) for cls in _classes(part)):
+                path = f"{stack.prefix}layers[{layer}].{CONTENTS[content]}"
+                yield Usage(source, stack, layer, content, path, model.context_length)
+
+
+@cache
+def _classes_in(name: str) -> "frozenset[type[Spec]]":
+    from archetype.families import preset
+
+    contents = (part for stack in preset(name).stacks for _, _, part in _contents(stack))
+    return frozenset(cls for part in contents for cls in _classes(part))
+
+
+def _contents(stack: Any) -> "Iterator[tuple[int, str, Spec | None]]":
+    seen = set()  # equal blocks of a stack are one object
+    for layer, block in enumerate(stack.layers):
+        if id(block) not in seen:
             seen.add(id(block))
-            contents = {"wiring": "wiring", "mixer": "mixer", "cross": "cross_attention", "feedforward": "feedforward"}
-            for content, field in contents.items():
-                if _has(getattr(block, field), parts):
-                    path = f"{stack.prefix}layers[{layer}].{field}"
-                    yield Usage(source, stack, layer, content, path, model.context_length)
+            for content, field in CONTENTS.items():
+                yield layer, content, getattr(block, field)
 
 
-def _has(value: Any, parts: "tuple[type[Spec], ...]") -> bool:
+def _classes(value: Any) -> "Iterator[type[Spec]]":
     from archetype.spec.base import Spec
 
-    # also in the parts of a part: a rotary position is a field of the attention, not of the block
-    fields = (getattr(value, name) for name in type(value).model_fields) if isinstance(value, Spec) else ()
-    return isinstance(value, parts) or any(_has(field, parts) for field in fields)
+    # also of the parts of a part: a rotary position is a field of the attention, not of the block
+    if isinstance(value, Spec):
+        yield type(value)
+        for name in value.__pydantic_fields__:
+            yield from _classes(getattr(value, name))
 
 
 def _belongs(name: str, content: str) -> bool:

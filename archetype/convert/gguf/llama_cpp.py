@@ -9,7 +9,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Protocol
 
-from archetype.convert.gguf.vocabulary import MASK, MASK_TAKES_SPACES, SAME_CUTS, SPACE, Vocabulary, no_form
+from archetype.convert.gguf.pretokenizers import CLOSE, IGNORE_MERGES, MASK, MASK_TAKES_SPACES, llama_cpp_cuts
+from archetype.convert.gguf.vocabulary import SPACE, Vocabulary, no_form
 from archetype.errors import DataError, Notice
 from archetype.tokenizers.charsmap import Charsmap
 from archetype.tokenizers.hugging_face import byte_of_character
@@ -19,15 +20,6 @@ from archetype.tokenizers.tokenizer import Tokenizer
 
 SHOWN = 4  # ids that an error quotes
 PENALTY = 10.0  # an unknown character scores this much less than the worst piece
-CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
-OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# Regular expressions with which llama.cpp's named pre-tokenizers split a text into words.
-CUTS = {
-    "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "llama-bpe": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{OTHERS}",
-    "qwen2": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{OTHERS}",
-}
-IGNORES_MERGES = ("llama-bpe",)  # a word that is itself a token is not merged
 SPACES = " \t\n\v\f\r"  # whitespace in C, which some special tokens strip on their left
 CHINESE = (
     (0x4E00, 0x9FFF),
@@ -55,6 +47,11 @@ def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: boo
         Notice: llama.cpp tokenizes a text differently, and `allow_different` is set.
     """
     reader = LlamaCppTokenizer(vocabulary)
+    if vocabulary.pre in CLOSE:
+        cause = f"llama.cpp's pre-tokenizer {vocabulary.pre} cuts words with capitals beyond ASCII otherwise"
+        if not allow_different:
+            raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
+        warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
     for text, ids in awkward_cases(tokenizer):
         try:
             read = reader.encode(text)
@@ -138,13 +135,12 @@ class _ByteLevel:
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         from tokenizers import Regex
-        from tokenizers.pre_tokenizers import Split
+        from tokenizers.pre_tokenizers import Sequence, Split
 
-        pre = SAME_CUTS.get(vocabulary.pre or "", vocabulary.pre)
-        if pre not in CUTS:
-            raise no_form(f"llama.cpp's pre-tokenizer {pre!r:.40} is not supported")
-        self._ids, self._ignores_merges = ids, pre in IGNORES_MERGES
-        self._split = Split(Regex(CUTS[pre]), "isolated")
+        if (cuts := llama_cpp_cuts(vocabulary.pre)) is None:
+            raise no_form(f"llama.cpp's pre-tokenizer {vocabulary.pre!r:.40} is not supported")
+        self._ids, self._ignores_merges = ids, vocabulary.pre in IGNORE_MERGES
+        self._split = Sequence([Split(Regex(cut), "isolated") for cut in cuts])
         self._alphabet = {byte: character for character, byte in byte_of_character().items()}
         # the first token of a merge may itself begin with a space, so the separator is searched from index 1 on
         pairs = ((merge[: merge.find(" ", 1)], merge[merge.find(" ", 1) + 1 :]) for merge in vocabulary.merges or ())

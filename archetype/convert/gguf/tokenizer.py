@@ -4,18 +4,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from archetype.convert.gguf.vocabulary import (
-    CONTINUES,
+from archetype.convert.gguf.pretokenizers import (
+    ADD_BOS,
     CUTS,
     GPT2,
     IGNORE_MERGES,
     MASK,
     MASK_TAKES_SPACES,
     SAME_CUTS,
-    SPACE,
-    Vocabulary,
-    is_padding,
+    canonical,
 )
+from archetype.convert.gguf.vocabulary import CONTINUES, SPACE, Vocabulary, is_padding
 from archetype.convert.gguf.vocabulary_keys import read_vocabulary
 from archetype.errors import ArchetypeError, DataError
 from archetype.tokenizers.bytes import ByteTokenizer
@@ -65,7 +64,7 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
     named = (special[role] for role in ("eos", "eot") if role in special)
     tokenizer.eos = tuple(dict.fromkeys((*named, *ends)))
     # a key in the file has precedence over what llama.cpp assumes for the model
-    starts = STARTS.get(vocabulary.model, vocabulary.pre in IGNORE_MERGES)
+    starts = STARTS.get(vocabulary.model, vocabulary.pre in ADD_BOS)
     tokenizer.adds_bos = tokenizer.bos is not None and vocabulary.flags.get("add_bos_token", starts)
     return tokenizer
 
@@ -145,17 +144,17 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     pairs = (merge.partition(" ") for merge in vocabulary.merges or ())
     # a tokenizer.json must not name unknown tokens; such merges could never apply
     merges = [[left, right] for left, _, right in pairs if {left, right, left + right} <= tokens.keys()]
-    pre = SAME_CUTS.get(vocabulary.pre or "", vocabulary.pre)
-    # GPT-2's cuts are those of ByteLevel itself; any other pattern cuts first, and ByteLevel only writes bytes
+    pre = canonical(vocabulary.pre)
+    # GPT-2's cuts are those of ByteLevel itself; any other expressions cut first, and ByteLevel only writes bytes
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": pre == GPT2}
     cut: dict[str, Any] = level
     if pre != GPT2:
-        pattern = next((pattern for pattern, name in CUTS.items() if name == pre), None)
-        if pattern is None:
-            known = ", ".join((GPT2, *CUTS.values(), *SAME_CUTS))
+        if pre not in CUTS:
+            known = ", ".join((*CUTS, *SAME_CUTS))
             raise DataError("tokenizer.ggml.pre", f"{vocabulary.pre!r:.40} is not supported", f"use one of {known}")
-        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-        cut = {"type": "Sequence", "pretokenizers": [split, level]}
+        split = {"type": "Split", "behavior": "Isolated", "invert": False}
+        splits = [split | {"pattern": {"Regex": expression}} for expression in CUTS[pre]]
+        cut = {"type": "Sequence", "pretokenizers": [*splits, level]}
     model = {
         "type": "BPE",
         "vocab": tokens,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from archetype.convert.gguf.pretokenizers import GPT2, MASK, MASK_TAKES_SPACES, name_of
 from archetype.errors import DataError
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
@@ -101,34 +102,6 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
             raise no_form(f"GGUF does not support a tokenizer of kind {tokenizer.kind}")
 
 
-# Pre-tokenizers: the published regular expression and llama.cpp's name.
-GPT2 = "gpt-2"  # named ByteLevel in a tokenizer.json
-WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
-REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-CUTS = {rf"{WORDS}|\p{{N}}{{1,3}}|{REST}": "llama-bpe", rf"{WORDS}|\p{{N}}|{REST}": "qwen2"}
-# Further names of the same pre-tokenizers (llama.cpp's src/llama-vocab.cpp).
-SAME_CUTS = {
-    "phi-2": GPT2,
-    "jina-es": GPT2,
-    "jina-de": GPT2,
-    "mpt": GPT2,
-    "olmo": GPT2,
-    "llama3": "llama-bpe",
-    "llama-v3": "llama-bpe",
-    "smaug-bpe": "llama-bpe",
-    "dbrx": "llama-bpe",
-    "deepseek-r1-qwen": "qwen2",
-    "megrez": "qwen2",
-    "jina-v2-code": GPT2,
-    "jina-v2-de": GPT2,
-    "jina-v2-es": GPT2,
-}
-MASK = "<mask>"
-# Pre-tokenizers whose <mask> strips the spaces before it, as RoBERTa's does.
-MASK_TAKES_SPACES = ("jina-v2-code", "jina-v2-de", "jina-v2-es")
-IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is not merged, and bos is added
-
-
 def single_bytes(vocab_size: int) -> Vocabulary:
     """Return a vocabulary of the 256 bytes."""
     tokens = {byte: character for character, byte in byte_of_character().items()}
@@ -145,26 +118,12 @@ def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     types = dict.fromkeys(tokens, NORMAL)
     _add_tokens(definition, tokens, types)
     merges = [f"{first} {second}" for first, second in tokenizer.merges] or ["Ā Ā"]
-    pre, added = _pre_tokenizer(definition), definition.get("added_tokens") or []
+    pre, added = name_of(definition.get("pre_tokenizer")), definition.get("added_tokens") or []
+    if pre is None:
+        raise _unknown_cut(definition)
     if pre == GPT2 and any(token["content"] == MASK and token.get("lstrip") for token in added):
         pre = MASK_TAKES_SPACES[0]  # from this name newer versions of llama.cpp also know RoBERTa's separators
     return Vocabulary("gpt2", pre, *padded(tokens, types, vocab_size), merges=merges)
-
-
-def _pre_tokenizer(definition: Any) -> str:
-    match definition.get("pre_tokenizer"):
-        case {"type": "ByteLevel", "add_prefix_space": False, **rest} if rest.get("use_regex", True):
-            return GPT2
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": str(pattern)}},
-                {"type": "ByteLevel", "use_regex": False},
-            ],
-        } if pattern in CUTS:
-            return CUTS[pattern]
-        case _:
-            raise _unknown_cut(definition)
 
 
 def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabulary:

@@ -81,7 +81,7 @@ class InferredMixer(CheckpointMixer):
 
     def rotary(self, dim: int, head_dim: int) -> Rotary:
         """Return rotary positions of all `dim` features of one part of a head of `head_dim`."""
-        return read_latent_rotary(self.info, dim, head_dim, self.context_length)
+        return read_latent_rotary(self.info, self.layer.number, dim, head_dim, self.context_length)
 
     def pattern(self) -> Pattern:
         return read_pattern(self.info, self.layer.number)

@@ -18,16 +18,23 @@ PREFIX_FULL_EVERY = "prefix_dense_sliding_window_pattern"  # FULL_EVERY of the l
 WINDOWED = ("sliding_attention", "local")
 
 
-def read_latent_rotary(info: CheckpointInfo, dim: int, head_dim: int, context_length: int) -> Rotary:
+def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int, context_length: int) -> Rotary:
     """Return the rotary positions for latent attention, which rotate all `dim` features of one part of a head."""
     config, stated = info.config, rotary_section(info.config)
+    kind = _layer_kind(info, layer)
+    if kind is not None and info.first(WINDOW) and kind in WINDOWED:
+        raise info.missing(f"{config.place}: {LAYER_KINDS[0]}", "windows of latent attention")
+    if stated is not None and kind is not None and isinstance(stated.values.get(kind), dict):  # one section per kind
+        stated = stated.section(kind)
     if stated is not None:
         # keys for other purposes, and a share that is this part of a head (Mistral 4)
         left_out = {key for key in NOT_ROTARY if key in stated.values}
         share = stated.values.get(FRACTION)
-        if info.quirks.share_is_of_head and isinstance(share, float | int) and int(head_dim * share) == dim:
+        wholes = head_dim, config.get("head_dim", head_dim)  # of its queries, or as a key says (dots 3)
+        if info.quirks.share_is_of_head and isinstance(share, float | int) and dim in (int(w * share) for w in wholes):
             left_out.add(FRACTION)
-        values = {key: value for key, value in config.values.items() if key not in SECTIONS}
+        replaced = left_out & {FRACTION}  # a share in the section replaces one outside, such as the class's default
+        values = {key: value for key, value in config.values.items() if key not in (*SECTIONS, *replaced)}
         section = {key: value for key, value in stated.values.items() if key not in left_out}
         config = Config(values | {"rope_parameters": section}, config.place)
     position = read_rotary(config, dim, context_length)

@@ -105,6 +105,7 @@ NEUTRAL = (
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|interleave_moe_layer_step)",
     r"(global_head_dim|num_kv_shared_layers|hidden_size_per_layer_input|use_double_wide_mlp|enable_moe_block)",
+    r"gating",  # whether a gate is of a head or of a feature, which its shape shows
     r"rescale_every",  # halves the stream and what is added to it in passes without gradients, for 16 bits
     r"(layers_block_type|block_types|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out
 )
@@ -385,6 +386,14 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
     "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),
+    "dots3_note_text": FamilyQuirks(
+        sigmoid=True,
+        interleaved=True,
+        index_interleaved=True,
+        head_dim_replaced=True,
+        latents_scaled=True,
+        share_is_of_head=True,
+    ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
     "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True),
@@ -480,7 +489,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*norm\w*\.W_(down|up)\..*", "norms with a gate of low rank"),
     (r".*\.(sqk|s_gate|suv_\w+)", "learned gains inside attention and networks (nGPT)"),
     (r".*\.[HL]_module\..*", "two stacks that read each other's outputs in cycles"),
-    (r".*\.k_rope_only_layernorm\..*", "a norm of the rotated key of latent attention"),
     (r"reformer\.encoder\..*", "reversible layers with two streams"),
     (r".*\.rel_attn\..*", "attention with relative positions by projections (Transformer-XL)"),
     (r"cpmant\..*", "segments of prompts with relative positions of their own"),

@@ -95,6 +95,12 @@ def read_unknown(
     return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
 
 
+def _readable(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> set[str]:
+    # keys that the class reads, and the length of the context, which a class without positions never reads
+    length = [] if defaults.keys() & set(CONTEXT) else [key for key in CONTEXT if key in values][:1]
+    return {*defaults, *BOOKKEEPING, *length}
+
+
 def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, settings: Mapping[str, Any]) -> CheckpointInfo:
     # for a multimodal model, the keys of the text part
     text, outer = values.get("text_config"), values
@@ -107,7 +113,8 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
     if not isinstance(model_type, str):
         raise CheckpointError(f"{place}: model_type", f"{model_type!r} is not a model type", "fix the file")
     defaults = keys_read(outer, model_type)
-    unread = () if defaults is None else tuple(key for key in values if key not in defaults.keys() | BOOKKEEPING)
+    readable = values.keys() if defaults is None else _readable(values, defaults)
+    unread = tuple(key for key in values if key not in readable)
     read = {key: value for key, value in (defaults or {}).items() if value not in (None, DERIVED)}
     # keys of the file replace the defaults of the class
     read |= {key: value for key, value in values.items() if key not in unread}

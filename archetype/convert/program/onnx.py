@@ -2,7 +2,8 @@
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,8 @@ def write(program: ExportedProgram, folder: Path, outputs: list[str], inputs: li
         CheckpointError: torch cannot convert an operation. The message names the first such operation.
     """
     weights = sum(tensor.nbytes for tensor in program.state_dict.values())
-    log = logging.getLogger("torch.onnx")
-    before = log.level
-    log.setLevel(logging.ERROR)
     try:
-        with torch.no_grad(), warnings.catch_warnings():  # the exporter warns about its own internals
+        with torch.no_grad(), _quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             translated = torch.onnx.export(
                 program, dynamo=True, input_names=inputs, output_names=outputs, verbose=False
@@ -55,8 +53,20 @@ def write(program: ExportedProgram, folder: Path, outputs: list[str], inputs: li
     except torch.onnx.OnnxExporterError as error:
         cause = f"torch cannot translate it: {str(error.__cause__ or error).strip().splitlines()[0]:.120}"
         raise CheckpointError("--format onnx", cause, "use --format torch-export") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    # the exporter and its optimizer warn about their own internals
+    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [log.level for log in logs]
+    try:
+        for log in logs:
+            log.setLevel(logging.ERROR)
+        yield
     finally:
-        log.setLevel(before)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
 
 
 def reader(folder: Path) -> Callable[[dict[str, Any]], list[Tensor]] | None:

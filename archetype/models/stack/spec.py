@@ -121,10 +121,9 @@ class StackView(NamedTuple):
             if attention is not None and not self.crosses:
                 remedy = "remove it, or use kind encoder_decoder"
                 invalid(f"{path}.cross_attention", "the model has no encoder", remedy)
-            parts = {"mixer": block.mixer} | ({} if attention is None else {"cross_attention": attention})
-            for name, part in parts.items():
-                with inside(f"{path}.{name}"):
-                    part.check(self.d_model, self.causal and name == "mixer")
+            for name, part in block.contents.items():
+                with inside(f"{path}.{'cross_attention' if name == 'cross' else name}"):
+                    part.check(self.d_model, self.causal and name != "cross")
             self._check_source(index, block)
             self._check_residual(path, block)
             if block.output_scale and not self.residual.is_sum:

@@ -6,6 +6,7 @@ from archetype.cost.formula import ZERO, Counts, Formula, Symbol, constant, pref
 from archetype.cost.registry import Linear, MixerCost, NormCost, SelectionCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.attention import spec
+from archetype.parts.convolutions.cost import ConvolutionsCost
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.pattern.cost import COMPLEXITIES, PatternCost
 from archetype.parts.pattern.spec import Full, GlobalWindow
@@ -58,6 +59,8 @@ class AttentionCost(MixerCost):
         self.heads_norm = NormCost.of(part.heads_norm, self.o_features)
         pair_norm = NoNorm() if part.differential is None else part.differential.norm
         self.pair_norm = NormCost.of(pair_norm, 2 * self.value_width)
+        widths = {"input": d, "q": q, "k": kv, "v": self.v_features, "output": d}
+        self.convolutions = ConvolutionsCost(part.convolutions, widths)
         self.complexity = COMPLEXITIES[Full] if part.score == "additive" else self.pattern.complexity
 
     @property
@@ -81,6 +84,7 @@ class AttentionCost(MixerCost):
         counts |= {"gate_bias": self.heads} if self.part.gate is not None and self.part.gate.bias else {}
         if self.part.value_embedding is not None and self.part.value_embedding.gate is None:
             counts["value_scale"] = constant(1)
+        counts |= self.convolutions.parameters()
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def tables(self) -> Counts:
@@ -104,12 +108,16 @@ class AttentionCost(MixerCost):
         counts |= {"scores": pairs, "mixture": mixed * per_feature}
         if score_flops := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
             counts["score_bias"] = score_flops
+        counts |= self.convolutions.flops(work.tokens)
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def _pair_flops(self, work: Work) -> Formula:
         # per feature of one head of one sequence
         length = work.length.value
         most = length if self.index is None else self.index.most_keys(length)
+        selections = 1 if self.part.index is None else self.part.index.num_selections
+        if work.phase == "decode" and selections not in (1, self.sizes.num_kv_heads):
+            most = length  # keys are not gathered for each query head
         return self.pattern.chosen_pair_flops(work, most) if most < length else self.pattern.pair_flops(work)
 
     def state(self, length: int) -> int:
@@ -117,10 +125,10 @@ class AttentionCost(MixerCost):
         if not self.has_keys:
             return 0
         per_layer = self.pattern.cache_length(length) * (self.kv_features + self.v_features).value
-        return per_layer + (self.index.state(length) if self.index else 0)
+        return per_layer + (self.index.state(length) if self.index else 0) + self.convolutions.state()
 
     def recurrent_state(self, length: int) -> int:
-        return 0
+        return self.convolutions.state()
 
     def key_scales(self, length: int) -> int:
         return 2 * self.pattern.cache_length(length) * self.sizes.num_kv_heads if self.has_keys else 0
@@ -128,7 +136,7 @@ class AttentionCost(MixerCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # inputs, norms, rotary angles, and the products over pairs
         heads, kv_heads, head_dim, rotary_dim, _ = self.sizes
-        saved = work.input_bytes(self.d.value)
+        saved = work.input_bytes(self.d.value) + self.convolutions.saved_activations(work)
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
         saved += self._value_norm().saved_activations(work.tokens * kv_heads)

@@ -1,6 +1,7 @@
 """Diagrams of attention."""
 
 from archetype.parts.attention.spec import LAMBDAS, Attention
+from archetype.parts.convolutions.diagram import with_convolutions
 from archetype.parts.position.spec import Alibi, RelativeBias, Rotary
 from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of, layer_name, selection_inside
 
@@ -58,7 +59,10 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
             below |= dict.fromkeys(computed, "rope")
         row += 1
     inputs, row = tuple(dict.fromkeys(below.values())), max(row, 1 + part.keys_as_values)
-    index = Inside(()) if part.index is None else selection_inside(part.index, modules, X, width + 0.5)
+    index = Inside(())
+    if part.index is not None:
+        reads = (inputs[0], row) if part.index.reads_heads else (X, 0)
+        index = selection_inside(part.index, modules, reads[0], width + 0.5, reads[1])
     if index.output:
         row = max(row, 1 + max(cell.row for cell in index.cells))
         inputs = (*inputs, index.output)
@@ -96,7 +100,8 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         cells.append(Cell("heads_norm", 1, row, (last,), kind="norm", slim=True, label="norm of heads"))
         last, row = "heads_norm", row + 1
     cells.append(Cell("o", 1, row, (last,)))
-    return Inside((*cells, *index.cells), "o", index.groups)
+    places = {"q": "q", "k": "k", "v": "v", "output": "o"}
+    return with_convolutions(Inside((*cells, *index.cells), "o", index.groups), part.convolutions, places)
 
 
 NAMES = {"standard": "softmax", "off_by_one": "softmax₁", "softpick": "softpick"}

@@ -49,10 +49,10 @@ PREFIX = (
     r"(?:self\.|attention\.)?"
 )
 NAMES: NameTable = (
-    (rf"{PREFIX}indexer\.q_proj", "index.q"),
-    (rf"{PREFIX}indexer\.k_proj", "index.k"),
-    (rf"{PREFIX}indexer\.q_norm", "index.q_norm"),
-    (rf"{PREFIX}indexer\.k_norm", "index.k_norm"),
+    (rf"{PREFIX}index(?:er\.|_)q_proj", "index.q"),
+    (rf"{PREFIX}index(?:er\.|_)k_proj", "index.k"),
+    (rf"{PREFIX}index(?:er\.|_)q_norm", "index.q_norm"),
+    (rf"{PREFIX}index(?:er\.|_)k_norm", "index.k_norm"),
     (rf"{PREFIX}(?:q_norm|q_layernorm|query_layernorm|q_ln|query_norm)", "q_norm"),
     (rf"{PREFIX}(?:k_norm|k_layernorm|key_layernorm|k_ln|key_norm)", "k_norm"),
     (rf"{PREFIX}(?:q_proj|query|wq|Wq|q_lin|query_proj|q)", "q"),

@@ -19,6 +19,7 @@ from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.projections import Heads, MultiHeadProjection, ValueHeads
 from archetype.parts.attention.recorded import native_step
 from archetype.parts.attention.shared import attend_across_processes
+from archetype.parts.convolutions.module import Convolve, ConvolvedState, convolving
 from archetype.parts.pattern.scores import present_keys
 from archetype.parts.pattern.spec import GlobalWindow
 from archetype.parts.position.module import Rotation
@@ -68,15 +69,20 @@ class Attention(MultiHeadProjection):
         sizes, cache_dtype = (self.sizes.head_dim, self.value_width), self.cache_dtype or dtype
         cache = kind.empty(batch, self.sizes.num_kv_heads, slots, sizes, cache_dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
-        return indexed(cache, index)
+        state = indexed(cache, index)
+        if self.convolutions is None:
+            return state
+        return ConvolvedState(state, self.convolutions.new_state(batch, dtype, device))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Attend from the new positions, (B, T, D), to themselves and the cache. Append them to the cache."""
-        q = self.rotate(self.queries(x), context, self.q_norm)  # (B, H, T, P)
+        convolve = convolving(self.convolutions, cache, context)
+        cache = cache.part if isinstance(cache, ConvolvedState) else cache
+        x = convolve("input", x)
+        q = self.rotate(self.queries(x, convolve), context, self.q_norm)  # (B, H, T, P)
         q = self.scale_queries(q, context.positions)
-        keys = self.keys(
-            x, context, cache
-        )  # (B, K, S, P) and (B, K, S, Q): of these T positions, or of all slots of a cache
+        # (B, K, S, P) and (B, K, S, Q): of these T positions, or of all slots of a cache
+        keys = self.keys(x, context, cache, convolve)
         score, bias = self.score_function, self.bias(context)
         if keys.positions is None:  # cached keys cannot be probed, and a trace pairs its queries with keys
             q = context.probe(self, "q", q)
@@ -97,9 +103,10 @@ class Attention(MultiHeadProjection):
             y = self.pairs.attend(q, keys.widened(q.dtype), score, bias, context)
         y = y if self.differential is None else self.differential(y)
         y = y if self.q_global is None else self.attend_globally(y, x, context)
-        return self.merge_heads(context.probe(self, "heads", self.normalize_heads(self.apply_gate(y, x))))  # (B, T, D)
+        heads = context.probe(self, "heads", self.normalize_heads(self.apply_gate(y, x)))
+        return convolve("output", self.merge_heads(heads))  # (B, T, D)
 
-    def keys(self, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Keys:
+    def keys(self, x: Vectors, context: ForwardContext, cache: LayerState | None, convolve: Convolve) -> Keys:
         """Return rotated keys and values to attend to, from the cache if there is one. Publish them to later layers."""
         if self.spec.keys_from is not None and (source := self.spec.source(context.layer)) is not None:
             left: Keys = context.left_by(source)  # already rotated, and cached if there is a cache
@@ -108,7 +115,7 @@ class Attention(MultiHeadProjection):
                 if left.positions is not None
                 else Keys(context.probe(self, "k", left.k), context.probe(self, "v", left.v))
             )
-        k, v = self.keys_and_values(x)  # (B, K, T, P) and (B, K, T, Q)
+        k, v = self.keys_and_values(x, convolve)  # (B, K, T, P) and (B, K, T, Q)
         v = self.add_token_values(v, x, context)
         k = self.rotate(k, context, self.k_norm)
         if cache is not None:
@@ -129,6 +136,10 @@ class Attention(MultiHeadProjection):
         """Return the keys that the index chooses for each query. Whole sequences also train the index."""
         assert self.index is not None
         positions = context.shared_positions if keys.positions is None else keys.positions
+        if self.spec.index is not None and self.spec.index.reads_heads:
+            k = keys.widened(q.dtype).k.to(q.dtype)
+            chosen: Choice = self.index.choose(q, k, self.pairs.allowed(context, positions), context)  # type: ignore[operator]
+            return chosen
         state = None if cache is None else without_index(cache)[1]
         # the index reads the layer's inputs twice: for its queries, and for its keys
         choice: Choice = self.index(x, x, self.pairs.allowed(context, positions), context, state)

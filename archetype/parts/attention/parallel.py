@@ -20,6 +20,8 @@ class AttentionPlans(Plans[Attention]):
             return None
         if self.module.index is not None or spec.differential is not None or not spec.heads_norm.is_absent:
             return None
+        if spec.convolutions is not None:
+            return None
         columns = ("q.weight", "k.weight", "v.weight", "q.bias", "k.bias", "v.bias", "gate.weight", "sinks", "score")
         norms = (
             f"{norm}.{name}"

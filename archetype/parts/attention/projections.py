@@ -11,6 +11,7 @@ from archetype.nn.cache import KeepsKeys
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.registry import build_norm
 from archetype.parts.attention import spec
+from archetype.parts.convolutions.module import Convolutions, Convolve, unchanged
 from archetype.parts.embedding.module import table
 from archetype.parts.pattern.scores import ScoreFunction
 from archetype.weights.linear import Linear
@@ -54,6 +55,10 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         self.gate_bias = nn.Parameter(torch.empty(heads[0])) if has_gate_bias else None
         has_heads_norm = not attention.heads_norm.is_absent
         self.heads_norm = build_norm(attention.heads_norm, outputs) if has_heads_norm else None
+        self.convolutions: Convolutions | None = None
+        if attention.convolutions is not None:
+            widths = {"input": d_model, "q": queries, "k": keys, "v": values, "output": d_model}
+            self.convolutions = Convolutions(attention.convolutions, widths)
         self.value_embedding: nn.Module | None = None
         self.value_gate: nn.Linear | None = None
         self.value_scale: nn.Parameter | None = None
@@ -82,13 +87,13 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         p = self.spec.dropout if self.training else 0.0
         return ScoreFunction(scale, self.spec.softcap, self.score, p, self.sinks, self.spec.softmax)
 
-    def queries(self, x: Vectors) -> Heads:
-        return self.split_heads_and_norm(self.q(x), self.q_norm)
+    def queries(self, x: Vectors, convolve: Convolve = unchanged) -> Heads:
+        return self.split_heads_and_norm(convolve("q", self.q(x)), self.q_norm)
 
-    def keys_and_values(self, x: Float[Tensor, "B S D"]) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, x: Float[Tensor, "B S D"], convolve: Convolve = unchanged) -> tuple[Tensor, Tensor]:
         """Project to keys (B, K, S, P) and values (B, K, S, Q)."""
-        k = self.k(x)
-        v = k if self.spec.keys_as_values else self.v(x)
+        k = convolve("k", self.k(x))
+        v = k if self.spec.keys_as_values else convolve("v", self.v(x))
         return self.split_heads_and_norm(k, self.k_norm), self.split_values(v)
 
     def split_values(self, x: Float[Tensor, "B S KQ"]) -> Float[Tensor, "B K S Q"]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from archetype.errors import SpecError, enumeration
+from archetype.parts.convolutions.spec import Convolutions
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
 from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary
@@ -20,7 +21,16 @@ from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
 
-__all__ = ["Attention", "Differential", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEmbedding", "ValueGate"]
+__all__ = [
+    "Attention",
+    "AttentionConvolutions",
+    "Differential",
+    "OutputGate",
+    "ProjectionBiases",
+    "QueryScale",
+    "ValueEmbedding",
+    "ValueGate",
+]
 
 
 class ProjectionBiases(Spec):
@@ -129,6 +139,18 @@ class ValueEmbedding(Spec):
     gate: ValueGate | None = None
 
 
+class AttentionConvolutions(Convolutions):
+    """Short convolutions of attention: of its input, of the projected queries, keys and values, and of its output.
+
+    Canon layers are those of the input (A) and of q, k and v (B); Inkling has k, v and output.
+
+    Attributes:
+        at: places: `input`, `q`, `k`, `v` (before their norms and rotation) and `output`.
+    """
+
+    at: tuple[Literal["input", "q", "k", "v", "output"], ...] = ("input", "q", "k", "v")
+
+
 class QueryScale(Spec):
     """Query scaling by 1 + beta ln(1 + floor(i / length)) at position i; sharpens attention in long texts (Llama 4).
 
@@ -189,6 +211,7 @@ class Attention(Mixer):
         heads_norm: norm of all heads' outputs together, after the gate and before the output projection.
         query_scale: scaling of queries with their position (absent: none).
         value_embedding: table by token id whose rows are added to the values (absent: none).
+        convolutions: short convolutions over the latest positions (absent: none).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
         index: selection among the keys that `pattern` allows (absent: all of them).
@@ -221,6 +244,7 @@ class Attention(Mixer):
     heads_norm: VectorNorm = NoNorm()
     query_scale: QueryScale | None = None
     value_embedding: ValueEmbedding | None = None
+    convolutions: AttentionConvolutions | None = None
     position: AnyMixerPosition = NoPosition()
     pattern: AnyPattern = Full()
     index: AnyKeySelection | None = None
@@ -318,8 +342,9 @@ class Attention(Mixer):
         if self.bias.k or self.bias.v:
             remedy = "use {q: true, o: true}, or no bias"
             invalid("bias", "keys and values of another layer already have that layer's biases", remedy)
-        if self.value_embedding is not None:
-            invalid("value_embedding", "keys_from reads the values of another layer", "remove it or keys_from")
+        for name in ("value_embedding", "convolutions"):
+            if getattr(self, name) is not None:
+                invalid(name, "keys_from reads the keys and values of another layer", "remove it or keys_from")
         if self.index is not None or self.projects_globally:
             name = "pattern.global_projections" if self.index is None else "index"
             cause = "needs its own keys, but keys_from reads the keys of another layer"
@@ -388,6 +413,14 @@ class Attention(Mixer):
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
             if width % 2:  # relative positions are sinusoids of d_model features, projected to keys
                 invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
+        if self.index is not None:
+            with inside("index"):
+                self.index.check_heads(self.sizes(width))
+        if self.convolutions is not None:
+            with inside("convolutions"):
+                self.convolutions.check(causal)
+                if self.keys_as_values and "v" in self.convolutions.at:
+                    invalid("at", "with keys_as_values there is no projection to values", "leave out v")
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, which a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
@@ -447,6 +480,9 @@ class Attention(Mixer):
         if self.position.reads_queries:
             cause = "adds to the scores of whole sequences, but each process has only a part of a sequence"
             return NeedsWholeRows("position", cause, "use other positions, or set parallel.context to 1")
+        if self.convolutions is not None:
+            cause = "convolutions read sequences in order, and parallel.context splits them"
+            return NeedsWholeRows("convolutions", cause, "remove it, or set parallel.context to 1")
         if self.projects_globally:
             cause = "global tokens with their own projections are in one process, and all processes must see them"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")
@@ -469,7 +505,7 @@ class Attention(Mixer):
         # a mask separates them, except with scaling by length or global projections
         if pattern_rule(self.pattern).depends_on_length:
             return False
-        return not (self.projects_globally or self.keys_follow_length)
+        return not (self.projects_globally or self.keys_follow_length or self.convolutions is not None)
 
     @property
     def projects_globally(self) -> bool:

@@ -17,6 +17,7 @@ from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import Transplant, are_equal, mean
 from archetype.parts.attention.equal import begin, begin_norms, equal_fields, fold_factors, open_gate, sees_all
 from archetype.parts.attention.spec import Attention
+from archetype.parts.convolutions.transplant import begin_convolutions
 from archetype.parts.position.frequencies import rotates_alike
 from archetype.parts.position.spec import Rotary
 from archetype.spec.base import Spec
@@ -29,7 +30,16 @@ OF_KEYS = (
     *(f"{norm}.{name}" for norm in ("k_norm", "value_norm") for name in ("weight", "bias", "alpha", "shift")),
 )
 # fields because of which the output is not softmax(scale q k^T) v
-UNLIKE = ("qk_norm", "value_norm", "heads_norm", "softcap", "clip_qkv", "differential", "value_embedding")
+UNLIKE = (
+    "qk_norm",
+    "value_norm",
+    "heads_norm",
+    "softcap",
+    "clip_qkv",
+    "differential",
+    "value_embedding",
+    "convolutions",
+)
 
 
 @provides("transplant", Attention)
@@ -55,13 +65,16 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         queries, keys = ("HP", "KP") if part.qk_norm_over == "all" else ("P", "P")
         gate = "HQ D" if part.gate is None or part.gate.per == "feature" else "H D"
         layouts = {"q_norm.weight": queries, "k_norm.weight": keys, "gate.weight": gate}
+        widths = {"input": "D", "q": "HP", "k": "KP", "v": "KQ", "output": "D"}
+        layouts |= {f"convolutions.{place}.weight": f"{width} 1 W" for place, width in widths.items()}
         table = part.value_embedding
         reads_all = table is not None and table.gate is not None and not table.gate.features
         return layouts | ({"value_gate.weight": "K D"} if reads_all else {})
 
     def sizes(self, part: Attention, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        heads, values = part.sizes(sizes["D"]), part.value_width(sizes["D"])
-        return {**sizes, "H": heads.num_heads, "K": heads.num_kv_heads, "P": heads.head_dim, "Q": values}
+        heads, kernel = part.sizes(sizes["D"]), part.convolutions.kernel if part.convolutions else 0
+        of_heads = {"H": heads.num_heads, "K": heads.num_kv_heads, "P": heads.head_dim}
+        return {**sizes, **of_heads, "Q": part.value_width(sizes["D"]), "W": kernel}
 
     def inside(self, part: Attention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
         return {} if part.index is None else {"index": (part.index, {"D": "D", "R": "D", "X": "1"})}
@@ -78,6 +91,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             return
         fold_factors(at)
         begin(at)
+        begin_convolutions(at)
         begin_norms(at)
         borrowed = self._read_keys(at)
         old, new = self.sizes(at.old, at.old_sizes), self.sizes(at.new, at.new_sizes)
@@ -189,6 +203,11 @@ class AttentionTransplant(HeadsTransplant[Attention]):
 
     def _scale(self, part: Attention, sizes: Mapping[str, int]) -> float:
         return part.scale or float(part.sizes(sizes["D"]).head_dim ** -0.5)
+
+    def sizing(self, at: Transfer[Attention]) -> set[str]:
+        before, after = (self._scale(*of) for of in at.both)
+        is_equal = before == after and at.old.score == at.new.score == "dot"
+        return super().sizing(at) | ({"scale"} if is_equal else set())
 
     def differing(self, at: Transfer[Attention]) -> list[str]:
         equal = equal_fields(at)

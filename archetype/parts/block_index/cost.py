@@ -22,17 +22,18 @@ class BlockIndexCost(SelectionCost):
         super().__init__(part, d, query)
         self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
         self.norm = NormCost.of(part.norm, self.head_dim)
-        self.projections = {"q": Linear(d, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
+        own = {"q": Linear(d, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
+        self.projections = own if part.own_projections else {}
 
     def parameters(self) -> Counts:
         counts = self.projection_parameters()
-        return counts | dict.fromkeys(("q_norm", "k_norm"), self.norm.parameters())
+        return counts | (dict.fromkeys(("q_norm", "k_norm"), self.norm.parameters()) if counts else {})
 
     def flops(self, work: Work) -> Counts:
         # only keys are computed if nothing is left out
         counts = self.projection_flops(work.tokens)
         if not self._leaves_out(work.length.value):
-            return {"k": counts["k"]}
+            return {name: flops for name, flops in counts.items() if name == "k"}
         return counts | {"scores": 2 * work.tokens * work.length * self.heads * self.head_dim}
 
     def _leaves_out(self, length: int) -> bool:
@@ -40,7 +41,7 @@ class BlockIndexCost(SelectionCost):
 
     def state(self, length: int) -> int:
         # one key per position
-        return length * self.part.head_dim
+        return length * self.part.head_dim * self.part.own_projections
 
     def most_keys(self, length: int) -> int:
         return min(self.part.top_blocks * self.part.block, length)

@@ -1,13 +1,15 @@
 """Drawing of the block index."""
 
 from archetype.parts.block_index.spec import BlockIndex
-from archetype.roles.drawing import Cell, Inside, X, inside_of
+from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of
 
 
 @inside_of(BlockIndex)
 def block_index(part: BlockIndex, modules: frozenset[str]) -> Inside:
     """Draw a small attention whose pooled scores select blocks of keys."""
     cells, row, inputs = [Cell("q", 0, 0, (X,)), Cell("k", 1, 0, (X,))], 1, tuple("qk")
+    if not part.own_projections:
+        cells, row, inputs = [], 0, (QUERIES,)
     if not part.norm.is_absent:
         for column, name in enumerate("qk"):
             cells.append(Cell(f"{name}_norm", column, row, (name,), kind="norm", slim=True, label=f"{name} norm"))

@@ -26,13 +26,18 @@ class BlockIndex(KeepsKeys, KeySelector):
     def __init__(self, index: spec.BlockIndex, place: Place, query_features: int) -> None:
         super().__init__()
         self.spec = index
+        self.rotary = None
+        if not index.own_projections:
+            return
         self.q = Linear(place.d_model, index.num_heads * index.head_dim, bias=False)
         self.k = Linear(place.d_model, index.head_dim, bias=False)
         norms = (None if index.norm.is_absent else build_norm(index.norm, index.head_dim) for _ in range(2))
         self.q_norm, self.k_norm = norms
         self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
 
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys:
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys | None:
+        if not self.spec.own_projections:
+            return None
         return IndexKeys.empty(batch, capacity, self.spec.head_dim, self.cache_dtype or dtype, device)
 
     def forward(
@@ -49,14 +54,29 @@ class BlockIndex(KeepsKeys, KeySelector):
             assert isinstance(state, IndexKeys)
             write_slots(state.keys, keys, context)
             keys = state.keys.to(x.dtype)  # (B, 1, S, P), every slot
-        size, count = self.spec.block, keys.shape[2]
         learns = self.training and self.spec.adds_to_loss
-        leaves_out = -(-count // size) > self.spec.top_blocks
-        if not (learns or leaves_out):  # the scores would change nothing
+        if not (learns or self._leaves_out(keys)):  # the scores would change nothing
             return EVERY_KEY
         q = self._heads(self.q(x), self.q_norm, self.spec.num_heads, context)  # (B, H, T, P)
+        return self.choose(q, keys, allowed, context)
+
+    def choose(
+        self,
+        q: Float[Tensor, "B H T P"],
+        keys: Float[Tensor, "B K S P"],
+        allowed: Bool[Tensor, "b 1 t S"],
+        context: ForwardContext,
+    ) -> Choice:
+        """Choose blocks for each query head; every key head serves H / K of them. The choice has no gradient."""
+        size, count = self.spec.block, keys.shape[2]
+        learns, leaves_out = self.training and self.spec.adds_to_loss, self._leaves_out(keys)
+        if not (learns or leaves_out):
+            return EVERY_KEY
+        if not learns:
+            q, keys = q.detach(), keys.detach()
         # in float32, as transformers computes them: rounded products would select other blocks
-        scores = at_least_float32(q) @ at_least_float32(keys).transpose(2, 3)  # (B, H, T, S)
+        grouped = at_least_float32(q).unflatten(1, (keys.shape[1], -1)).flatten(2, 3)  # (B, K, G T, P)
+        scores = (grouped @ at_least_float32(keys).transpose(2, 3)).view(*q.shape[:3], count)  # (B, H, T, S)
         blocks = self._pooled(scores, allowed)  # (B, H, T, blocks)
         chosen = None
         if leaves_out:
@@ -68,6 +88,9 @@ class BlockIndex(KeepsKeys, KeySelector):
             chosen = context.probe(self, "chosen", allowed & selected.repeat_interleave(size, 3)[..., :count])
             blocks = blocks.masked_fill(~selected, MASKED)
         return Choice(chosen, self.spec.top_blocks * size, blocks if learns else None)
+
+    def _leaves_out(self, keys: Float[Tensor, "B K S P"]) -> bool:
+        return -(-keys.shape[2] // self.spec.block) > self.spec.top_blocks
 
     def loss(self, choice: Choice, attended: Float[Tensor, "B H T S"], context: ForwardContext) -> Float[Tensor, ""]:
         """Return KL(attended blocks || softmax of scores), averaged over queries that are not padding, and weighted."""

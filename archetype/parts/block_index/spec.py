@@ -10,7 +10,7 @@ from archetype.parts.position.spec import Rotary
 from archetype.roles.norm import VectorNorm
 from archetype.roles.position import AttentionSizes
 from archetype.roles.selection import KeySelection
-from archetype.spec.base import NotNegative, Size
+from archetype.spec.base import Flag, NotNegative, Size
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
@@ -25,7 +25,9 @@ class BlockIndex(KeySelection):
     The last `local_blocks` blocks, the query's own included, are always among them. Each of `num_heads` query heads
     selects for its share of the attention's heads; the single key head and all queries come from x. The score of a
     block is the largest score of its visible keys, or the mean, which is the score of their mean (MoBA; Lu 2025). Ties
-    go to the earlier block.
+    go to the earlier block. With `own_projections: false` the rotated queries and keys of the attention itself select:
+    with `pooling: mean`, each of its heads reads the blocks whose mean key fits its query best (MoBA). The index then
+    has no parameters, no state and no loss.
 
     The selection has no gradient. The index is trained as the lightning index is (DeepSeek-AI 2025), by blocks: by
     KL(p_t || softmax of the scores / sqrt(P)) over the selected blocks, where p_t are the attention weights of its
@@ -41,6 +43,7 @@ class BlockIndex(KeySelection):
         position: rotary embedding of queries and keys (absent: none).
         norm: norm of queries and keys, each with its own weights.
         loss_weight: weight of the index's loss (0: the index is not trained).
+        own_projections: whether the index has queries and keys of its own, not those of the attention.
     """
 
     title: ClassVar[str] = "Block index"
@@ -59,12 +62,21 @@ class BlockIndex(KeySelection):
     position: Rotary | None = None
     norm: VectorNorm = RMSNorm()
     loss_weight: NotNegative = 1.0
+    own_projections: Flag = True
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> "BlockIndex":
         if self.local_blocks > self.top_blocks:
             cause = f"{self.local_blocks} is more than top_blocks {self.top_blocks}"
             invalid("local_blocks", cause, f"use at most {self.top_blocks}")
+        if not self.own_projections:
+            for name, value, is_set in (
+                ("position", "null", self.position is not None),
+                ("norm", "none", not self.norm.is_absent),
+                ("loss_weight", "0", self.loss_weight > 0),
+            ):
+                if is_set:
+                    invalid(name, "the attention's own queries and keys select", f"use {name}: {value}")
         if self.position is not None:
             self.position.check_index(self.head_dim)
         return self
@@ -75,6 +87,16 @@ class BlockIndex(KeySelection):
     @property
     def adds_to_loss(self) -> bool:
         return self.loss_weight > 0
+
+    @property
+    def reads_heads(self) -> bool:
+        return not self.own_projections
+
+    def check_heads(self, sizes: AttentionSizes) -> None:
+        if not self.own_projections:
+            for name, size in (("num_heads", sizes.num_heads), ("head_dim", sizes.head_dim)):
+                if (own := getattr(self, name)) != size:
+                    invalid(name, f"{own} differs from {size} of the attention, which selects", f"use {size}")
 
     @property
     def num_selections(self) -> int:

@@ -14,6 +14,7 @@ from archetype.nn.convolution import after_newest
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import Choice, best_keys, learn, mean_divergence
+from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.core import attend, attention_weights
 from archetype.parts.compressed_attention import spec
 from archetype.parts.lightning_index.module import relevances
@@ -87,6 +88,8 @@ class Pool(nn.Module):
             inputs, newest = after_newest(inputs, context, state.newest)
             state.newest = newest.to(state.newest.dtype)
             starts, count = context.positions[:, 0], count + 1
+        if is_symbolic(x.shape[1]):  # a size that torch can prove to hold all windows
+            count = x.shape[1]
         windows = starts[:, None] // self.rate + torch.arange(count, device=x.device)  # (b, N)
         steps = torch.arange(self.reach, device=x.device) - (self.reach - self.rate)
         positions = windows[..., None] * self.rate + steps  # (b, N, reach)
@@ -237,7 +240,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
         index, learns = self.index.spec, self.training and self.spec.adds_to_loss
         with torch.set_grad_enabled(learns and torch.is_grad_enabled()):
             keys = self._windows(self.index.pool, x, context, states[1])
-            leaves_out = keys.shape[2] > index.top_k
+            leaves_out = is_symbolic(keys.shape[2]) or keys.shape[2] > index.top_k
             if not (learns or leaves_out):
                 return pooled, Choice(allowed)
             heads = self.index.q(low).unflatten(-1, (index.num_heads, -1)).transpose(1, 2)

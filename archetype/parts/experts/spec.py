@@ -128,6 +128,10 @@ class MixtureOfExperts(FeedForward):
             invalid("expert.activation", cause, "use another one, such as silu")
         if not self.expert.hidden_norm.is_absent:
             invalid("expert.hidden_norm", "experts have no norm of their hidden features", "remove it")
+        for name in ("expert", "shared"):
+            network = getattr(self, name)
+            if network is not None and network.convolutions is not None:
+                invalid(f"{name}.convolutions", "experts read single tokens", "remove it")
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "needs a shared expert", "add a shared expert, or remove shared_gate")
         if self.router.routes_tokens:

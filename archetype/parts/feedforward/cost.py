@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from archetype.cost.formula import Counts, Formula, constant, multiple
 from archetype.cost.registry import FeedForwardCost, NormCost, cost_of, linear
 from archetype.cost.work import TrainingWork
+from archetype.parts.convolutions.cost import ConvolutionsCost
 from archetype.parts.feedforward import spec
 
 
@@ -20,6 +21,8 @@ class MLPCost(FeedForwardCost):
         super().__init__(part, d)
         self.inner = multiple("F", part.width(d.value), d)
         self.norm = NormCost.of(part.hidden_norm, self.inner)
+        widths = {"input": d, "hidden": len(self.inputs) * self.inner, "output": d}
+        self.convolutions = ConvolutionsCost(part.convolutions, widths)
 
     def parameters(self) -> Counts:
         up, down = (self.part.has_bias(name) for name in ("up", "down"))
@@ -27,6 +30,7 @@ class MLPCost(FeedForwardCost):
         if not self.part.hidden_norm.is_absent:
             counts["hidden_norm"] = self.norm.parameters()
         trained = self.part.activation.num_parameters
+        counts |= self.convolutions.parameters()
         return counts | ({"activation": constant(trained)} if trained else {})
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
@@ -40,7 +44,11 @@ class MLPCost(FeedForwardCost):
         return dict.fromkeys(names, self.d * self.inner) | biases
 
     def flops(self, tokens: Formula) -> Counts:
-        return dict.fromkeys((*self.inputs, "down"), 2 * tokens * self.d * self.inner)
+        products = dict.fromkeys((*self.inputs, "down"), 2 * tokens * self.d * self.inner)
+        return products | self.convolutions.flops(tokens)
+
+    def state(self, length: int) -> int:
+        return self.convolutions.state()
 
     def saved_activations(self, work: TrainingWork, tokens: int | None = None) -> int:
         """Bytes of the projections' inputs, the activation's input or output, and the factors of a gate.
@@ -57,7 +65,7 @@ class MLPCost(FeedForwardCost):
             vectors += 2 * (self.part.limit is not None) - is_computed_again
         inputs = work.input_bytes(self.d.value, tokens=num_tokens)
         saved = inputs + num_tokens * self.inner.value * vectors * work.itemsize
-        return saved + self.norm.saved_activations(num_tokens)
+        return saved + self.norm.saved_activations(num_tokens) + self.convolutions.saved_activations(work)
 
     def hidden_gradient(self, work: TrainingWork, tokens: int | None = None) -> int:
         # one vector of the inner width per token

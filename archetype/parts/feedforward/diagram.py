@@ -1,17 +1,20 @@
 """Drawing of feed-forward networks, alone and as experts."""
 
+from archetype.parts.convolutions.diagram import with_convolutions
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.roles.drawing import Cell, Inside, X, inside_of, title
+
+PLACES = {"hidden": "act", "output": "down"}  # cells in which convolutions are drawn
 
 
 @inside_of(MLP)
 def mlp(part: MLP, modules: frozenset[str]) -> Inside:
-    return Inside(tuple(network_cells(part, "", 1, 0)), "down")
+    return with_convolutions(Inside(tuple(network_cells(part, "", 1, 0)), "down"), part.convolutions, PLACES)
 
 
 @inside_of(GatedMLP)
 def gated_mlp(part: GatedMLP, modules: frozenset[str]) -> Inside:
-    return Inside(tuple(network_cells(part, "", 0.5, 0)), "down")
+    return with_convolutions(Inside(tuple(network_cells(part, "", 0.5, 0)), "down"), part.convolutions, PLACES)
 
 
 def network_width(part: MLP | GatedMLP) -> int:

@@ -15,12 +15,22 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.activation.module import Function, activation, gelu_tanh
+from archetype.parts.convolutions.module import Convolutions, convolving
 from archetype.parts.feedforward import spec
 from archetype.weights.linear import Linear
 
 
+class Convolved(nn.Module):
+    """Base class of networks that may have short convolutions, whose newest inputs are their state."""
+
+    convolutions: Convolutions | None
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState | None:
+        return None if self.convolutions is None else self.convolutions.new_state(batch, dtype, device)
+
+
 @module_for(spec.MLP)
-class MLP(nn.Module):
+class MLP(Convolved):
     """down(f(up(x))) (Vaswani 2017, equation 2)."""
 
     probes: ClassVar = {"hidden": "... F"}
@@ -32,18 +42,21 @@ class MLP(nn.Module):
         self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
         self.activation = activation(feedforward.activation)
         self.hidden_norm = hidden_norm(feedforward, d_ff)
+        self.convolutions = convolutions(feedforward, d_model, d_ff)
         self.divides = divides(feedforward)
 
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        hidden = context.probe(self, "hidden", self.activation(self.up(x)))  # (..., F)
+        convolve = convolving(self.convolutions, state, context)
+        up = convolve("hidden", self.up(convolve("input", x)))
+        hidden = context.probe(self, "hidden", self.activation(up))  # (..., F)
         y: Tensor = self.down(hidden if self.hidden_norm is None else self.hidden_norm(hidden))
-        return y
+        return convolve("output", y)
 
 
 @module_for(spec.GatedMLP)
-class GatedMLP(nn.Module):
+class GatedMLP(Convolved):
     """down(f(gate(x)) * up(x)) (Shazeer 2020, equation 6)."""
 
     probes: ClassVar = {"hidden": "... F"}
@@ -55,6 +68,7 @@ class GatedMLP(nn.Module):
         self.up = Linear(d_model, d_ff, bias=feedforward.has_bias("up"))
         self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
         self.hidden_norm = hidden_norm(feedforward, d_ff)
+        self.convolutions = convolutions(feedforward, d_model, 2 * d_ff)
         self.divides = divides(feedforward)
         function = activation(feedforward.activation)
         self.activation = None if feedforward.activation.is_fixed else function  # a module with parameters
@@ -63,10 +77,20 @@ class GatedMLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        # gate, up and their product: (..., F) each
-        hidden = context.probe(self, "hidden", self.product(context.kernels, self.gate(x), self.up(x)))
+        convolve = convolving(self.convolutions, state, context)
+        x = convolve("input", x)
+        gate, up = self.gate(x), self.up(x)  # (..., F) each
+        if self.convolutions is not None and "hidden" in self.convolutions:
+            gate, up = convolve("hidden", torch.cat((gate, up), dim=-1)).chunk(2, dim=-1)
+        hidden = context.probe(self, "hidden", self.product(context.kernels, gate, up))  # (..., F)
         y: Tensor = self.down(hidden if self.hidden_norm is None else self.hidden_norm(hidden))
-        return y
+        return convolve("output", y)
+
+
+def convolutions(feedforward: spec.MLP | spec.GatedMLP, d_model: int, hidden: int) -> Convolutions | None:
+    """Build the convolutions of a network with `hidden` projected features; None if there are none."""
+    widths = {"input": d_model, "hidden": hidden, "output": d_model}
+    return None if feedforward.convolutions is None else Convolutions(feedforward.convolutions, widths)
 
 
 def hidden_norm(feedforward: spec.MLP | spec.GatedMLP, d_ff: int) -> nn.Module | None:
@@ -76,7 +100,7 @@ def hidden_norm(feedforward: spec.MLP | spec.GatedMLP, d_ff: int) -> nn.Module |
 
 def divides(feedforward: spec.MLP | spec.GatedMLP) -> bool:
     """Return whether processes may each compute some of the hidden features."""
-    return feedforward.activation.is_fixed and feedforward.hidden_norm.is_absent
+    return feedforward.activation.is_fixed and feedforward.hidden_norm.is_absent and feedforward.convolutions is None
 
 
 def gated_product(

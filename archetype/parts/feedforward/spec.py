@@ -4,15 +4,29 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from archetype.parts.convolutions.spec import Convolutions
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.activation import AnyActivation
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.norm import VectorNorm
 from archetype.spec.base import Flag, Positive, Spec
+from archetype.spec.errors import inside
 from archetype.spec.kinds import Named, part
 from archetype.spec.sizes import WideWidth, Width
 
-__all__ = ["MLP", "EightThirds", "Expert", "GatedMLP", "NoFeedForward"]
+__all__ = ["MLP", "EightThirds", "Expert", "GatedMLP", "NetworkConvolutions", "NoFeedForward"]
+
+
+class NetworkConvolutions(Convolutions):
+    """Short convolutions of a network: of its input, its projected features, and its output.
+
+    Canon layers are those of the input (C) and of the projected features (D).
+
+    Attributes:
+        at: places: `input`; `hidden`, the features of gate and up before the activation; and `output`.
+    """
+
+    at: tuple[Literal["input", "hidden", "output"], ...] = ("input", "hidden")
 
 
 class EightThirds(Spec):
@@ -38,6 +52,7 @@ class _Projected(FeedForward):
         bias: whether the projections have a bias.
         down_bias: whether the down projection has a bias (absent: same as `bias`).
         hidden_norm: norm of the hidden features before the down projection (BitNet b1.58).
+        convolutions: short convolutions over the latest positions (absent: none).
     """
 
     d_ff: HiddenWidth
@@ -45,6 +60,16 @@ class _Projected(FeedForward):
     bias: Flag = False
     down_bias: Flag | None = None
     hidden_norm: VectorNorm = NoNorm()
+    convolutions: NetworkConvolutions | None = None
+
+    @property
+    def separates_documents(self) -> bool:
+        return self.convolutions is None
+
+    def check(self, width: int, causal: bool) -> None:
+        if self.convolutions is not None:
+            with inside("convolutions"):
+                self.convolutions.check(causal)
 
     def has_bias(self, projection: str) -> bool:
         return self.bias if projection != "down" or self.down_bias is None else self.down_bias

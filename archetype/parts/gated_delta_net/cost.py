@@ -55,13 +55,14 @@ class GatedDeltaNetCost(ChunkedCost):
         part, heads, channels, values = self.part, self.part.num_heads, self.channels.value, self.values.value
         keys = heads * part.head_dim
         steps = (3 * channels + 3 * values + (part.gate_rank or 0) + (part.decay_rank or 0)) * work.itemsize
-        copies = 2 * (part.key_heads < heads)  # queries and keys are repeated for the heads they serve
         by_channel = part.decay == "channel"
-        own = copies if by_channel else 1 + copies
-        exact = (2 * self.keys.value + own * keys + 6 * values + 4 * heads + 2 * part.decays) * FLOAT32
+        # with queries and keys that are repeated for the heads they serve
+        own = (1 if by_channel else 3) + (part.key_heads < heads)
+        exact = (2 * self.keys.value + own * keys + 7 * values + (4 + by_channel) * heads + 2 * part.decays) * FLOAT32
         padding = (part.conv_kernel - 1) * channels * work.itemsize
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
-        memory = values * part.head_dim
+        memory = 2 * values * part.head_dim
         if by_channel:
             return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=2)
-        return saved + chunk_activations(work, part.chunk_size, 2 * heads, memory, pairs=3 if part.decays else 2)
+        pairs = 3 if part.decays else 2
+        return saved + chunk_activations(work, part.chunk_size, 2 * heads, memory, keys + 3 * heads, pairs)

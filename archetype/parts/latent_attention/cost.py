@@ -37,6 +37,7 @@ class LatentAttentionCost(MixerCost):
         }
         if part.gate is not None:
             self.projections["gate"] = Linear(d, self.heads * self.value if part.gate.per == "feature" else self.heads)
+        self.key_norm = NormCost.of(part.key_norm, self.rope)
         self.index = None if part.index is None else SelectionCost.of(part.index, d, self.rank or d)
 
     @property
@@ -50,6 +51,7 @@ class LatentAttentionCost(MixerCost):
             if name in ("q_down", "kv_down"):
                 rank = self.latent if name == "kv_down" else projection.outputs
                 counts[name.replace("down", "norm")] = NormCost.of(self.part.norm, rank).parameters()
+        counts["k_norm"] = self.key_norm.parameters()
         counts |= {"sinks": self.heads} if self.part.sinks else {}
         counts |= {"gate_bias": self.heads} if self.part.gate is not None and self.part.gate.bias else {}
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
@@ -89,7 +91,7 @@ class LatentAttentionCost(MixerCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # in the form that expands the latents
         part, tokens = self.part, work.tokens
-        saved = work.input_bytes(self.d.value)
+        saved = work.input_bytes(self.d.value) + self.key_norm.saved_activations(tokens)
         if self.index is not None:
             saved += self.index.saved_activations(work) + self.index.saved_mask(work)
         for rank in filter(None, (self.latent, self.rank)):

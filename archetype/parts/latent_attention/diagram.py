@@ -12,9 +12,12 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
         Cell("kv_norm", 2, 1, ("kv_down",), kind="norm", slim=True, label="norm"),
         Cell("kv_up", 2, 2, ("kv_norm",)),
     ]
-    rotates = not part.position.is_absent
+    rotates, key = not part.position.is_absent, "kv_down"
+    if not part.key_norm.is_absent:
+        key = "k_norm"
+        cells.append(Cell(key, 1, 1, ("kv_down",), kind="norm", slim=True, label="k norm"))
     if rotates:
-        cells.append(Cell("rope_k", 1, 3, ("kv_down",), label="rotate k", kind="position", slim=True, gives="k_rope"))
+        cells.append(Cell("rope_k", 1, 3, (key,), label="rotate k", kind="position", slim=True, gives="k_rope"))
     if isinstance(part.query, LowRankQuery):
         cells += [
             Cell("q_down", 0, 0, (X,)),
@@ -30,7 +33,7 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
         index = selection_inside(part.index, modules, queries, 3.5, above)
         row = max(row, 1 + max(cell.row for cell in index.cells))
     chosen = (index.output,) if index.output else ()
-    inputs = ("rope_q", "rope_k", "kv_up", *chosen) if rotates else (query, "kv_down", "kv_up", *chosen)
+    inputs = ("rope_q", "rope_k", "kv_up", *chosen) if rotates else (query, key, "kv_up", *chosen)
     if rotates:
         cells.append(Cell("rope_q", 0, 3, (query,), label="rotate q", kind="position", slim=True, gives="q_rope"))
     cells += [

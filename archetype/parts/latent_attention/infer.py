@@ -1,11 +1,13 @@
 """Infer latent attention of an unregistered family from names and shapes of its tensors."""
 
+import math
+
 from archetype.parts.attention.infer import GATE_ACTIVATION, HEAD_DIM, PREFIX, num_heads, query_scale
 from archetype.parts.attention.infer import NAMES as ATTENTION_NAMES
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery, Query
 from archetype.parts.lightning_index.spec import LightningIndex
-from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
 from archetype.parts.position.frequencies import yarn_score_scale
 from archetype.parts.position.spec import NoPosition, Rotary
 from archetype.roles.checkpoint import CheckpointMixer, MixerReader, NameTable
@@ -24,6 +26,7 @@ NAMES: NameTable = (
     (rf"{PREFIX}indexer\.k_norm", "index.k_norm"),
     (rf"{PREFIX}indexer\.weights_proj", "index.weights"),
     (rf"{PREFIX}linear_gate", "gate"),
+    (rf"{PREFIX}k_rope_only_layernorm", "k_norm"),
     *ATTENTION_NAMES,
 )
 SINKS: NameTable = ((rf"{PREFIX}(?:sinks|learnable_sink_param)", "sinks"),)
@@ -34,10 +37,11 @@ INDEXED = ("indexed_attention", "deepseek_sparse_attention")  # kinds of layers 
 
 def read(tensors: CheckpointMixer) -> LatentAttention:
     """Read all sizes except the number of heads from the projections."""
+    (rows, width), scales = tensors.sides("kv_down.weight"), tensors.quirks.latents_scaled
     # rows: kv_down C + R, kv_up H (P + Q); columns: o H Q
     heads = num_heads(tensors)
     latent_rank = tensors.sides("kv_up.weight")[1]
-    rope_dim = tensors.sides("kv_down.weight")[0] - latent_rank
+    rope_dim = rows - latent_rank
     v_dim = tensors.sides("o.weight")[1] // heads
     nope_dim = tensors.sides("kv_up.weight")[0] // heads - v_dim
     if min(rope_dim, v_dim, nope_dim) < 1:
@@ -49,7 +53,8 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     tensors.settle("latent_order", ("nope_rope",), "no file says which features of a head rotate")
     query: Query = DirectQuery()
     if "q_down.weight" in tensors.shapes:
-        query = LowRankQuery(rank=tensors.sides("q_down.weight")[0])
+        rank = tensors.sides("q_down.weight")[0]
+        query = LowRankQuery(rank=rank, scale=math.sqrt(width / rank) if scales else 1.0)
     position: MixerPosition = NoPosition()
     if not tensors.quirks.unrotated:
         position = tensors.rotary(rope_dim, nope_dim + rope_dim)
@@ -61,6 +66,9 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         qk_rope_head_dim=rope_dim,
         v_head_dim=v_dim,
         position=position,
+        norm=RMSNorm(eps=tensors.eps if scales else 1e-6),
+        latent_scale=math.sqrt(width / latent_rank) if scales else 1.0,
+        key_norm=RMSNorm(eps=tensors.eps) if "k_norm.weight" in tensors.shapes else NoNorm(),
         bias="o.bias" in tensors.shapes,
         scale=yarn_score_scale(nope_dim + rope_dim, position.scaling) if isinstance(position, Rotary) else None,
         sinks="sinks" in tensors.shapes,

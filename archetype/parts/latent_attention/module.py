@@ -68,6 +68,7 @@ class LatentAttention(KeepsKeys, nn.Module):
                 assert_never(mixer.query)
         self.kv_down = Linear(d_model, latent + mixer.qk_rope_head_dim, bias=mixer.bias)
         self.kv_norm = build_norm(mixer.norm, latent)
+        self.k_norm = None if mixer.key_norm.is_absent else build_norm(mixer.key_norm, mixer.qk_rope_head_dim)
         self.kv_up = nn.Linear(latent, heads * (mixer.qk_nope_head_dim + mixer.v_head_dim), bias=False)
         self.o = Linear(heads * mixer.v_head_dim, d_model, bias=mixer.bias)
         self.rotary = Rotary(mixer.position, mixer.sizes) if isinstance(mixer.position, RotarySpec) else None
@@ -93,7 +94,8 @@ class LatentAttention(KeepsKeys, nn.Module):
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Attend from the new positions to themselves and the cache. Append them to the cache."""
-        inputs = x if self._is_direct else self.q_norm(self.q_down(x))
+        query = self.spec.query
+        inputs = scaled(self.q_norm(self.q_down(x)), query.scale) if isinstance(query, spec.LowRankQuery) else x
         queries, latents = self._queries(inputs, context), self._latents(x, context)
         if context.rows is not None:
             y = self.attend_in_shared_rows(queries, latents, context, context.rows)
@@ -196,8 +198,10 @@ class LatentAttention(KeepsKeys, nn.Module):
     def _latents(self, x: Vectors, context: ForwardContext) -> Latents:
         # one projection, then two vectors as a single head: (B, 1, T, C) and (B, 1, T, R)
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
+        key = key if self.k_norm is None else self.k_norm(key)
         key = key if self.rotary is None else self.rotary(key, context.positions, context)
-        return context.probe(self, "latent", self.kv_norm(latent)), context.probe(self, "k_rope", key)
+        latent = scaled(self.kv_norm(latent), self.spec.latent_scale)
+        return context.probe(self, "latent", latent), context.probe(self, "k_rope", key)
 
     def _allowed(self, context: ForwardContext, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
         if self.causal:
@@ -256,6 +260,10 @@ class LatentAttention(KeepsKeys, nn.Module):
     def score_function(self) -> ScoreFunction:
         # dropout applies only in training
         return ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0, sinks=self.sinks)
+
+
+def scaled(x: Tensor, scale: float) -> Tensor:
+    return x if scale == 1.0 else x * scale
 
 
 def attend_to_latents(

@@ -16,7 +16,8 @@ class LatentAttentionPlans(Plans[LatentAttention]):
         def resize(rank: int) -> None:
             module.spec = module.spec.replace(num_heads=num_heads // size)
 
-        down = (f"{name}.{kind}" for name in ("q_down", "q_norm", "kv_down", "kv_norm") for kind in ("weight", "bias"))
+        names = ("q_down", "q_norm", "kv_down", "kv_norm", "k_norm")
+        down = (f"{name}.{kind}" for name in names for kind in ("weight", "bias", "alpha", "shift"))
         columns = ("q.weight", "q_up.weight", "kv_up.weight", "gate.weight", "gate_bias", "sinks")
         parameters: Parameters = dict.fromkeys(columns, COLUMN) | dict.fromkeys(down, EACH)
         return SplitPlan({**parameters, "o.weight": ROW, "o.bias": ONCE}, resize=resize)

@@ -6,14 +6,14 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from archetype.parts.attention.spec import OutputGate, QueryScale
-from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.position.spec import Rotary
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import Flag, Probability, Spec
+from archetype.spec.base import Flag, Positive, Probability, Spec
 from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import Named, part
 from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
@@ -32,10 +32,12 @@ class LowRankQuery(Spec):
 
     Attributes:
         rank: width of the low-rank query vector.
+        scale: factor of this vector after its norm.
     """
 
     kind: Literal["low_rank"] = "low_rank"
     rank: Width
+    scale: Positive = 1.0
 
 
 Query = Annotated[DirectQuery | LowRankQuery, Field(discriminator="kind"), Named()]
@@ -48,7 +50,8 @@ class LatentAttention(Mixer):
     The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)] and its value c Wuv.
     The rotated part of `qk_rope_head_dim` features is shared by all heads. The cache holds only c and the rotated part.
     By default `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim). With `position: none` nothing is rotated
-    (Kimi Linear). `gate`, `sinks` and `query_scale` are as in attention (Ling 3, Hy4, Mistral Small 4).
+    (Kimi Linear). `latent_scale` multiplies the latent, and `key_norm` normalizes the rotated part first (dots 3).
+    `gate`, `sinks` and `query_scale` are as in attention (Ling 3, Hy4, Mistral Small 4).
 
     Attributes:
         num_heads: number of heads, H.
@@ -59,6 +62,8 @@ class LatentAttention(Mixer):
         v_head_dim: width of a head's value, Q.
         position: rotary embedding of the rotated features, or none.
         norm: norm of the latent and of the low-rank query vector.
+        latent_scale: factor of the latent after its norm.
+        key_norm: norm of the features that are rotated of the shared key, before the rotation.
         bias: whether the down projections and the output projection have a bias.
         scale: factor on scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
         sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
@@ -83,6 +88,8 @@ class LatentAttention(Mixer):
     v_head_dim: HeadWidth
     position: AnyMixerPosition = Rotary(interleaved=True)
     norm: VectorNorm = RMSNorm(eps=1e-6)
+    latent_scale: Positive = 1.0
+    key_norm: VectorNorm = NoNorm()
     bias: Flag = False
     scale: ScoreScale | None = None
     sinks: Flag = False
@@ -105,6 +112,8 @@ class LatentAttention(Mixer):
         if self.position.scaling.follows_length:
             cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
             invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
+        if self.index is not None and self.index.reads_heads:
+            invalid("index", "latents have no keys of heads", "use an index with projections of its own")
         if self.index is not None and self.index.num_selections > 1:
             cause = f"{self.index.num_selections} heads select keys, but all heads read the same latents"
             invalid("index.num_heads", cause, "use 1")

@@ -55,7 +55,9 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
 
     def inside(self, part: LatentAttention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
         has_rank = isinstance(part.query, LowRankQuery)
-        parts: dict[str, tuple[Spec, Mapping[str, str]]] = {"kv_norm": (part.norm, {"N": "C"})}
+        parts: dict[str, tuple[Spec, Mapping[str, str]]] = {
+            "kv_norm": (part.norm, {"N": "C"}), "k_norm": (part.key_norm, {"N": "R"}),
+        }  # fmt: skip
         if has_rank:
             parts["q_norm"] = (part.norm, {"N": "r"})
         if part.index is not None:
@@ -77,9 +79,10 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
     def differing(self, at: Transfer[LatentAttention]) -> list[str]:
         old, new, length = at.old, at.new, at.new_sizes["T"]
         before, after = ((part.position, part.qk_rope_head_dim) for part in (old, new))
+        low = [part.query for part in (old, new) if isinstance(part.query, LowRankQuery)]
         is_equal = {
             "position": rotates_alike(before, after, length),
-            "query": isinstance(old.query, LowRankQuery) and isinstance(new.query, LowRankQuery),  # ranks are sizes
+            "query": len(low) == 2 and low[0].replace(rank=1) == low[1].replace(rank=1),  # ranks are sizes
             "index": all(part.index is None or part.index.sees_all(length) for part in (old, new)),
             "scale": True,  # which the queries were divided by
         }
@@ -88,12 +91,14 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
     def heads(self, part: LatentAttention, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Heads:
         count, rank, plain = part.num_heads, part.kv_lora_rank, part.qk_nope_head_dim
         down = with_bias(tensors, "kv_down")  # (C + R, D + 1)
-        up = _gained(tensors["kv_up.weight"], tensors, "kv_norm").unflatten(0, (count, -1)) @ down[:rank]
+        up = part.latent_scale * _gained(tensors["kv_up.weight"], tensors, "kv_norm")
+        up = up.unflatten(0, (count, -1)) @ down[:rank]
         queries: tuple[str, ...] = ("q.weight",)
         if "q.weight" in tensors:
             q = with_bias(tensors, "q")
         else:
-            q = _gained(tensors["q_up.weight"], tensors, "q_norm") @ with_bias(tensors, "q_down")
+            factor = part.query.scale if isinstance(part.query, LowRankQuery) else 1.0
+            q = factor * _gained(tensors["q_up.weight"], tensors, "q_norm") @ with_bias(tensors, "q_down")
             queries = ("q_down.weight", "q_up.weight")
         q, turned = q.unflatten(0, (count, -1)), down[rank:].expand(count, -1, -1)
         k, v = up[:, :plain], up[:, plain:]
@@ -103,7 +108,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         position = part.position if part.position.is_absent else part.position.replace(dim=part.qk_rope_head_dim)
         return Heads(
             q, k, v, tensors["o.weight"].unflatten(1, (count, -1)), sources, tensors.get("o.bias"), scale_of(part),
-            position, () if part.norm.is_absent else ("norm",),
+            position, tuple(name for name in ("norm", "key_norm") if not getattr(part, name).is_absent),
         )  # fmt: skip
 
     def take_heads(self, at: Transfer[LatentAttention], source: Heads) -> None:

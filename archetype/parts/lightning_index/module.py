@@ -11,6 +11,7 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence
+from archetype.nn.symbolic import is_symbolic
 from archetype.parts.lightning_index import spec
 from archetype.parts.pattern.scores import MASKED, at_least_float32
 from archetype.parts.position.module import Rotary
@@ -72,7 +73,7 @@ class LightningIndex(KeepsKeys, KeySelector):
             write_slots(state.keys, keys, context)
             keys = state.keys.to(x.dtype)  # (B, 1, S, P), every slot
         learns = self.training and self.spec.adds_to_loss
-        leaves_out = keys.shape[2] > self.spec.top_k
+        leaves_out = is_symbolic(keys.shape[2]) or keys.shape[2] > self.spec.top_k
         if not (learns or leaves_out):  # the scores would change nothing
             context.leave(EVERY_KEY)
             return EVERY_KEY

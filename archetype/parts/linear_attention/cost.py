@@ -66,7 +66,7 @@ class LinearAttentionCost(ChunkedCost):
         part, keys, values, heads = self.part, self.keys.value, self.values.value, self.part.num_heads
         ranks = (part.gate_rank or 0) + (getattr(part.decay, "rank", None) or 0)
         steps = values + ranks + 2 * values * (part.gate != "none") + values * (part.gate == "silu")
-        exact = (2 if self.by_channel else 3) * keys + 2 * values
+        exact = (1 if self.by_channel else 3) * keys + values
         padding = 0
         if part.conv_kernel is not None:
             steps += self.channels.value
@@ -91,13 +91,13 @@ class LinearAttentionCost(ChunkedCost):
         saved += 2 * self._qk_norm().saved_activations(work.tokens * heads)
         memory = values * self.head_dim.value
         if self.by_channel:
-            return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=1)
+            return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, 2 * memory, kinds=1)
         if decays:
-            return saved + chunk_activations(work, part.chunk_size, heads, memory)
+            return saved + chunk_activations(work, part.chunk_size, heads, 2 * memory, keys + heads)
         # decays that need no gradient are saved once for all rows
         size = min(part.chunk_size, work.length)
         shared = -(-work.length // part.chunk_size) * size * size * heads * FLOAT32
-        return saved + shared + chunk_activations(work, part.chunk_size, heads, memory, pairs=1)
+        return saved + shared + chunk_activations(work, part.chunk_size, heads, memory, keys, pairs=1)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         turned = getattr(self.part.position, "dim", None) or self.head_dim.value

@@ -94,7 +94,8 @@ class LinearAttention(nn.Module):
             inputs = list(u.split([*self.widths.values()], dim=-1))
         parts = dict(zip(self.widths, (part.to(exact).unflatten(-1, heads) for part in inputs), strict=True))
         a = self._log_decay(x, exact)  # (b, T, H) or (B, T, H, P)
-        q = self._prepared("q", parts["q"], context) * (mixer.scale or self.sizes[0] ** -0.5)
+        q, scale = self._prepared("q", parts["q"], context), mixer.scale or self.sizes[0] ** -0.5
+        q = q if scale == 1.0 else q * scale
         # with keys from the decay, 1 - exp(a) without cancellation
         k = self._prepared("k", parts["k"] if "k" in parts else -torch.expm1(a), context)
         v = ACTIVATIONS[mixer.value_activation](parts["v"])

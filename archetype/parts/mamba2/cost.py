@@ -54,9 +54,11 @@ class Mamba2Cost(MixerCost):
         # the input, every step between the projections, and the chunks; the scan runs in float32
         inner, channels, heads, part = self.inner.value, self.channels.value, self.part.num_heads, self.part
         steps = (2 * inner + 4 * channels + heads) * work.itemsize
-        copies = part.num_groups < heads  # B and C are repeated for the heads of a group
+        shares, keys = part.num_groups < heads, self.shared.value  # heads share B and C
         normed = inner + part.num_groups if part.has_norm else 0  # its input, and the scale of each group
-        exact = ((6 + copies) * inner + (4 + part.limits_steps) * heads + normed) * FLOAT32
+        own = (4 + 2 * shares) * inner + (3 - shares) * keys
+        exact = (own + (4 + part.limits_steps) * heads + normed) * FLOAT32
         padding = (part.conv_kernel - 1) * channels * work.itemsize
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
-        return saved + chunk_activations(work, part.chunk_size, heads, (1 + copies) * inner * part.state_size)
+        memory, copied = 2 * inner * part.state_size, 0 if shares else keys
+        return saved + chunk_activations(work, part.chunk_size, heads, memory, copied)

@@ -64,4 +64,4 @@ class Mamba3Cost(MixerCost):
         exact = 8 * keys + 2 * rank * part.num_groups * part.state_size + (5 * part.angles + 12) * heads
         exact += (6 + 2 * several + 2 * part.norm) * rank * inner + 3 * several * rank * rank * heads
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact * FLOAT32)
-        return saved + chunk_activations(work, part.chunk_size, heads * rank * rank, inner * part.state_size)
+        return saved + chunk_activations(work, part.chunk_size, heads * rank * rank, inner * part.state_size, 0)

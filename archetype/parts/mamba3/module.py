@@ -64,9 +64,9 @@ def trapezoid_chunk(
     memory = memory + (later[:, 0, :, None, None] * keys[:, 0].mT) @ last_x
     keys = keys[:, 1:]
     weight = (now + nn.functional.pad(later[:, 1:], (0, 0, 0, 1)))[..., None, None]
-    vectors = (y.transpose(2, 3).flatten(1, 2) for y in (c, weight * keys, x))  # (B, T r, H, Z or P)
+    q, k, v = (y.transpose(2, 3).flatten(1, 2) for y in (c, weight * keys, x))  # (B, T r, H, Z or P)
     decays = nn.functional.pad(a[:, :, None], (0, 0, 0, rank - 1)).flatten(1, 2)
-    y, memory = linear_chunk(memory, *vectors, decays, size=size * rank)
+    y, memory = linear_chunk(memory, q, k, v, decays, size=size * rank)
     # Of its own token a vector has read itself and those before it, with both weights; all are read with `now` alone.
     read = torch.ones(rank, rank, dtype=x.dtype, device=x.device).tril()
     own = (now[..., None, None] - weight * read) * (c @ keys.mT)  # (B, T, H, r, r)

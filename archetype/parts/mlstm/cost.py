@@ -43,6 +43,7 @@ class MLSTMCost(ChunkedCost):
         # the input, every step between the projections, and the chunks; the memory is in float32
         part, keys, values, heads = self.part, self.keys.value, self.values.value, self.part.num_heads
         steps = 2 * values * work.itemsize
-        exact = 5 * keys + 3 * values + 4 * self.sums.value + 10 * heads
+        exact = 4 * keys + 3 * values + 2 * self.sums.value + 10 * heads
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact * FLOAT32)
-        return saved + chunk_activations(work, part.chunk_size, heads, self.sums.value * self.head_dim.value)
+        memory = 2 * self.sums.value * self.head_dim.value
+        return saved + chunk_activations(work, part.chunk_size, heads, memory, keys + heads)

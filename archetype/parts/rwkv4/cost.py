@@ -34,6 +34,7 @@ class RWKV4Cost(MixerCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # differences to the previous token, mixed tokens, and what each step of the scan by doubling multiplies
         d, inner, size = self.d.value, self.inner.value, self.part.chunk_size
-        levels = (filled_chunk(min(size, work.length)).bit_length() - 1) * 6
-        vectors, exact = (5 * d + 2 * inner) * work.itemsize, (10 + levels) * inner * FLOAT32
-        return work.tokens * (vectors + exact) + work.rows * -(-work.length // size) * 6 * inner * FLOAT32
+        levels = (filled_chunk(min(size, work.length)).bit_length() - 1) * 4
+        copied = work.length >= 2 * size
+        vectors, exact = (5 * d + 2 * inner) * work.itemsize, (10 + copied + levels) * inner * FLOAT32
+        return work.tokens * (vectors + exact) + work.rows * -(-work.length // size) * 4 * inner * FLOAT32

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.nn.cache import LayerState
-from archetype.nn.chunks import diagonal_chunk, read_chunks, stabilized
+from archetype.nn.chunks import diagonal_chunk, read_chunks, shifted, stabilized
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import ConvolutionState
 from archetype.nn.place import Place
@@ -44,15 +44,16 @@ def wkv_chunk(
     """Read chunks. `a` and `k` are logarithms of decays and of weights."""
     a, write, m = stabilized(top, a, k)
     weights = write.exp()
-    after, last = diagonal_chunk(sums, torch.cat((weights * v, weights), -1), torch.cat((a, a), -1), size=size)
+    sums = sums.unflatten(1, (2, -1))  # of weighted values, and of weights
+    after, last = diagonal_chunk(sums, torch.stack((weights * v, weights), 2), a[:, :, None], size=size)
     # the newest token has another weight in its own output than in the sums
-    values, count = torch.cat((sums[:, None], after[:, :-1]), 1).chunk(2, dim=-1)
-    newest, before = bonus + k, torch.cat((top[:, None], m[:, :-1]), 1)
+    values, count = shifted(sums, after).unbind(2)
+    newest, before = bonus + k, shifted(top, m)
     largest = torch.maximum(before, newest).detach()
     old, new = (before - largest).exp(), (newest - largest).exp()
     # at least 1, but for rounding, and 0 only in a row of padding
     total = (old * count + new).clamp(min=0.5)
-    return (old * values + new * v) / total, last, m[:, -1]
+    return (old * values + new * v) / total, last.flatten(1), m[:, -1]
 
 
 @module_for(spec.RWKV4)

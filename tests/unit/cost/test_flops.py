@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 
 import pytest
 import torch
@@ -59,23 +60,35 @@ def padding(model: spec.ModelSpec, rows: int, queries: int, keys: int) -> int:
     """
     added = 0
     for stack in model.stacks:
-        for mixer in (mixer for block in stack.layers for mixer in block.mixer.each()):
-            widths = 0, 0
+        mixers = ((layer, mixer) for layer, block in enumerate(stack.layers) for mixer in block.mixer.each())
+        for layer, mixer in mixers:
+            pairs, widths = queries * keys, (0, 0)
             if isinstance(mixer, spec.LatentAttention) and not (mixer.sinks or mixer.absorbs(queries, keys)):
                 widths = mixer.head_dim, mixer.v_head_dim
-            is_kernel = isinstance(mixer, spec.Attention) and isinstance(mixer.pattern, spec.Full | spec.Window)
-            if is_kernel and mixer.score == "dot" and not mixer.sinks and mixer.softcap is None:
+            is_scaled = isinstance(mixer, spec.Attention) and mixer.score == "dot" and mixer.softcap is None
+            if is_scaled and not mixer.sinks and mixer.softmax == "standard":
                 value_width = mixer.value_width(stack.d_model) * (1 if mixer.differential is None else 2)
+                pairs = masked_pairs(mixer.pattern, keys, layer)
                 widths = mixer.sizes(stack.d_model).head_dim, value_width
-            added += 2 * rows * queries * keys * mixer.num_heads * abs(widths[0] - widths[1]) if any(widths) else 0
+            added += 2 * rows * pairs * mixer.num_heads * abs(widths[0] - widths[1]) if any(widths) else 0
     return added
 
 
+def masked_pairs(pattern: spec.Pattern, length: int, layer: int) -> int:
+    """Pairs that torch's kernel computes under one mask: none if several pieces are added."""
+    rule, context = pattern_rule(pattern), MaskContext(True, length, layer)
+    if rule.num_computed_pairs(context) >= length**2:
+        return length**2
+    shapes = [shape for shape in rule.shapes(context) if all(shape)]
+    return prod(shapes[0]) if len(shapes) == 1 else 0
+
+
 def of_one_feature(model: spec.Decoder) -> bool:
-    """Whether a latent attention has a product over a single feature, which torch multiplies without counting it."""
+    """Whether latents or streams have a product over a single one, which torch multiplies without counting it."""
     mixers = (mixer for block in model.layers for mixer in block.mixer.each())
     latents = [mixer for mixer in mixers if isinstance(mixer, spec.LatentAttention)]
-    return any(1 in (part.kv_lora_rank, part.qk_nope_head_dim) for part in latents)
+    streams = getattr(model.residual, "num_streams", 0)
+    return streams == 1 or any(1 in (part.kv_lora_rank, part.qk_nope_head_dim) for part in latents)
 
 
 def has_idle_experts(model: spec.Decoder) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from archetype import cost, families, spec
 from archetype.cost.formula import Formula, constant, multiple, symbol, symbol_names, total
+from tests.helpers.cases import in_one_test
 from tests.helpers.presets import PRESETS
 from tests.helpers.specs import ALL
 
@@ -80,7 +81,7 @@ def test_sums_and_products_are_those_of_the_numbers(one: Formula, other: Formula
 
 
 @pytest.mark.parametrize("attention", ["computed", "allowed"])
-@pytest.mark.parametrize("name", ALL)
+@in_one_test("name", ALL)
 def test_every_formula_of_a_report_gives_its_number(name: str, attention: str) -> None:
     length = None if isinstance(ALL[name], spec.VisionEncoder) else 20
     report = cost.cost_report(ALL[name], 3, length, attention=attention)  # type: ignore[arg-type]
@@ -90,7 +91,7 @@ def test_every_formula_of_a_report_gives_its_number(name: str, attention: str) -
             assert evaluated(text, values) == row[column], (row["module"], column, text)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@in_one_test("name", PRESETS)
 def test_every_total_of_a_preset_is_its_formula(name: str) -> None:
     model = families.preset(name)
     report = cost.cost_report(model, length=None if isinstance(model, spec.VisionEncoder) else 64)

@@ -7,6 +7,7 @@ from archetype import cost, families, spec
 from archetype.checking.construction import layers_of, parameters_are_counted
 from archetype.checking.subject import Subject
 from archetype.models.stack.cost import label
+from tests.helpers.cases import in_one_test
 from tests.helpers.examples import examples
 from tests.helpers.presets import PRESETS
 from tests.helpers.specs import ALL, GATED, block, decoder, experts
@@ -38,7 +39,7 @@ def agrees(counted: spec.ModelSpec) -> None:
     parameters_are_counted(Subject(counted))
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@in_one_test("name", PRESETS)
 def test_every_preset_has_the_counted_parameters_in_every_module(name: str) -> None:
     agrees(families.preset(name))
 
@@ -54,7 +55,7 @@ def test_published_totals_are_met_exactly(name: str, total: int) -> None:
     assert cost.total_parameters(families.preset(name)) == total
 
 
-@pytest.mark.parametrize("name", ALL)
+@in_one_test("name", ALL)
 def test_every_part_has_the_counted_parameters_in_every_module(name: str) -> None:
     agrees(ALL[name])
 

@@ -15,7 +15,7 @@ from archetype.models.build import build, build_on_meta
 from archetype.parts.attention.cost import AttentionCost
 from archetype.parts.latent_attention.cost import LatentAttentionCost
 from archetype.weights.quantized import quantize
-from tests.helpers.cases import case
+from tests.helpers.cases import case, in_one_test
 from tests.helpers.examples import examples
 from tests.helpers.specs import ALL
 from tests.helpers.strategies import CONTEXT, decoders
@@ -49,7 +49,7 @@ WRITERS = {name: model for name, model in ALL.items() if not isinstance(model, s
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", WRITERS)
+@in_one_test("name", WRITERS)
 def test_every_part_keeps_what_is_counted(name: str, dtype: str) -> None:
     drawn = WRITERS[name]
     model = build(drawn, dtype=DTYPES[dtype])

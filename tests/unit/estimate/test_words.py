@@ -14,6 +14,7 @@ from archetype.estimate.roofline import predict, time_table
 from archetype.legend import LEGEND
 from archetype.machine.hardware import device
 from archetype.spec import assign
+from tests.helpers.cases import in_one_test
 from tests.helpers.presets import PRESETS
 
 HYBRID = {
@@ -43,14 +44,14 @@ def meanings(name: str) -> dict[str, str]:
     return {letter: meaning for letter, (_, meaning) in report(name).legend.items()}
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *HYBRID])
+@in_one_test("name", [*PRESETS, *HYBRID])
 def test_every_letter_that_is_printed_has_a_meaning(name: str) -> None:
     for orders in report(name).complexity.values():
         letters = set(re.findall(r"[A-Za-z_]\w*", " ".join(orders))) - {"O"}
         assert letters <= set(report(name).legend), orders
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *HYBRID])
+@in_one_test("name", [*PRESETS, *HYBRID])
 def test_a_letter_means_what_the_legend_or_a_part_of_the_model_says(name: str) -> None:
     said = [report(name).spec.letters]
     for stack in report(name).spec.stacks:
@@ -83,7 +84,7 @@ def test_a_letter_without_a_meaning_is_refused() -> None:
         cost.formula.symbol("X", 1, spec.RNN())
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *HYBRID])
+@in_one_test("name", [*PRESETS, *HYBRID])
 def test_a_report_speaks_of_decoding_where_there_is_any(name: str) -> None:
     one = report(name)
     table, generates = one.table(), not isinstance(one.spec, spec.Encoder | spec.VisionEncoder)
@@ -96,7 +97,7 @@ def test_a_report_speaks_of_decoding_where_there_is_any(name: str) -> None:
     assert isinstance(one.spec, spec.VisionEncoder) == ("tokens" not in table)
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *HYBRID])
+@in_one_test("name", [*PRESETS, *HYBRID])
 def test_the_state_is_called_after_the_mixers_that_keep_it(name: str) -> None:
     one = report(name)
     if isinstance(one.spec, spec.NGram | spec.Encoder | spec.VisionEncoder):

@@ -111,7 +111,7 @@ def total(
 CASES = [(kind, FORMATS[(number + turn) % 5]) for turn, (number, kind) in product(range(5), enumerate(KINDS))]
 
 
-@pytest.mark.parametrize(("kind", "format"), every(17, [pytest.param(*case, id="-".join(case)) for case in CASES]))
+@pytest.mark.parametrize(("kind", "format"), every(34, [pytest.param(*case, id="-".join(case)) for case in CASES]))
 def test_company_changes_no_bit(kind: str, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert total(kind, format, 1, monkeypatch)[1] == 0
 

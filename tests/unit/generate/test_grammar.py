@@ -24,7 +24,7 @@ from archetype.settings.generation import Sampling
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
-from tests.helpers.examples import first_of_each
+from tests.helpers.examples import every, first_of_each
 from tests.helpers.sentencepieces import trained
 from tests.helpers.weights import randomize
 
@@ -267,7 +267,7 @@ ODD = (  # texts that a tokenizer, a regular expression or JSON may take for som
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["bytes", "byte_bpe", "characters", "bpe", "sentencepiece"])
+@pytest.mark.parametrize("kind", every(2, ["bytes", "byte_bpe", "characters", "bpe", "sentencepiece"]))
 def test_a_choice_is_written_or_refused(kind: str) -> None:
     """Each odd text as the only choice, and some together: the answer is one of them as it is."""
     lm, draw = spelling(kind), random.Random(3)

@@ -18,6 +18,7 @@ from archetype.generate.slots import MIN_SHARED
 from archetype.models.build import build
 from archetype.nn.cache import State
 from tests.helpers.cases import case
+from tests.helpers.examples import every
 from tests.helpers.weights import randomize
 
 WINDOW = 24
@@ -51,7 +52,7 @@ def written(engine: Engine, prompt: list[int], count: int = 4) -> tuple[list[int
     return request.tokens, logprobs, request.num_cached
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", every(2, MODELS))
 def test_a_beginning_is_copied_and_changes_nothing(name: str) -> None:
     """The second prompt begins with all that was read, with the first prompt, or with a part of it."""
     lm = loaded(name)

@@ -30,7 +30,9 @@ GLIBC = platform.libc_ver()[0] == "glibc"
 
 
 @pytest.mark.skipif(not GLIBC, reason="needs glibc, the C library that can be told so")
-@pytest.mark.parametrize(("limit", "numbers"), [(None, 10_000_000), (2**30, 5_000_000)])
+@pytest.mark.parametrize(
+    ("limit", "numbers"), [(None, 10_000_000), pytest.param(2**30, 5_000_000, marks=pytest.mark.slow)]
+)
 def test_a_block_that_was_freed_before_needs_no_new_pages(limit: int | None, numbers: int) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
     program = [sys.executable, "-c", PAGE_FAULTS, str(limit or ""), str(numbers)]

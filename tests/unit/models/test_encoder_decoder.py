@@ -12,6 +12,7 @@ from archetype.models.initialization import initialize
 from archetype.nn.cache import BlockState
 from archetype.nn.context import ForwardContext
 from archetype.parts.recurrent.module import LSTMState
+from tests.helpers.examples import every
 from tests.helpers.passes import forward_step, taught
 from tests.helpers.weights import distance, randomize
 
@@ -126,7 +127,17 @@ def test_names_of_parameters_are_the_file_format() -> None:
 
 @pytest.mark.parametrize(
     ("name", "rate", "steps"),
-    [("transformer-tiny", 5e-3, 40), ("seq2seq-attention-tiny", 1e-2, 60), ("seq2seq-lstm-tiny", 1e-2, 100)],
+    every(
+        2,
+        (
+            pytest.param(*one)
+            for one in [
+                ("transformer-tiny", 5e-3, 40),
+                ("seq2seq-attention-tiny", 1e-2, 60),
+                ("seq2seq-lstm-tiny", 1e-2, 100),
+            ]
+        ),
+    ),
 )
 def test_it_learns_to_say_a_source_again(name: str, rate: float, steps: int) -> None:
     """Without a view of the source nothing could be learned: the digits are random. All parameters are reached."""

@@ -1,7 +1,11 @@
 """MegaByte: which patches and bytes it reads, what it remembers, and that it learns."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from torch import Tensor
 
 from archetype import spec
@@ -12,6 +16,7 @@ from archetype.models.megabyte.module import MegaByte
 from archetype.nn.context import ForwardContext
 from archetype.settings.generation import Sampling
 from tests.helpers import causal as writing
+from tests.helpers.examples import first_of_each
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance
 
@@ -47,6 +52,15 @@ MODELS = {
     "tied": lambda: megabyte(tied=True),
 }
 EVERY = pytest.mark.parametrize("name", MODELS)
+CUTS = [[], [3, 4, 8], [9, 10, 22], list(range(1, CONTEXT))]
+
+
+def in_turn(values: Sequence[Any]) -> list[ParameterSet]:
+    """Every model with every value: each model and each value in every run, each pair of them in the soak."""
+    pairs = [
+        (name, values[(model + turn) % len(values)]) for model, name in enumerate(MODELS) for turn in range(len(values))
+    ]
+    return first_of_each(lambda name, value: (name, str(value)), [pytest.param(*pair) for pair in pairs])
 
 
 def predicted(model: MegaByte, text: Tensor) -> Tensor:
@@ -83,16 +97,14 @@ def test_a_text_of_any_length_begins_as_a_longer_one(name: str) -> None:
         assert distance(model(tokens[:, :length]).logits, whole[:, :length]) < writing.EXACT
 
 
-@EVERY
-@pytest.mark.parametrize("cuts", [[], [3, 4, 8], [9, 10, 22], list(range(1, CONTEXT))])
+@pytest.mark.parametrize(("name", "cuts"), in_turn(CUTS))
 def test_chunks_as_whole(name: str, cuts: list[int]) -> None:
     """Of whole patches, and with a last one that is not whole; token by token the longer text goes through both."""
     for length in (CONTEXT,) if len(cuts) > 9 else (CONTEXT, CONTEXT - 1):
         writing.chunks_as_whole(MODELS[name](), writing.text(2, length, VOCABULARY), cuts)
 
 
-@EVERY
-@pytest.mark.parametrize("step", [1, 5, CONTEXT])
+@pytest.mark.parametrize(("name", "step"), in_turn([1, 5, CONTEXT]))
 def test_a_batch_as_each_row_alone(name: str, step: int) -> None:
     writing.batch_as_single(MODELS[name](), [9, 1, 4, 23, 8], step)
 

@@ -22,10 +22,12 @@ from archetype.models.ngram.module import NGram
 from archetype.models.output import Output
 from tests.helpers import forked
 from tests.helpers.cases import case
+from tests.helpers.examples import first_of_each
 from tests.helpers.inputs import example_inputs
 from tests.helpers.passes import logits_or_hidden
 from tests.helpers.specs import ALL, GATED, block, decoder, experts
 from tests.helpers.weights import distance, randomize
+from tests.unit.test_coverage import held
 
 # one of each kind of model and of each mixer, for what takes longer
 KINDS = (
@@ -34,10 +36,25 @@ KINDS = (
 )  # fmt: skip
 
 
+# what each module does as a module: the first model with each class in every run, all of them in the soak
+FIRST = [one.values[0] for one in first_of_each(lambda name: held(ALL[name]), ALL) if not one.marks]
+EVERY = pytest.mark.parametrize(
+    "names", [FIRST, pytest.param([*ALL], marks=pytest.mark.slow)], ids=["of each class", "all"]
+)
+
+
+class Models(dict[str, Model]):
+    """Small models by name, built when they are asked for."""
+
+    def __missing__(self, name: str) -> Model:
+        self[name] = randomize(build(ALL[name]))
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def models() -> dict[str, Model]:
     """Every small model, with weights in which nothing is hidden; tests take copies before they change one."""
-    return {name: randomize(build(spec)) for name, spec in ALL.items()}
+    return Models()
 
 
 def result(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
@@ -46,8 +63,9 @@ def result(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         return logits_or_hidden(model(**inputs))
 
 
-def test_state_dict_into_a_fresh_build(models: dict[str, Model]) -> None:
-    for name in ALL:
+@EVERY
+def test_state_dict_into_a_fresh_build(models: dict[str, Model], names: list[str]) -> None:
+    for name in names:
         with case(name):
             model, inputs = models[name], example_inputs(ALL[name])
             expected = result(model, inputs)
@@ -62,7 +80,8 @@ def test_state_dict_of_another_model_is_refused(models: dict[str, Model]) -> Non
         build(ALL["wide heads"]).load_state_dict(models["attention"].state_dict())
 
 
-def test_copies(models: dict[str, Model]) -> None:
+@EVERY
+def test_copies(models: dict[str, Model], names: list[str]) -> None:
     def saved(model: Model) -> Model:
         file = io.BytesIO()
         torch.save(model, file)
@@ -74,7 +93,7 @@ def test_copies(models: dict[str, Model]) -> None:
         loaded: Model = pickle.loads(pickle.dumps(model))
         return loaded
 
-    for name in ALL:
+    for name in names:
         with case(name):
             model, inputs = models[name], example_inputs(ALL[name])
             expected = result(model, inputs)
@@ -85,18 +104,20 @@ def test_copies(models: dict[str, Model]) -> None:
             assert torch.equal(result(model, inputs), expected), "a copy has memory of its own"
 
 
-def test_the_pass_before_a_copy_leaves_nothing_on_the_modules(models: dict[str, Model]) -> None:
-    for name in ALL:
+@EVERY
+def test_the_pass_before_a_copy_leaves_nothing_on_the_modules(models: dict[str, Model], names: list[str]) -> None:
+    for name in names:
         with case(name):
             model, inputs = models[name], example_inputs(ALL[name])
             model(**inputs)  # with gradients: a tensor of the graph, kept on a module, could not be copied
             copy.deepcopy(model)
 
 
+@EVERY
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_other_types(models: dict[str, Model], dtype: torch.dtype) -> None:
+def test_other_types(models: dict[str, Model], names: list[str], dtype: torch.dtype) -> None:
     tolerance = {torch.float64: 1e-5, torch.bfloat16: 0.1, torch.float16: 0.02}[dtype]
-    for name in ALL:
+    for name in names:
         with case(name):
             model, inputs = models[name], example_inputs(ALL[name])
             expected = result(model, inputs)
@@ -111,8 +132,9 @@ def test_other_types(models: dict[str, Model], dtype: torch.dtype) -> None:
             assert (errors > tolerance).float().mean() < (0.1 if is_exempt else 1e-9)
 
 
-def test_to_the_meta_device_and_back(models: dict[str, Model]) -> None:
-    for name in ALL:
+@EVERY
+def test_to_the_meta_device_and_back(models: dict[str, Model], names: list[str]) -> None:
+    for name in names:
         with case(name):
             model, inputs = models[name], example_inputs(ALL[name])
             expected = result(model, inputs)
@@ -122,8 +144,9 @@ def test_to_the_meta_device_and_back(models: dict[str, Model]) -> None:
 
 
 @pytest.mark.shapes
-def test_forward_hooks_see_the_output(models: dict[str, Model]) -> None:
-    for name in ALL:
+@EVERY
+def test_forward_hooks_see_the_output(models: dict[str, Model], names: list[str]) -> None:
+    for name in names:
         with case(name):
             model, inputs = models[name], example_inputs(ALL[name])
             expected = result(model, inputs)
@@ -144,8 +167,9 @@ def test_a_hook_on_a_block_changes_what_comes_out(models: dict[str, Model]) -> N
             assert torch.equal(result(model, inputs), expected)
 
 
-def test_functional_call(models: dict[str, Model]) -> None:
-    for name in ALL:
+@EVERY
+def test_functional_call(models: dict[str, Model], names: list[str]) -> None:
+    for name in names:
         with case(name):
             model, inputs = models[name], example_inputs(ALL[name])
             expected = result(model, inputs)
@@ -227,10 +251,11 @@ def test_no_auxiliary_loss_where_no_part_adds_one(models: dict[str, Model]) -> N
             model.eval()
 
 
-def test_compiled() -> None:
-    """Outputs and gradients of four models, each as one graph, are those without the compiler."""
-    done = forked.run(["python", "-m", "tests.helpers.compiled"])
-    assert done.stdout.split() == [b"attention", b"pair", b"experts", b"reading"], done.stderr.decode()
+@pytest.mark.parametrize("names", [("experts", "pair"), pytest.param(("attention", "reading"), marks=pytest.mark.slow)])
+def test_compiled(names: tuple[str, ...]) -> None:
+    """Outputs and gradients of models, each as one graph, are those without the compiler."""
+    done = forked.run(["python", "-m", "tests.helpers.compiled", *names])
+    assert done.stdout.decode().split() == [*names], done.stderr.decode()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The block index: what it selects, written out; dense attention where it selects all; one selection per key head."""
 
+import itertools
 import math
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,7 @@ from archetype.nn.place import Place
 from archetype.nn.selection import EVERY_KEY
 from archetype.parts.block_index.module import BlockIndex
 from archetype.parts.block_index.spec import BlockIndex as BlockIndexSpec
+from tests.helpers.examples import every
 from tests.helpers.passes import forward_step
 from tests.helpers.specs import mixed
 from tests.helpers.weights import distance, randomize
@@ -37,6 +39,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a selection for each query head": {"num_heads": 4},
     "without positions and norms": {"position": None, "norm": {"kind": "none"}, "block": 1, "top_blocks": 4},
 }
+
+MOBA: dict[str, Any] = {
+    "own_projections": False, "num_heads": 4, "position": None, "norm": {"kind": "none"}, "loss_weight": 0.0,
+    "pooling": "mean",
+}  # fmt: skip
 
 
 def model(dtype: torch.dtype = torch.float64, mixer: dict[str, Any] = ATTENTION, **index: Any) -> CausalModel:
@@ -99,19 +106,39 @@ def test_the_selected_blocks_are_those_of_the_definition(change: str) -> None:
     assert everything(x, x, allowed, ForwardContext.of(x)) is EVERY_KEY
 
 
-def test_all_blocks_are_dense_attention_to_the_bit() -> None:
-    chosen = model(top_blocks=7)
+@torch.no_grad()
+def test_heads_of_attention_choose_the_blocks_whose_mean_key_fits_their_query() -> None:
+    """MoBA (Lu 2025, section 2.2): the query's own block, and the best of the earlier ones."""
+    part = BlockIndexSpec(**INDEX | MOBA)
+    index = BlockIndex(part, Place(D, 0), D)
+    assert not list(index.parameters())
+    generator = torch.Generator().manual_seed(3)
+    q, k = torch.randn(2, 4, T, 4, generator=generator), torch.randn(2, 2, T, 4, generator=generator)
+    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    chosen = index.choose(q, k, causal[None, None], ForwardContext.of(torch.zeros(2, T, D))).keys
+    expected = torch.zeros(2, 4, T, T, dtype=torch.bool)
+    for row, head, t in itertools.product(range(2), range(4), range(T)):
+        keys, own = k[row, head // 2], t // part.block
+        fits = {block: float(q[row, head, t] @ keys[block * 3 : block * 3 + 3].mean(0)) for block in range(own)}
+        for block in (own, *sorted(fits, key=lambda block: -fits[block])[: part.top_blocks - 1]):
+            expected[row, head, t, block * 3 : block * 3 + 3] = True
+    assert chosen is not None and torch.equal(chosen, expected & causal)
+
+
+@pytest.mark.parametrize("change", [{}, MOBA], ids=["own projections", "heads of attention"])
+def test_all_blocks_are_dense_attention_to_the_bit(change: dict[str, Any]) -> None:
+    chosen = model(**{**change, "top_blocks": 7})
     plain = archetype.build(
         spec.parse(spec.assign(chosen.spec, ["layers[*].mixer.index=null"]).dump()), dtype=chosen.dtype
     )
     plain.load_state_dict({name: x for name, x in chosen.state_dict().items() if ".index." not in name})
     assert torch.equal(chosen(tokens()).logits, plain(tokens()).logits)
-    assert distance(model()(tokens()).logits, plain(tokens()).logits) > 1e-3  # control
+    assert distance(model(**change)(tokens()).logits, plain(tokens()).logits) > 1e-3  # control
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [*every(2, CHANGES), "heads of attention"])
 def test_a_text_in_pieces_is_the_whole_text(change: str) -> None:
-    built, texts = model(**CHANGES[change]), tokens()
+    built, texts = model(**CHANGES.get(change, MOBA)), tokens()
     whole = built(texts).logits
     for cuts in ([5, 6, 11], list(range(1, T))):
         for capacity in (T, T + 9):
@@ -123,8 +150,9 @@ def test_selections_of_each_key_head_with_a_bias_of_positions() -> None:
     assert distance(in_steps(built, texts, list(range(1, T)), T), built(texts).logits) < 1e-9
 
 
-def test_a_decode_step_agrees() -> None:
-    built, texts = model(torch.float32), tokens()
+@pytest.mark.parametrize("change", [{}, MOBA], ids=["own projections", "heads of attention"])
+def test_a_decode_step_agrees(change: dict[str, Any]) -> None:
+    built, texts = model(torch.float32, **change), tokens()
     state = built.new_state(2, T)
     _, state = forward_step(built, texts[:, :12], state)
     step = DecodeStep(built, state)
@@ -151,14 +179,15 @@ def test_the_index_learns_and_its_loss_trains_nothing_else() -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
-def test_the_cost_is_that_of_the_module() -> None:
-    built = model()
+@pytest.mark.parametrize("change", [{}, MOBA], ids=["own projections", "heads of attention"])
+def test_the_cost_is_that_of_the_module(change: dict[str, Any]) -> None:
+    built = model(**change)
     assert total_parameters(built.spec) == sum(parameter.numel() for parameter in built.parameters())
     plain = spec.parse(spec.assign(built.spec, ["layers[*].mixer.index=null"]).dump())
     sizes = [
         sum(x.numel() for layer in state_of(one).layers for _, _, x in layer.tensors()) for one in (built.spec, plain)
     ]
-    assert sizes[0] - sizes[1] == len(built.spec.layers) * T * INDEX["head_dim"]
+    assert sizes[0] - sizes[1] == (0 if change else len(built.spec.layers) * T * INDEX["head_dim"])
     assert model_cost(built.spec).state(T)[0] == sizes[0]
 
 
@@ -170,6 +199,8 @@ def test_the_cost_is_that_of_the_module() -> None:
             {"num_heads": 3},
             "index.num_heads: 3 heads that select keys do not divide num_heads 4; use 1, or as many as num_kv_heads",
         ),
+        (MOBA | {"num_heads": 2}, "index.num_heads: 2 differs from 4 of the attention, which selects; use 4"),
+        (MOBA | {"norm": {"kind": "rms"}}, "norm: the attention's own queries and keys select; use norm: none"),
         ({"position": {"kind": "rotary", "dim": 8}}, "position.dim: 8 is more than head_dim 4; use at most 4"),
     ],
 )

@@ -37,6 +37,11 @@ CASES: dict[str, dict[str, Any]] = {
     "layer norm": {"query": LOW_RANK, "norm": spec.LayerNorm()},
     "no norm": {"norm": spec.NoNorm()},
     "wide values": {"v_head_dim": 13},
+    "scaled latents": {
+        "query": LOW_RANK.replace(scale=1.7),
+        "latent_scale": 0.6,
+        "key_norm": spec.RMSNorm(),
+    },
     "one head": {"num_heads": 1},
 }
 
@@ -93,10 +98,14 @@ def reference(part: LatentAttention, x: Tensor) -> Tensor:
         return out
 
     low_rank = isinstance(own.query, spec.LowRankQuery)
-    queries = affine(part.q_up, part.q_norm(affine(part.q_down, x))) if low_rank else affine(part.q, x)
+    if low_rank:
+        queries = affine(part.q_up, own.query.scale * part.q_norm(affine(part.q_down, x)))
+    else:
+        queries = affine(part.q, x)
     queries = queries.view(len(x), own.num_heads, NOPE + ROPE)
     down = affine(part.kv_down, x)
-    latents, keys = part.kv_norm(down[:, :LATENT]), down[:, LATENT:]
+    latents, keys = own.latent_scale * part.kv_norm(down[:, :LATENT]), down[:, LATENT:]
+    keys = keys if part.k_norm is None else part.k_norm(keys)
     up = affine(part.kv_up, latents).view(len(x), own.num_heads, NOPE + own.v_head_dim)
     scale = own.scale or (NOPE + ROPE) ** -0.5
     mixed = torch.zeros(len(x), own.num_heads, own.v_head_dim, dtype=x.dtype)

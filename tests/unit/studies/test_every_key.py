@@ -189,7 +189,7 @@ def tried(data: dict[str, Any], part: str, mode: str, path: str, key: str, folde
     return "changed" if changed != observed(folder, data, mode) else "ignored"
 
 
-@pytest.mark.parametrize(("part", "mode", "path", "key"), every(10, KEYS))
+@pytest.mark.parametrize(("part", "mode", "path", "key"), every(20, KEYS))
 def test_a_key_changes_what_is_run_or_said_or_is_refused(
     part: str, mode: str, path: str, key: str, tmp_path: Path
 ) -> None:

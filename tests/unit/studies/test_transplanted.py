@@ -1,6 +1,7 @@
 """Arms that start from trained weights: their donor is the control, what they keep of it, and what is no effect."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,18 @@ def test_a_donor_is_evaluated_once_and_its_transplants_are_trained_by_seed(folde
     assert recall["why_not"] == "the control is no better than a guess"  # so small a model looks nothing up
     assert recall["arms"]["narrow"]["retained"] is None and accuracy["arms"]["narrow"]["retained"] is not None
     assert "donor is evaluated without training." in one["sentences"]
-    assert "<circle" in pictures_of(one)["loss-by-state"] and "bytes of state" in pictures_of(one)["loss-by-state"]
+    of_state = "state of one sequence of 32 tokens in float32"
+    picture = pictures_of(one)["loss-by-state"]
+    assert picture.count("<circle") == 2 and f"bytes of {of_state}" in picture
+    (across, _), (end, level) = _polyline(picture, 0)  # the donor's loss, from the smallest state to the largest
+    assert end - across > 600 and f'cy="{level:.1f}"' in picture
     for text in (markdown(outcome), summary_text(outcome)):
-        assert "retained" in text and "of donor's test loss" in text
+        assert "retained" in text and "of donor's test loss" in text and of_state in text
+
+
+def _polyline(svg: str, index: int) -> list[tuple[float, float]]:
+    points = re.findall(r'<polyline[^>]*points="([^"]*)"', svg)[index].split()
+    return [(float(x), float(y)) for x, y in (point.split(",") for point in points)]
 
 
 def test_no_effect_is_reported_where_there_is_none(folder: Path, tmp_path: Path) -> None:

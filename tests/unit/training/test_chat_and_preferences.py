@@ -21,6 +21,7 @@ from archetype.training.objectives.dpo import DPOObjective
 from archetype.training.optimizers import AdamW
 from archetype.training.recipe import Recipe
 from archetype.training.setup import resume, start
+from tests.helpers.examples import every
 from tests.helpers.recipes import decoder, megabyte
 from tests.helpers.weights import distance, randomize
 from tests.unit.training.test_resume import assert_equal_states, measured, steps
@@ -60,7 +61,10 @@ def recipe_of(files: dict[str, Path], kind: str, **fields: Any) -> Recipe:
     ).replace(**fields)  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "objective"), [("chat", Chat()), ("chat", Chat(packed=True)), ("preferences", DPO())])
+@pytest.mark.parametrize(
+    ("kind", "objective"),
+    every(2, (pytest.param(*one) for one in [("chat", Chat()), ("chat", Chat(packed=True)), ("preferences", DPO())])),
+)
 def test_it_resumes_to_the_bit(kind: str, objective: Any, files: dict[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(files, kind, objective=objective, micro_batch_size=3)
     whole = start(tmp_path / "whole", recipe, CPU)

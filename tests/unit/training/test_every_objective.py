@@ -38,7 +38,7 @@ class Whole(NamedTuple):
     events: list[Event]
 
 
-@pytest.fixture(scope="module", params=every(2, NAMES))
+@pytest.fixture(scope="module", params=every(3, NAMES))
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
     recipe = recipes(folder)[request.param]

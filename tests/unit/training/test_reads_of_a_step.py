@@ -33,7 +33,7 @@ CHUNKED = ("mamba", "masked tokens", "further tokens", "chat", "packed chat", "s
 CASES = [pytest.param(kind, in_chunks) for in_chunks, kinds in ((False, PLAIN), (True, CHUNKED)) for kind in kinds]
 
 
-@pytest.mark.parametrize(("kind", "in_chunks"), every(2, CASES))
+@pytest.mark.parametrize(("kind", "in_chunks"), every(4, CASES))
 def test_a_step_is_read_once_after_all_of_its_micro_batches(tmp_path: Path, kind: str, in_chunks: bool) -> None:
     recipe = objective_recipes(tmp_path)[kind]
     for rows in (None, max(2, recipe.batch_size // 4)):

@@ -24,6 +24,7 @@ from archetype.models.build import build
 from archetype.runs import peaks
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
+from tests.helpers.examples import every
 from tests.helpers.weights import randomize
 
 OF_HARDWARE = "cost"  # its --device names hardware whose times are predicted
@@ -134,7 +135,7 @@ def devices_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return devices
 
 
-@pytest.mark.parametrize("verb", device_options())
+@pytest.mark.parametrize("verb", every(2, device_options()))
 def test_the_first_line_names_the_device(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], devices_asked: list[str],
     tmp_path: Path,

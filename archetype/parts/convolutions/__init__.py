@@ -1,0 +1,1 @@
+"""Short convolutions inside a part, which let neighbouring tokens mix (canon layers; Inkling)."""

@@ -1,0 +1,29 @@
+"""Short convolutions of the vectors inside a part."""
+
+from archetype.spec.base import Flag, Size, Spec
+from archetype.spec.errors import invalid
+
+__all__ = ["Convolutions"]
+
+
+class Convolutions(Spec):
+    """y_t + sum_i w_i y_{t-i} at several places of a part (Allen-Zhu 2025, canon layers; Inkling).
+
+    Each feature has its own weights w, without bias and activation.
+
+    Attributes:
+        at: places of the convolutions.
+        kernel: number of positions, the token's own among them.
+        residual: whether the input y_t is added to the convolution.
+    """
+
+    at: tuple[str, ...]
+    kernel: Size = 4
+    residual: Flag = True
+
+    def check(self, causal: bool) -> None:
+        """Call `invalid` for a stack whose positions see later ones, and for equal places."""
+        if not causal:
+            invalid("", "convolutions read from left to right", "remove it, or use a decoder")
+        if len(set(self.at)) < max(len(self.at), 1):
+            invalid("at", "names no place, or one twice", "name each place once, or remove convolutions")

@@ -1,0 +1,14 @@
+"""Transplants into parts with short convolutions."""
+
+from typing import Any
+
+from archetype.nn.transfer import Transfer
+
+
+def begin_convolutions(at: Transfer[Any]) -> None:
+    """Begin with kernels of zero, which change nothing, where the donor has no convolutions."""
+    new = at.new.convolutions
+    if new is not None and new.residual and at.old.convolutions is None:
+        for name in sorted(name for name in at.left if name.startswith("convolutions.")):
+            at.fill(name, 0.0)
+        at.old = at.old.model_copy(update={"convolutions": new})
