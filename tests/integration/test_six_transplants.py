@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from archetype.runs.directory import Run
 from tests.helpers import forked
 from tests.helpers.documents import ROOT, files_of
@@ -19,6 +21,7 @@ PROMISED = {  # whether all is kept
 }  # fmt: skip
 
 
+@pytest.mark.soak
 def test_the_ten_lines_of_the_guide(shared: Path, tmp_path: Path) -> None:
     files = files_of(GUIDE)
     lines = files["six.sh"].replace("--minutes 20", FEW)

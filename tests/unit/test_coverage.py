@@ -9,21 +9,30 @@ from hypothesis import Phase, given, seed, settings
 from pydantic.fields import FieldInfo
 
 from archetype import spec
+from tests.helpers.combinations import hybrid
 from tests.helpers.strategies import (
     decoders,
     encoder_decoders,
+    encoder_heads,
     encoders,
     linear_mixers,
     megabytes,
     ngrams,
+    norms,
+    patterns,
+    residuals,
+    sentence_heads,
     vision_encoders,
 )
 
-# the models, and the most diverse of their mixers, which are drawn in a hundredth of a model's time
-DRAWN = {
-    decoders: 10, encoders: 10, encoder_decoders: 10, ngrams: 10, megabytes: 10, vision_encoders: 10,
-    linear_mixers: 50,
-}  # fmt: skip
+MODELS = (decoders(), encoders(), encoder_decoders(), ngrams(), megabytes(), vision_encoders())
+# what the models are made of, and one of which has few, is drawn in a hundredth of a model's time
+PARTS = (
+    linear_mixers(), norms(), patterns(causal=False), encoder_heads(), sentence_heads(), residuals(hybrid().layers),
+)  # fmt: skip
+EXAMPLES = [(strategy, 10) for strategy in MODELS] + [(strategy, 50) for strategy in PARTS]
+# values that saturate exactly hide that a token changes an output; DynamicTanh stands for it
+NOT_DRAWN = {spec.DynamicErf}
 ATTEMPTS = 40  # as often as a rare class needs
 
 
@@ -66,23 +75,23 @@ def held(part: Any) -> Iterator[type[spec.Spec]]:
 
 @pytest.fixture(scope="module")
 def drawn() -> set[type[spec.Spec]]:
-    """The classes that are held by the models that properties are tested with."""
+    """The classes that are held by the models that properties are tested with, and by their parts."""
     classes = set[type[spec.Spec]]()
-    for attempt, (strategy, examples) in product(range(ATTEMPTS), DRAWN.items()):
+    for attempt, (strategy, examples) in product(range(ATTEMPTS), EXAMPLES):
 
         @seed(attempt)
-        @given(strategy())
+        @given(strategy)
         @settings(max_examples=examples, phases=(Phase.generate,))
         def collect(part: spec.Spec) -> None:
             classes.update(held(part))
 
-        if not classes >= nameable():
+        if not classes >= nameable() - NOT_DRAWN:
             collect()
     return classes
 
 
 def test_every_class_is_drawn(drawn: set[type[spec.Spec]]) -> None:
-    assert nameable() - drawn == set()
+    assert nameable() - drawn == NOT_DRAWN
 
 
 def test_every_exported_kind_can_stand_in_a_file() -> None:
