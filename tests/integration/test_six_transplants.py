@@ -21,7 +21,7 @@ PROMISED = {  # whether all is kept
 }  # fmt: skip
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_the_ten_lines_of_the_guide(shared: Path, tmp_path: Path) -> None:
     files = files_of(GUIDE)
     lines = files["six.sh"].replace("--minutes 20", FEW)
