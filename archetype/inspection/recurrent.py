@@ -150,7 +150,8 @@ def _state_before(trace: Trace, path: str) -> LayerState | None:
     # a bidirectional part reads the whole text before its first output
     if getattr(module, "directions", 1) > 1 or not hasattr(module, "new_state"):
         return None
-    if isinstance(module.new_state(1, 1, trace.model.dtype, trace.model.device), KVCache | IndexedKVCache):
+    empty = module.new_state(1, 1, trace.model.dtype, trace.model.device)
+    if empty is None or isinstance(empty, KVCache | IndexedKVCache):
         return None
     x, cache = trace[f"{path}.in"], trace.calls[path].cache  # a recorded state is copied: each step changes it
     state: LayerState = module.new_state(x.shape[0], x.shape[1], x.dtype, x.device)

@@ -87,13 +87,16 @@ class MixtureOfExperts(nn.Module):
         chosen: Int[Tensor, "N k"],
         weights: Float[Tensor, "N k"],
         kernels: Kernels,
+        left_out: Bool[Tensor, "N k"] | None = None,
     ) -> Float[Tensor, "N D"]:
         x = tokens if self.latent_down is None else self.latent_down(tokens)
         if self.spec.weighs == "outputs":
             y: Tensor = self.experts(x, chosen, weights, kernels)
         else:  # as in Llama 4: each weighted copy of a token is sent to one expert
             inputs = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1)  # (N k, D)
-            y = self.experts(inputs, chosen.reshape(-1, 1), kernels=kernels).view(*chosen.shape, -1).sum(1)
+            outputs = self.experts(inputs, chosen.reshape(-1, 1), kernels=kernels).view(*chosen.shape, -1)
+            # biases are added to an input of zeros, too
+            y = (outputs if left_out is None else outputs.masked_fill(left_out[..., None], 0.0)).sum(1)
         return y if self.latent_up is None else self.latent_up(y)
 
     def _routed(
@@ -113,7 +116,8 @@ class MixtureOfExperts(nn.Module):
             busy = (~is_idle).flatten().nonzero().squeeze(1)  # choices of experts that compute
         # a graph has no choice, and without any tokens the experts still need (zero) gradients
         if busy is None or (not len(busy) and self.experts.exchange is None):
-            return y + self._computed(x, chosen.masked_fill(is_idle, 0), weights.masked_fill(is_idle, 0.0), kernels)
+            chosen, weights = chosen.masked_fill(is_idle, 0), weights.masked_fill(is_idle, 0.0)
+            return y + self._computed(x, chosen, weights, kernels, left_out=is_idle)
         owners = busy // chosen.shape[1]
         choices, shares = (values.flatten().index_select(0, busy)[:, None] for values in (chosen, weights))
         outputs = self._computed(x.index_select(0, owners), choices, shares, kernels)

@@ -139,8 +139,21 @@ def test_one_expert_is_its_dense_block_exactly(expert: spec.Expert) -> None:
         torch.testing.assert_close(part(x, context(x)), dense(x, context(x)), rtol=0, atol=0)
 
 
-def test_a_token_gives_alone_what_it_gives_among_others() -> None:
-    part = build(shared=PLAIN)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"shared": PLAIN},
+        {"experts_per_token": 1, "idle": 6, "expert": PLAIN.replace(bias=True)},
+        {
+            "experts_per_token": 1,
+            "idle": 6,
+            "expert": PLAIN.replace(bias=True),
+            "weighs": "inputs",
+        },  # an input of zeros has a bias, too
+    ],
+)
+def test_a_token_gives_alone_what_it_gives_among_others(fields: dict[str, Any]) -> None:
+    part = build(**fields)
     together = part(X, context())
     for row in range(B):
         for t in range(T):
