@@ -23,6 +23,7 @@ TAGS_LIKE_FIELDS = {
     ("embedding", "table"),
     ("index", "blocks"),
     ("pattern", "window"),
+    ("router", "softmax"),
 }
 MAX_SHOWN = 60  # characters of a value in a message
 MAX_MISTAKES = 20  # per file, one line each

@@ -58,7 +58,7 @@ def test_an_end_is_judged_by_its_losses(losses: list[float], held_out: float, te
 @pytest.mark.parametrize(("validation", "has_diverged"), [([1.6, 1.61], False), ([1.6, 2.4], True)])
 def test_a_run_with_a_teacher_is_judged_by_its_validation(validation: list[float], has_diverged: bool) -> None:
     # the distance from a teacher that the model equals begins with 0, and rises
-    lines = [{"step": number, "loss": loss, "skipped": False} for number, loss in enumerate([0.0, 0.02, 0.03], 1)]
+    lines = [{"step": number, "loss": loss, "skipped": False} for number, loss in enumerate([0.0, 0.2, 0.3], 1)]
     lines += [{"step": number, "validation_loss": loss} for number, loss in enumerate(validation, 2)]
     judged = verdict(lines, GUESS, 10.0, is_taught=True)
     assert bool(judged) == has_diverged == (judged is not None and judged.has_diverged)
