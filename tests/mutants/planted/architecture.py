@@ -83,7 +83,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "parts/latent_attention/module.py": [
         ("self.spec.scale or 1 / math.sqrt(self.spec.head_dim)", "1 / math.sqrt(self.spec.head_dim)"),
-        ('probe(self, "latent", self.kv_norm(latent))', "latent"),
+        ("scaled(self.kv_norm(latent), self.spec.latent_scale)", "latent"),
         ("+ turned.flatten(1, 2) @ shared.transpose(1, 2)", ""),
     ],
     "models/initialization.py": [
