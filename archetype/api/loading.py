@@ -44,12 +44,12 @@ from archetype.native.library import library
 from archetype.runs.directory import Run, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.settings.generation import Sampling
-from archetype.surgery.operation import check_numbers
 from archetype.surgery.report import REPORT, read_record
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template
 from archetype.training.pretrained import Pretrained
 from archetype.training.teacher.spec import Teacher
+from archetype.weights.finite import check_numbers
 from archetype.weights.packed import is_packed, unpack_without_kernels
 from archetype.weights.packing import check_type
 

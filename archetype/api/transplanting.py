@@ -21,11 +21,12 @@ from archetype.nn.transfer import Cuts, Vocabulary
 from archetype.spec.edit import assign, differences
 from archetype.surgery.layers import kept_layers, origins
 from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
-from archetype.surgery.operation import check_kinds, check_numbers, fill
+from archetype.surgery.operation import check_kinds, fill
 from archetype.surgery.proof import Proof, compare, loss_of
 from archetype.surgery.report import REPORT, Exchange, Report
 from archetype.surgery.vocabulary import exchange
 from archetype.tokenizers import Tokenizer
+from archetype.weights.finite import check_numbers
 from archetype.weights.packed import is_packed
 
 ROWS, LONGEST = 4, 512  # rows of tokens that the models are compared on, and their length at most

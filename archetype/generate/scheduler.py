@@ -255,9 +255,11 @@ class Scheduler:
     def _leave(self, request: Request) -> None:
         # put the state into the prefix cache, unless it may contain NaN
         slot = self.slots.sequences.index(request)
+        row = self.slots.row(slot)
+        tokens = request.window[: int(row.lengths)]
         if request.error is not None:
             self.slots.clear(slot)
-        elif self._caches(tokens := request.window[: int(self.slots.row(slot).lengths)], self.slots.row(slot)):
+        elif self._caches(tokens, row):
             self.prefixes.put(tokens, self.slots.copy(slot))
         self._forget(request)
 

@@ -56,7 +56,7 @@ class Projection(NamedTuple):
 
     @classmethod
     def of(cls, module: str, dimension: str, index: int, sizes: Mapping[str, int]) -> "Projection":
-        """Return a term of a dimension such as "HP|HP|KZ", whose last letter stands for the features of a head."""
+        """Return a term of a dimension such as "HP|HP|KZ": its last letter counts the features of a head."""
         terms = [[sizes[letter] for letter in term] for term in dimension.split("|")]
         *heads, features = terms[index]
         return cls(module, sum(map(math.prod, terms[:index])), math.prod(heads), features)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype.errors import CheckpointError, SpecError, enumeration
+from archetype.errors import SpecError, enumeration
 from archetype.models.block.spec import Block
 from archetype.models.build import Model, build
 from archetype.models.spec import ModelSpec
@@ -53,14 +53,6 @@ def check_kinds(donor: ModelSpec, spec: ModelSpec) -> None:
         raise SpecError("kind", cause, f"use a specification of kind {donor.kind}")
     if not donor.stacks:
         raise SpecError("kind", f"a model of kind {spec.kind} has no layers to change", "use a model with layers")
-
-
-def check_numbers(model: Model, place: str) -> None:
-    """Raise an error if a tensor has NaN: nothing can be compared with such a model, nor learned from it."""
-    for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and bool(tensor.isnan().any()):
-            cause = "has entries that are not numbers (NaN)"
-            raise CheckpointError(f"{place}: {name}", cause, "use another checkpoint")
 
 
 class Operation:

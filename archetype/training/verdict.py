@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 NUM_STEPS = 20  # last steps, whose mean loss is judged
 MARGIN = 1.1  # ratio to the loss of guessing that counts as diverged
 RISEN = 1.25  # ratio to the first loss that counts as diverged; batches differ by less
-SMALL = 0.1  # a smaller loss has not diverged, whatever the first one was: a model equal to its teacher begins at 0
 
 
 class Verdict(NamedTuple):
@@ -20,7 +19,7 @@ class Verdict(NamedTuple):
 def has_diverged(loss: float, first: float, guess: float | None) -> bool:
     """Return whether a mean loss is worse than both the first loss and guessing, or far above the first loss."""
     # `not <=`, so that NaN counts as diverged
-    return not loss <= max(RISEN * first, SMALL) or (guess is not None and loss > max(MARGIN * guess, first))
+    return not loss <= RISEN * first or (guess is not None and loss > max(MARGIN * guess, first))
 
 
 def final_loss(lines: Sequence[dict[str, Any]]) -> float | None:

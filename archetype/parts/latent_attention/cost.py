@@ -24,7 +24,7 @@ class LatentAttentionCost(MixerCost):
         self.heads, self.latent = symbol("H", part.num_heads, part), symbol("C", part.kv_lora_rank, part)
         self.nope, self.rope = symbol("P", part.qk_nope_head_dim, part), symbol("R", part.qk_rope_head_dim, part)
         self.value = symbol("Q", part.v_head_dim, part)
-        self.rank = symbol("r", part.query.rank, part) if isinstance(part.query, spec.LowRankQuery) else None
+        self.rank = None if part.query.rank is None else symbol("r", part.query.rank, part)
         queries, bias = self.heads * (self.nope + self.rope), part.bias
         if self.rank is None:
             self.projections = {"q": Linear(d, queries)}

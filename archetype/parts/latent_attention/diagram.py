@@ -1,6 +1,6 @@
 """Drawing of latent attention."""
 
-from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
+from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.roles.drawing import Cell, Inside, X, inside_of, selection_inside
 
 
@@ -18,7 +18,7 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
         cells.append(Cell(key, 1, 1, ("kv_down",), kind="norm", slim=True, label="k norm"))
     if rotates:
         cells.append(Cell("rope_k", 1, 3, (key,), label="rotate k", kind="position", slim=True, gives="k_rope"))
-    if isinstance(part.query, LowRankQuery):
+    if part.query.rank is not None:
         cells += [
             Cell("q_down", 0, 0, (X,)),
             Cell("q_norm", 0, 1, ("q_down",), kind="norm", slim=True, label="norm"),
@@ -29,7 +29,7 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     query = cells[-1].name
     index, row = Inside(()), 4
     if part.index is not None:
-        queries, above = ("q_norm", 2) if isinstance(part.query, LowRankQuery) else (X, 0)
+        queries, above = ("q_norm", 2) if part.query.rank is not None else (X, 0)
         index = selection_inside(part.index, modules, queries, 3.5, above)
         row = max(row, 1 + max(cell.row for cell in index.cells))
     chosen = (index.output,) if index.output else ()

@@ -95,7 +95,7 @@ class LatentAttention(KeepsKeys, nn.Module):
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Attend from the new positions to themselves and the cache. Append them to the cache."""
         query = self.spec.query
-        inputs = scaled(self.q_norm(self.q_down(x)), query.scale) if isinstance(query, spec.LowRankQuery) else x
+        inputs = x if query.rank is None else scaled(self.q_norm(self.q_down(x)), query.scale)
         queries, latents = self._queries(inputs, context), self._latents(x, context)
         if context.rows is not None:
             y = self.attend_in_shared_rows(queries, latents, context, context.rows)
@@ -185,7 +185,7 @@ class LatentAttention(KeepsKeys, nn.Module):
 
     @property
     def _is_direct(self) -> bool:
-        return isinstance(self.spec.query, spec.DirectQuery)
+        return self.spec.query.rank is None
 
     def _queries(self, inputs: Tensor, context: ForwardContext) -> Queries:
         q = self.q(inputs) if self._is_direct else self.q_up(inputs)

@@ -24,6 +24,8 @@ __all__ = ["DirectQuery", "LatentAttention", "LowRankQuery", "Query"]
 class DirectQuery(Spec):
     """Queries from a single projection."""
 
+    rank: ClassVar[None] = None
+    scale: ClassVar[float] = 1.0
     kind: Literal["direct"] = "direct"
 
 
@@ -162,7 +164,7 @@ class LatentAttention(Mixer):
 
     def query_features(self, d_model: int) -> int:
         """Return the width of the vectors from which queries are projected."""
-        return self.query.rank if isinstance(self.query, LowRankQuery) else d_model
+        return self.query.rank or d_model
 
     def attention_sizes(self, width: int) -> AttentionSizes:
         return self.sizes

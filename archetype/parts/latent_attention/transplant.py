@@ -15,7 +15,7 @@ from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import transplant_inner
 from archetype.parts.attention.equal import open_gate, scales_alike
 from archetype.parts.latent_attention.factors import ROUNDING, Factorization, Factors, measured, principal
-from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
+from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.position.frequencies import Rotation, rotates_alike, rotation_of
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -54,7 +54,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         return {**super().sizes(part, sizes), "R": part.qk_rope_head_dim, "r": part.query_features(0)}
 
     def inside(self, part: LatentAttention) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
-        has_rank = isinstance(part.query, LowRankQuery)
+        has_rank = part.query.rank is not None
         parts: dict[str, tuple[Spec, Mapping[str, str]]] = {
             "kv_norm": (part.norm, {"N": "C"}), "k_norm": (part.key_norm, {"N": "R"}),
         }  # fmt: skip
@@ -79,10 +79,10 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
     def differing(self, at: Transfer[LatentAttention]) -> list[str]:
         old, new, length = at.old, at.new, at.new_sizes["T"]
         before, after = ((part.position, part.qk_rope_head_dim) for part in (old, new))
-        low = [part.query for part in (old, new) if isinstance(part.query, LowRankQuery)]
+        scales = {part.query.scale for part in (old, new) if part.query.rank is not None}
         is_equal = {
             "position": rotates_alike(before, after, length),
-            "query": len(low) == 2 and low[0].replace(rank=1) == low[1].replace(rank=1),  # ranks are sizes
+            "query": old.query.kind == new.query.kind and len(scales) == 1,  # ranks are sizes
             "index": all(part.index is None or part.index.sees_all(length) for part in (old, new)),
             "scale": True,  # which the queries were divided by
         }
@@ -97,8 +97,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         if "q.weight" in tensors:
             q = with_bias(tensors, "q")
         else:
-            factor = part.query.scale if isinstance(part.query, LowRankQuery) else 1.0
-            q = factor * _gained(tensors["q_up.weight"], tensors, "q_norm") @ with_bias(tensors, "q_down")
+            q = part.query.scale * _gained(tensors["q_up.weight"], tensors, "q_norm") @ with_bias(tensors, "q_down")
             queries = ("q_down.weight", "q_up.weight")
         q, turned = q.unflatten(0, (count, -1)), down[rank:].expand(count, -1, -1)
         k, v = up[:, :plain], up[:, plain:]
@@ -138,7 +137,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
 
     def _put(self, at: Transfer[LatentAttention], factors: Factors, source: Heads, root: Tensor | None) -> None:
         part, queries, of_queries = at.new, factors.q.flatten(0, 1), source.sources["q"]
-        if isinstance(part.query, LowRankQuery):
+        if part.query.rank is not None:
             up, down, share = principal(queries, part.query.rank, root)
             held = f"queries of rank {part.query.rank} hold {100 * (1 - share):.3g} % of the squares"
             at.require(share <= ROUNDING, held)

@@ -82,7 +82,7 @@ class Pointwise(nn.Module):
         super().__init__()
         self.initial_alpha = norm.alpha
         self.alpha = nn.Parameter(torch.empty(1))
-        self.shift = nn.Parameter(torch.empty(1)) if isinstance(norm, spec.DynamicErf) else None
+        self.shift = nn.Parameter(torch.empty(1)) if norm.has_shift else None
         self.weight, self.bias = nn.Parameter(torch.empty(d_model)), nn.Parameter(torch.empty(d_model))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:

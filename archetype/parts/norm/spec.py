@@ -82,6 +82,7 @@ class _Pointwise(Norm):
         alpha: initial value of the learned factor of all features.
     """
 
+    has_shift: ClassVar[bool] = False  # learned, and added before the function
     alpha: Positive = 0.5
 
 
@@ -98,6 +99,7 @@ class DynamicErf(_Pointwise):
     """erf(alpha x + shift) * weight + bias, with one learned alpha and shift for all features (Chen 2025, Derf)."""
 
     title: ClassVar[str] = "Dynamic erf"
+    has_shift: ClassVar[bool] = True
     kind: Literal["dynamic_erf"] = "dynamic_erf"
 
 

@@ -44,7 +44,6 @@ def measured(losses: list[float], held_out: float) -> list[dict[str, Any]]:
         ([2.1, 0.1], 4.0, "validation loss of 4, worse than guessing (2): with a training loss of 0.1, the model has"),
         ([2.1, 1.5], 1.9, ""),
         ([0.8, 0.85, 0.9], 1.9, ""),
-        ([0.0, 1e-8], 1.9, ""),  # a model that began equal to its teacher
     ],
 )  # fmt: skip
 def test_an_end_is_judged_by_its_losses(losses: list[float], held_out: float, text: str) -> None:
@@ -52,13 +51,13 @@ def test_an_end_is_judged_by_its_losses(losses: list[float], held_out: float, te
     assert bool(judged) == bool(text) and (judged is None or judged.text.startswith(f"ends at a {text}"))
     assert judged is None or judged.has_diverged == ("too high" in judged.text)
     alone = verdict(measured(losses, held_out), None, 10.0)  # nothing is known of guessing: a rise alone is judged
-    assert (alone is not None) == (losses[-1] > max(1.25 * losses[0], 0.1) < held_out)
+    assert (alone is not None) == (losses[-1] > 1.25 * losses[0] < held_out)
 
 
 @pytest.mark.parametrize(("validation", "has_diverged"), [([1.6, 1.61], False), ([1.6, 2.4], True)])
 def test_a_run_with_a_teacher_is_judged_by_its_validation(validation: list[float], has_diverged: bool) -> None:
     # the distance from a teacher that the model equals begins with 0, and rises
-    lines = [{"step": number, "loss": loss, "skipped": False} for number, loss in enumerate([0.0, 0.2, 0.3], 1)]
+    lines = [{"step": number, "loss": loss, "skipped": False} for number, loss in enumerate([0.0, 0.02, 0.03], 1)]
     lines += [{"step": number, "validation_loss": loss} for number, loss in enumerate(validation, 2)]
     judged = verdict(lines, GUESS, 10.0, is_taught=True)
     assert bool(judged) == has_diverged == (judged is not None and judged.has_diverged)
