@@ -15,145 +15,43 @@ from archetype.convert.gguf.graph import Graph, Windows
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.layers import Layer
 from archetype.convert.gguf.mixers import CHANNEL_DELTA_NET, DELTA_NET, MAMBA, MAMBA_2, MAMBA_2_LIMITED, SHORT
+from archetype.convert.gguf.names import (
+    APART_RATES,
+    ATTENTION,
+    BESIDE,
+    CONVOLUTION,
+    EXPERTS,
+    FUSED,
+    FUSED_NETWORK,
+    GROK_NORMS,
+    LFM_OUTER,
+    NETWORK,
+    OF_ENCODERS,
+    OUTER,
+    OUTPUTS,
+    PRE,
+    PRE_POST_ATTENTION,
+    SANDWICH,
+    SCAN,
+    SCAN_2,
+    SINGLE,
+    SUB_NORMS,
+    USUAL,
+    delta_rules,
+    falcon_rules,
+    kimi_rules,
+)
 from archetype.convert.gguf.plain import plain
 from archetype.convert.gguf.routing import Routing
-from archetype.families.rules import Rule, rule, weight_rules
+from archetype.families.rules import Rule, weight_rules
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import GELU, GELUTanh, ReLU2, Swish
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.position.spec import Learned
 
-OUTER = """
-    token_embd                       embedding.token
-    position_embd                    embedding.position
-    token_embd_norm                  embedding.norm
-    output_norm                      final_norm
-    output                           lm_head
-"""
-# the norms of a layer, by wiring
-PRE = """
-    blk.{i}.attn_norm                blocks.{i}.mixer_norm
-    blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm
-"""
-PRE_POST_ATTENTION = PRE.replace("ffn_norm", "post_attention_norm")  # the second norm has another name
-OUTPUTS = """
-    blk.{i}.post_attention_norm      blocks.{i}.mixer_norm
-    blk.{i}.post_ffw_norm            blocks.{i}.feedforward_norm
-"""
-SANDWICH = (
-    PRE
-    + """
-    blk.{i}.post_attention_norm      blocks.{i}.mixer_post_norm
-    blk.{i}.post_ffw_norm            blocks.{i}.feedforward_post_norm
-"""
-)
-OF_ENCODERS = """
-    token_types                      embedding.token_type
-    blk.{i}.attn_output_norm         blocks.{i}.mixer_norm
-    blk.{i}.layer_output_norm        blocks.{i}.feedforward_norm
-    cls                              pooler
-"""
-# one norm of a layer's only content
-SINGLE = """
-    blk.{i}.attn_norm                blocks.{i}.mixer_norm
-    blk.{i}.attn_norm                blocks.{i}.feedforward_norm
-"""
-ATTENTION = """
-    blk.{i}.attn_{q,k,v,output}      blocks.{i}.mixer.{q,k,v,o}
-    blk.{i}.attn_{q,k}_norm          blocks.{i}.mixer.{q,k}_norm
-    blk.{i}.attn_sinks.weight      = blocks.{i}.mixer.sinks
-    blk.{i}.attn_gate                blocks.{i}.mixer.gate
-"""
-FUSED = """
-    blk.{i}.attn_qkv                 blocks.{i}.mixer.{q,k,v}
-    blk.{i}.attn_output              blocks.{i}.mixer.o
-    blk.{i}.attn_{q,k}_norm          blocks.{i}.mixer.{q,k}_norm
-"""
-NETWORK = """
-    blk.{i}.ffn_{gate,up,down}       blocks.{i}.feedforward.{gate,up,down}
-"""
-FUSED_NETWORK = """
-    blk.{i}.ffn_up                   blocks.{i}.feedforward.{gate,up}
-    blk.{i}.ffn_down                 blocks.{i}.feedforward.down
-"""
-EXPERTS = (
-    NETWORK
-    + """
-    blk.{i}.ffn_gate_inp             blocks.{i}.feedforward.router
-    blk.{i}.exp_probs_b.bias                 = blocks.{i}.feedforward.correction
-    blk.{i}.ffn_{gate,up,down}_exps.weight   = blocks.{i}.feedforward.experts.{gate,up,down}
-    blk.{i}.ffn_{gate,up,down}_exps.bias     = blocks.{i}.feedforward.experts.{gate_bias,up_bias,down_bias}
-    blk.{i}.ffn_{gate,up,down}_shexp         blocks.{i}.feedforward.shared.{gate,up,down}
-    blk.{i}.ffn_gate_inp_shexp               blocks.{i}.feedforward.shared_gate
-    blk.{i}.ffn_latent_{down,up}             blocks.{i}.feedforward.latent_{down,up}
-"""
-)
-USUAL = (PRE, ATTENTION, EXPERTS)  # rules of tensors that a model lacks are dropped
-SCAN = """
-    blk.{i}.ssm_{a,d}              = blocks.{i}.mixer.{A_log,D}
-    blk.{i}.ssm_conv1d               blocks.{i}.mixer.conv
-    blk.{i}.ssm_{in,x,dt,out}        blocks.{i}.mixer.{in,x,dt,out}_proj
-    blk.{i}.ssm_{dt,b,c}_norm        blocks.{i}.mixer.{dt,b,c}_norm
-"""
-SCAN_2 = """
-    blk.{i}.ssm_{a,d}              = blocks.{i}.mixer.{A_log,D}
-    blk.{i}.ssm_conv1d               blocks.{i}.mixer.conv
-    blk.{i}.ssm_{in,out}             blocks.{i}.mixer.{in,out}_proj
-    blk.{i}.ssm_dt.bias            = blocks.{i}.mixer.dt_bias
-    blk.{i}.ssm_norm                 blocks.{i}.mixer.norm
-"""
-SUB_NORMS = """
-    blk.{i}.attn_sub_norm            blocks.{i}.mixer.heads_norm
-    blk.{i}.ffn_sub_norm             blocks.{i}.feedforward.hidden_norm
-"""
-GROK_NORMS = """
-    blk.{i}.attn_norm                blocks.{i}.mixer_norm
-    blk.{i}.attn_output_norm         blocks.{i}.mixer_post_norm
-    blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm
-    blk.{i}.layer_output_norm        blocks.{i}.feedforward_post_norm
-"""
-# attention, then a state space
-BESIDE = ATTENTION.replace("mixer.", "mixer.parts.0.") + SCAN_2.replace("mixer.", "mixer.parts.1.")
-CONVOLUTION = """
-    blk.{i}.shortconv.conv               blocks.{i}.mixer.conv
-    blk.{i}.shortconv.{in,out}_proj      blocks.{i}.mixer.{in,out}_proj
-"""
-GATED = """
-    blk.{i}.attn_{k,v,output}        blocks.{i}.mixer.{k,v,o}
-    blk.{i}.attn_{q,k}_norm          blocks.{i}.mixer.{q,k}_norm
-"""
-DELTA = """
-    blk.{i}.attn_qkv                 blocks.{i}.mixer.{q,k,v}
-    blk.{i}.attn_gate                blocks.{i}.mixer.gate
-    blk.{i}.ssm_a                  = blocks.{i}.mixer.A_log
-    blk.{i}.ssm_dt.bias            = blocks.{i}.mixer.dt_bias
-    blk.{i}.ssm_conv1d               blocks.{i}.mixer.conv
-    blk.{i}.ssm_norm                 blocks.{i}.mixer.norm
-    blk.{i}.ssm_out                  blocks.{i}.mixer.o
-"""
-
-
-CHANNELS = """
-    blk.{i}.attn_{q,k,v,output}      blocks.{i}.mixer.{q,k,v,o}
-    blk.{i}.ssm_f_{a,b}              blocks.{i}.mixer.{a_down,a_up}
-    blk.{i}.ssm_g_{a,b}              blocks.{i}.mixer.{gate_down,gate_up}
-    blk.{i}.ssm_beta                 blocks.{i}.mixer.b
-    blk.{i}.ssm_a                  = blocks.{i}.mixer.A_log
-    blk.{i}.ssm_dt.bias            = blocks.{i}.mixer.dt_bias
-    blk.{i}.ssm_norm                 blocks.{i}.mixer.norm
-"""
 Rules = tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
-
-
-# LFM2 names its last norm after the embedding
-LFM_OUTER = """
-    token_embd                       embedding.token
-    token_embd_norm                  final_norm
-    output                           lm_head
-"""
 
 
 def _row(
@@ -168,49 +66,6 @@ def _short(model: Any) -> ModelSpec:
     # llama.cpp has no windows here
     short: ModelSpec = plain(without_windows(model))
     return short
-
-
-def _falcon_rules(model: Any) -> tuple[Rule, ...]:
-    # two norms: that of the feed-forward part comes first
-    shared = getattr(model.layers[0].wiring, "shared_norm", True)
-    one = "blk.{i}.attn_norm   blocks.{i}.mixer_norm"
-    two = "blk.{i}.attn_norm{_2,}   blocks.{i}.{mixer,feedforward}_norm"
-    return weight_rules("\n".join((OUTER, one if shared else two, FUSED, NETWORK)))
-
-
-def _delta_rules(rates: str) -> Callable[[ModelSpec], tuple[Rule, ...]]:
-    # attention has each head's query and gate in one tensor; delta networks have queries, keys and values in one
-    def rules(model: Any) -> tuple[Rule, ...]:
-        rows = list(weight_rules("\n".join((OUTER, PRE_POST_ATTENTION, EXPERTS))))
-        for index, block in enumerate(model.layers):
-            mixer, is_delta = block.mixer, isinstance(block.mixer, GatedDeltaNet)
-            heads = getattr(mixer, "key_heads", mixer.num_heads)
-            table, joined = (DELTA, rates) if is_delta else (GATED, "blk.{i}.attn_q  blocks.{i}.mixer.{q,gate}")
-            rows += weight_rules(table.replace("{i}", str(index)))
-            rows += weight_rules(joined.replace("{i}", str(index)), heads=heads)
-        return tuple(rows)
-
-    return rules
-
-
-def _kimi_rules(model: Any) -> tuple[Rule, ...]:
-    # the convolution over queries, keys and values is three tensors
-    rows = list(weight_rules("\n".join((OUTER, PRE, EXPERTS))))
-    for index, block in enumerate(model.layers):
-        mixer = block.mixer
-        table = CHANNELS if isinstance(mixer, GatedDeltaNet) else deepseek2.ATTENTION
-        rows += weight_rules(table.replace("{i}", str(index)))
-        if isinstance(mixer, GatedDeltaNet):
-            size = mixer.num_heads * mixer.head_dim
-            rows += [
-                rule(
-                    f"blk.{index}.ssm_conv1d_{name}.weight",
-                    f"blocks.{index}.mixer.conv.weight",
-                    rows=(start, start + size),
-                )
-                for name, start in zip("qkv", (0, size, 2 * size), strict=True)
-            ]
-    return tuple(rows)
 
 
 PAIRED = changes.PAIRED
@@ -253,7 +108,6 @@ QWEN_DELTA: dict[str, Any] = {
     "mixers": (DELTA_NET,),
     "marked": False,
 }
-APART_RATES = "blk.{i}.ssm_{beta,alpha}   blocks.{i}.mixer.{b,a}"
 
 # model type -> architecture
 ROWS: dict[str, Gguf] = {
@@ -294,7 +148,7 @@ ROWS: dict[str, Gguf] = {
         Graph(
             norm=LAYER_NORM, wiring="parallel", second_norm="attn_norm_2", activation=GELU(), gated=False, qkv_bias="no"
         ),
-        rules=_falcon_rules,
+        rules=falcon_rules,
     ),
     "phi": _row(
         "phi2",
@@ -516,13 +370,13 @@ ROWS: dict[str, Gguf] = {
                 shared="expert_shared_feed_forward_length", has_shared="any", shared_gate=True, dense="any"
             ),
         ),
-        rules=_delta_rules("blk.{i}.ssm_ba   blocks.{i}.mixer.{b,a}"),
+        rules=delta_rules("blk.{i}.ssm_ba   blocks.{i}.mixer.{b,a}"),
         changed=(changes.AROUND_ONE_BUT_GATED, changes.RATES, changes.KERNEL, changes.GATE_VECTOR),
     ),
     "qwen3_5_text": _row(
         "qwen35",
         Graph(**QWEN_DELTA, sections=True),
-        rules=_delta_rules(APART_RATES),
+        rules=delta_rules(APART_RATES),
         changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED),
     ),
     "qwen3_5_moe_text": _row(
@@ -530,7 +384,7 @@ ROWS: dict[str, Gguf] = {
         Graph(
             **QWEN_DELTA, sections=True, routing=Routing(shared="expert_shared_feed_forward_length", shared_gate=True)
         ),
-        rules=_delta_rules(APART_RATES),
+        rules=delta_rules(APART_RATES),
         changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED, changes.GATE_VECTOR),
     ),
     "ernie4_5_moe": _row(
@@ -746,7 +600,7 @@ ROWS |= {
             head="own",
             routing=Routing("key", scaled=True, correction="all", shared="expert_shared_count", dense="first"),
         ),
-        rules=_kimi_rules,
+        rules=kimi_rules,
         changed=(changes.LATENTS, changes.RATES_OF_HEADS),
     ),
     "falcon_h1": _row(
