@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 from archetype.diagram.architecture import draw
@@ -40,12 +41,11 @@ def write_site(folder: Path, added: Sequence[Entry] = (), only: Sequence[str] = 
         SpecError: there is no model with one of these ids.
     """
     cards = all_cards(added, only)
+    # all of them before the first is written, so that an error leaves no half of a site
+    files = dict(chain(shared_files(cards), *(files_of(card, cards, editor) for card in cards)))
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in shared_files(cards):
+    for name, data in files.items():
         atomic.write_bytes(folder / name, data)
-    for card in cards:
-        for name, data in files_of(card, cards, editor):
-            atomic.write_bytes(folder / name, data)
     return cards
 
 

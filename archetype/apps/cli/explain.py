@@ -251,7 +251,7 @@ def _classes(value: Any) -> "Iterator[type[Spec]]":
     # also of the parts of a part: a rotary position is a field of the attention, not of the block
     if isinstance(value, Spec):
         yield type(value)
-        for name in value.__pydantic_fields__:
+        for name in type(value).model_fields:
             yield from _classes(getattr(value, name))
 
 

@@ -65,6 +65,12 @@ def test_the_changes_make_a_model_of_its_ancestor(name: str) -> None:
     assert fingerprint(assign(card.ancestor, card.changes)) == fingerprint(card.spec)
 
 
+def test_every_model_has_a_small_relative() -> None:
+    for name in SAID:
+        with case(name):
+            assert specification(f"{name}-tiny").d_model == 64
+
+
 @pytest.mark.parametrize("name", every(12, SAID))
 def test_a_small_relative_has_the_same_parts_and_trains(name: str) -> None:
     spec, small = specification(name), specification(f"{name}-tiny")
