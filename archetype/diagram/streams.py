@@ -82,8 +82,9 @@ class Drawer:
         """Draw an extension's modules that have no known place on the far left."""
         left, y, _, _ = layout.bounds
         for name in sorted(self.costs.untaken):
-            label = name.rpartition(".")[2]
-            layout.add(Box(name, left - 2 * W, y, W, H, "embedding", label, "", 1, self.costs.take(name)))
+            label, row = name.rpartition(".")[2], self.costs.rows[name]
+            cost = self.costs.sum([(name, row.layers, row.owners)])
+            layout.add(Box(name, left - 2 * W, y, W, H, "embedding", label, "", row.layers, cost))
             y += H + GAP
 
 

@@ -18,6 +18,7 @@ from archetype.nn.transplant import Transplant, are_equal, mean
 from archetype.parts.attention.equal import begin, begin_norms, equal_fields, fold_factors, open_gate, sees_all
 from archetype.parts.attention.spec import Attention
 from archetype.parts.convolutions.transplant import begin_convolutions
+from archetype.parts.embedding.transplant import fill_tokens
 from archetype.parts.position.frequencies import rotates_alike
 from archetype.parts.position.spec import Rotary
 from archetype.spec.base import Spec
@@ -100,6 +101,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             at.promise(Start.CHANGED, why)
         merged = "" if at.selected.keys() & {"H", "K"} else self._choose_heads(at, old, new)
         self.take_named(at)
+        fill_tokens(self, at, "value_embedding.weight")
         if at.new.gate is not None and at.old.gate is None:
             open_gate(at, at.new.gate)
         for name in borrowed:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from archetype.nn.ledger import How
-from archetype.nn.transfer import Transfer
+from archetype.nn.transfer import FOLDED, Transfer
 from archetype.nn.transplant import Transplant, are_equal
 from archetype.parts.activation.module import activation
 from archetype.parts.embedding.transplant import fill_tokens
@@ -39,6 +39,8 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
         if at.old.tied and not is_tied:
             at.donated["weight"] = self._table(at)
         super().fold(at)
+        for name in at.donated.keys() & {"dense.weight"}:  # which writes the head's own vectors, and reads the stream
+            at.compute(name, at.donated[name] * at.gains, FOLDED)
 
     def transfer(self, at: Transfer[LanguageModelHead]) -> None:
         if at.new.tied and not at.old.tied:
