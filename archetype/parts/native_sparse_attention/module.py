@@ -176,7 +176,8 @@ class NativeSparseAttention(KeepsKeys, nn.Module):
             if state.newest is not None:
                 joined = torch.cat(tensors, dim=3).transpose(2, 3).flatten(1, 2)  # (B, K (P + Q), T)
                 joined, newest = after_newest(joined, context, state.newest)
-                state.newest, start = newest.to(state.newest.dtype), starts - (size - 1)
+                state.newest.copy_(newest)  # in place, since a narrowed state is another object with the same tensors
+                start = starts - (size - 1)
                 split = joined.unflatten(1, (self.spec.kv_heads, -1)).transpose(2, 3)
                 tensors = [*split.split((self.spec.head_dim, self.spec.value_width), dim=3)]
         begins = (first[:, None] + torch.arange(count, device=device)) * step  # (b, N)

@@ -83,9 +83,9 @@ class NativeSparseAttention(Mixer):
         head_dim: features of each head, P.
         v_head_dim: features of each head's value, Q (absent: `head_dim`).
         position: rotary embedding of queries and keys (absent: none).
+        window: newest positions that a query sees in the window's branch, W.
         compression: how blocks of keys become single keys.
         selection: which blocks of keys are read one by one.
-        window: newest positions that a query sees in the window's branch, W.
         shared_keys: whether all branches read the same keys and values.
     """
 
@@ -104,9 +104,9 @@ class NativeSparseAttention(Mixer):
     head_dim: HeadWidth
     v_head_dim: HeadWidth | None = None
     position: Rotary | None = Rotary()
+    window: Size
     compression: BlockCompression
     selection: BlockSelection
-    window: Size
     shared_keys: Flag = False
 
     @model_validator(mode="after")
