@@ -101,6 +101,15 @@ MIXERS: dict[str, spec.Mixer] = {
         group_rank=3,
         pooling=spec.Pooling(rate=2, overlap=True, index=spec.PooledIndex(top_k=2, num_heads=2, head_dim=4)),
     ),
+    "native-sparse": spec.NativeSparseAttention(
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=4,
+        v_head_dim=3,
+        compression=spec.BlockCompression(block=4, stride=2, hidden=5),
+        selection=spec.BlockSelection(block=2, top_blocks=3, local_blocks=1),
+        window=3,
+    ),
     "latent": LATENT,  # so narrow that the latents are looked at even in a whole text
     "wide-latent": LATENT.replace(kv_lora_rank=12, query=spec.LowRankQuery(rank=5)),  # expanded there
     "rnn": spec.RNN(),

@@ -70,6 +70,12 @@ def wired(**wiring: Any) -> spec.ModelSpec:
 
 
 RELATIVE = {"kind": "relative_bias", "num_buckets": 8, "max_distance": 16}
+SPARSE = {
+    "kind": "native_sparse", "num_heads": 4, "num_kv_heads": 2, "head_dim": 6, "v_head_dim": 5, "window": 4,
+    "compression": {"block": 4, "stride": 2, "hidden": 7},
+    "selection": {"block": 4, "top_blocks": 3, "local_blocks": 1},
+}  # fmt: skip
+SHARED = {"shared_keys": True, "compression": {"block": 4}, "v_head_dim": None}
 COMPRESSED = {
     "kind": "compressed", "num_heads": 4, "head_dim": 6, "rotary_dim": 4, "query_rank": 5, "window": 4, "groups": 2,
     "group_rank": 3,
@@ -172,6 +178,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
             "own_projections": False,
         }
     ),
+    "native sparse": mixed(**SPARSE),
+    "native sparse, means of shared keys": mixed(**SPARSE | SHARED),
     "compressed window": mixed(**COMPRESSED),
     "compressed": mixed(**COMPRESSED, pooling={"rate": 3}),
     "compressed, index": mixed(

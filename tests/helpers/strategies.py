@@ -529,7 +529,9 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
 def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
     """Every mixer that fits a place; attention more often, for it has the most choices."""
     kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild)
-    causal_only = rwkv7s(place, wild) | compressed_attentions(wild) if place.causal else st.nothing()
+    causal_only = (
+        rwkv7s(place, wild) | compressed_attentions(wild) | sparse_attentions(wild) if place.causal else st.nothing()
+    )
     kinds = *kinds, linear_mixers(wild, place.causal) | causal_only
     alone = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
     if place.relative is not None and isinstance(place.relative[0], spec.RelativeVectors):
@@ -568,6 +570,29 @@ def compressed_attentions(draw: DrawFn, wild: bool = False) -> spec.CompressedAt
         norm=draw(vector_norms(wild)),
         query_norm=draw(vector_norms(wild)),
         pooling=draw(st.none() | pooling),
+    )  # fmt: skip
+
+
+@st.composite
+def sparse_attentions(draw: DrawFn, wild: bool = False) -> spec.NativeSparseAttention:
+    """Compressed blocks with and without overlap and map, and more and fewer blocks than are selected."""
+    keys, stride, first, local = (draw(st.integers(*ends)) for ends in ((1, 2), (1, 3), (0, 2), (1, 2)))
+    size, theta = 2 * draw(st.integers(1, 3)), draw(st.floats(10.0, 1e6))
+    return spec.NativeSparseAttention(
+        num_heads=keys * draw(st.integers(1, 2)),
+        num_kv_heads=keys,
+        head_dim=size,
+        v_head_dim=draw(st.none() | counts(1, 5, wild)),
+        position=draw(st.none() | fixed_scalings(wild).map(lambda scaling: spec.Rotary(theta=theta, scaling=scaling))),
+        compression=spec.BlockCompression(
+            block=stride * draw(st.integers(1, 3)), stride=stride, hidden=draw(st.none() | counts(1, 5, wild))
+        ),
+        selection=spec.BlockSelection(
+            block=stride * draw(st.integers(1, 2)), top_blocks=first + local + draw(st.integers(0, 2)),
+            first_blocks=first, local_blocks=local,
+        ),
+        window=draw(counts(1, 9, wild)),
+        shared_keys=draw(st.booleans()),
     )  # fmt: skip
 
 
