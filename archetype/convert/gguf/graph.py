@@ -121,7 +121,7 @@ class Graph:
         mixers: mixers other than attention.
         marked: whether 0 key heads mark the layers that have another mixer.
         together: whether attention is beside the other mixer of a layer (Falcon-H1).
-        apart: whether a layer has either a mixer or a feed-forward part (Nemotron-H).
+        apart: whether a layer may lack a mixer, and with Nemotron-H has either a mixer or a feed-forward part.
         finish: (keys, the model that everything else describes) -> the model (see `finish.py`).
         further: keys that `finish` reads.
     """
@@ -221,7 +221,8 @@ class Graph:
             num_token_types=num_types if "token_types.weight" in keys.shapes else 0,
             norm=norm if "token_embd_norm.weight" in keys.shapes else NoNorm(),
         )
-        final = norm if "output_norm.weight" in keys.shapes else NoNorm()
+        has_norm = any(f"{place}output_norm.weight" in keys.shapes for place in ("", "enc."))
+        final = norm if has_norm else NoNorm()
         return Encoder(**body, embedding=embedding, final_norm=final, head=NoHead())
 
     def write(self, model: ModelSpec) -> Keys:
@@ -462,8 +463,8 @@ class Graph:
         if self.sections:
             pairs = (position.dim or head_dim) // 2
             keys["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
-        if local_position.theta != position.theta and self.windows is not None:
-            keys["rope.freq_base_swa"] = local_position.theta
+        if self.windows is not None and _window(local.pattern):
+            keys["rope.freq_base_swa"] = local_position.theta  # without which llama.cpp may take 10,000
         return keys | written_scaling(position.scaling, self.truncate, self.every_yarn)
 
     def _write_networks(self, decoder: Decoder | Encoder) -> Keys:

@@ -30,6 +30,9 @@ SCAN = ("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_ra
 EXPERT, SHARED, WINDOW = "expert_feed_forward_length", "expert_shared_count", "attention.sliding_window"
 LATENT = ("attention.q_lora_rank", "attention.kv_lora_rank")
 INDEX = tuple(f"attention.indexer.{key}" for key in ("head_count", "key_length", "top_k"))
+MLA = ("attention.key_length_mla", "attention.value_length_mla")
+BLOCKS = ("attention.indexer.block_size", "attention.indexer.local_blocks")
+HYPER = ("count", "epsilon", "magnitude")
 # Keys without which llama.cpp reads no file of an architecture, besides those of all (src/models, load_arch_hparams).
 NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
@@ -49,6 +52,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
             "nomic-bert",
             "bert",
             "jina-bert-v3",
+            "jina-bert-v2",
         ),
         (LAYER,),
     ),
@@ -81,8 +85,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "mimo2": (RMS, EXPERT, WINDOW),
     "kimi-linear": (
         RMS,
-        "attention.key_length_mla",
-        "attention.value_length_mla",
+        *MLA,
         LATENT[1],
         "ssm.conv_kernel",
         "kda.head_dim",
@@ -118,6 +121,27 @@ NEEDED: dict[str, tuple[str, ...]] = {
         "attention.value_length_swa",
     ),
     "gemma-embedding": (RMS, WINDOW),
+    "jais": (LAYER, "attention.max_alibi_bias"),
+    "maple": (RMS, WINDOW, f"{WINDOW}_pattern", EXPERT, "swiglu_clamp_exp"),
+    "muse-glimmer": (RMS, WINDOW, "logit_scale"),
+    "step35": (RMS, WINDOW, f"{WINDOW}_pattern", EXPERT),
+    "nomic-bert-moe": (LAYER, "moe_every_n_layers"),
+    "rwkv7": ("wkv.head_size", *(f"attention.{rank}_lora_rank" for rank in ("decay", "iclr", "value_residual_mix"))),
+    "bailingmoe3": (
+        RMS,
+        *MLA,
+        LATENT[1],
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        "kda.gate_lower_bound",
+        EXPERT,
+        SHARED,
+        "leading_dense_block_count",
+        "expert_gating_func",
+    ),
+    "hy_v4": (RMS, *LATENT, *MLA, EXPERT, SHARED, *(f"hyper_connection.{key}" for key in HYPER)),
+    "minimax-01": (RMS, "residual_scale"),
+    "minimax-m3": (RMS, EXPERT, SHARED, "expert_gating_func", *INDEX, *BLOCKS),
     "t5encoder": (RMS, "attention.relative_buckets_count"),
 }
 OF_ALL = ("context_length", "embedding_length", "block_count")
@@ -126,10 +150,16 @@ LATER = (
     "attention.recurrent_layers", "attention.value_scale", *INDEX, "attention.indexer.types",
     "attention.compress_rope_freq_base", "attention.compress_ratios", "attention.output_group_count",
     "attention.output_lora_rank", "hyper_connection.count", "hyper_connection.sinkhorn_iterations",
-    "hyper_connection.epsilon", "hash_layer_count",
+    "hyper_connection.epsilon", "hash_layer_count", "hyper_connection.magnitude", *BLOCKS, "kda.safe_gate",
+    "kda.gate_lower_bound",
 )  # fmt: skip
-# Tensors that llama.cpp reads, where its converter has one of both.
-HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps")}
+# Tensors that llama.cpp reads, where its converter has one of both, or joins them under no name of its table.
+HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_fused",)}
+
+
+# Parameters that are no tensors of the file: RoBERTa's first two vectors of positions, and xIELU's numbers of two
+# layers; the first layer of RWKV-7 has tensors of its rates twice
+UNWRITTEN = {"roberta": 2 * 32, "apertus": 2 * 4, "rwkv7": -(128 + 2 * 6 * 128)}
 
 
 def written(name: str, model_spec: spec.ModelSpec, file: Path) -> tuple[Any, Any]:
@@ -177,8 +207,8 @@ def test_a_file_is_read_as_the_same_model(name: str, tmp_path: Path) -> None:
         others = {one for one in bare if one.rsplit(".")[-1] in HALVES.get(architecture, ())}
         assert bare - others <= places, bare - places
     parameters = sum(p.numel() for p in model.state_dict().values())
-    # RoBERTa's two first vectors of positions are not written; the divisors of frequencies are no parameters
-    unused = 2 * model.spec.d_model if name == "roberta" else 0
+    # the divisors of frequencies are no parameters
+    unused = UNWRITTEN.get(name, 0)
     stored = sum(tensor.n_elements for tensor in file.tensors if tensor.name != "rope_freqs.weight")
     assert stored == parameters - unused
     read = read_gguf(tmp_path / "model.gguf", torch.float32).model
