@@ -22,6 +22,7 @@ NORMS: dict[str, spec.Norm] = {
     "rms": spec.RMSNorm(),
     "offset": spec.RMSNorm(unit_offset=True),
     "l2": spec.L2Norm(),
+    "gated-rms": spec.GatedRMSNorm(rank=3),
     "dynamic-tanh": spec.DynamicTanh(),
     "batch": spec.BatchNorm(),
     "no-norm": spec.NoNorm(),
@@ -67,6 +68,7 @@ SCORES: dict[str, dict[str, Any]] = {
     },
     "additive": {"score": "additive"},
     "blocks": {"index": spec.BlockIndex(block=3, top_blocks=2, local_blocks=1, num_heads=1, head_dim=4)},
+    "pools": {"index": spec.PoolIndex(pool=3, top_pools=2, num_heads=8, head_dim=4)},
     "moba": {
         "index": spec.BlockIndex(
             block=2,
@@ -205,7 +207,7 @@ def settled(c: Combination) -> Combination | None:
     contradictions = (
         c["wiring"].startswith("parallel") and c["feedforward"] == "none",
         additive and (rotary or c["pattern"] != "full"),
-        c["score"] in ("blocks", "moba") and c["pattern"] != "full",  # which selects among all earlier keys
+        c["score"] in ("blocks", "pools", "moba") and c["pattern"] != "full",  # which selects among all earlier keys
         c["score"] == "differential" and c["kv_heads"] == "1",  # whose heads are pairs
         (c["position"] == "alibi" or c["score"] == "keys-as-values") and c["pattern"] == "global-window",
     )

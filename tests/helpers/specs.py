@@ -160,11 +160,15 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "latent": mixed(**LATENT),
     "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
     "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
+    "latent, two query vectors": mixed(
+        **LATENT, query={"kind": "low_rank", "rank": 7, "joins_unnormed": True}, gate={}, gate_from="query"
+    ),
     "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
     "latent, scaled": mixed(
         **LATENT, query={"kind": "low_rank", "rank": 7, "scale": 1.5}, latent_scale=0.7, key_norm={"kind": "rms"}
     ),
     "index": attending(index=INDEX, sinks=True),
+    "pools": attending(index={"kind": "pools", "pool": 3, "top_pools": 2, "num_heads": 5, "head_dim": 4}),
     "moba": attending(
         index={
             "kind": "blocks",
@@ -324,6 +328,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "parallel, shared norm": wired(kind="parallel", shared_norm=True),
     "batch norm": wired(kind="pre_norm", norm={"kind": "batch"}),
     "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
+    "gated norm": wired(kind="sandwich", norm={"kind": "gated_rms", "rank": 3}),
     "dynamic tanh": wired(kind="pre_norm", norm={"kind": "dynamic_tanh"}),
     "dynamic erf": wired(kind="post_norm", norm={"kind": "dynamic_erf"}),
     "canon": decoder(
@@ -354,6 +359,17 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "per-layer inputs": decoder(block(), READER, block(), READER, embedding={"per_layer": {"features": 6}}),
     "streams": decoder(block(), block(), residual={"kind": "streams", "num_streams": 3, "sinkhorn_steps": 4}),
+    "n-gram memory of streams": decoder(
+        block(),
+        block(
+            wiring={"kind": "pre_norm", "norm": "none"},
+            mixer={"kind": "none"},
+            feedforward={"kind": "ngram_memory", "rows": 17, "row_width": 3, "heads": 2, "streams": 3},
+        ),
+        block(),
+        residual={"kind": "gated_streams", "num_streams": 3, "rank": 5},
+    ),
+    "gated streams": decoder(block(), block(), residual={"kind": "gated_streams", "num_streams": 3, "rank": 5}),
     "extra rows": decoder(block(), embedding={"extra_rows": 3}),
     "norms side by side": decoder(
         block(

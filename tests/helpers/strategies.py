@@ -66,7 +66,8 @@ def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
 def norms(wild: bool = False) -> SearchStrategy[spec.Norm]:
     """Every norm."""
     batch = st.builds(spec.BatchNorm, eps=positive(1e-6, 1e-2, wild), momentum=probabilities())
-    return vector_norms(wild) | batch
+    gated = st.builds(spec.GatedRMSNorm, eps=positive(1e-6, 1e-2, wild), rank=counts(1, 5, wild))
+    return vector_norms(wild) | batch | gated
 
 
 @cache
@@ -335,6 +336,12 @@ def key_selections(draw: DrawFn, wild: bool = False) -> spec.KeySelection:
             loss_weight=draw(st.just(0.0) | positive(0.1, 1.0, wild)),
         )  # fmt: skip
     position = draw(st.sampled_from([None, rotary] if head_dim > 1 else [None]))
+    if draw(st.sampled_from([False, False, True])):
+        return spec.PoolIndex(
+            pool=draw(counts(1, 4, wild)), top_pools=draw(counts(1, 4, wild)), num_heads=draw(counts(1, 3, wild)),
+            head_dim=head_dim, position=position, norm=draw(vector_norms(wild)),
+            loss_weight=draw(st.just(0.0) | positive(0.1, 1.0, wild)),
+        )  # fmt: skip
     return spec.LightningIndex(
         top_k=draw(counts(1, CONTEXT, wild)),
         num_heads=draw(counts(1, 3, wild)),
@@ -769,12 +776,15 @@ def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) 
         spec.Streams, num_streams=counts(1, 3, wild), sinkhorn_steps=st.integers(0, 3),
         exit=st.sampled_from(["weighted", "mean"]), write_scale=positive(0.5, 2.0, wild),
     )  # fmt: skip
+    gated = st.builds(
+        spec.GatedStreams, num_streams=counts(1, 3, wild), rank=counts(1, 5, wild), unit_offset=st.booleans()
+    )
     depth = st.builds(
         spec.DepthAttention, layers_per_block=counts(1, 3, wild), normed_values=st.booleans(), scaled=st.booleans()
     )
     grows = not any(block.wiring.reads_first or block.reinject for block in layers)
     sums = st.sampled_from([spec.ResidualSum(), spec.ScaledSum()])
-    return draw(st.one_of(sums, streams, *([depth] if grows else [])))
+    return draw(st.one_of(sums, streams, gated, *([depth] if grows else [])))
 
 
 @cache

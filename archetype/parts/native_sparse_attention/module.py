@@ -120,13 +120,13 @@ class NativeSparseAttention(KeepsKeys, nn.Module):
             kind = RingKVCache if slots < capacity else KVCache
             return kind.empty(batch, heads, slots, sizes, dtype, device)
 
-        blocks = (
+        k, v = (
             torch.zeros(batch, heads, self.spec.blocks(capacity), size, dtype=dtype, device=device) for size in sizes
         )
         if self.spec.shared_keys:
-            return SparseState(empty(self.selected), *blocks, None, None)
+            return SparseState(empty(self.selected), k, v, None, None)
         newest = torch.zeros(batch, heads * sum(sizes), self.spec.compression.block - 1, dtype=dtype, device=device)
-        return SparseState(empty(self.selected), *blocks, empty(self.window), newest)
+        return SparseState(empty(self.selected), k, v, empty(self.window), newest)
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         assert state is None or isinstance(state, SparseState)
@@ -153,7 +153,8 @@ class NativeSparseAttention(KeepsKeys, nn.Module):
         return z
 
     def _split(self, x: Float[Tensor, "B T HP"], features: int) -> Heads:
-        return x.unflatten(-1, (-1, features)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (-1, features)).transpose(1, 2)
+        return heads
 
     def _rotated(self, x: Heads, context: ForwardContext) -> Heads:
         rotated: Tensor = x if self.rotary is None else self.rotary(x, context.positions, context)
