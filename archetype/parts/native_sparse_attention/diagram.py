@@ -28,8 +28,8 @@ def native_sparse_attention(part: NativeSparseAttention, modules: frozenset[str]
     label = f"{'map' if rows else 'mean'} of {label}"
     kind = "" if rows else "operation"
     cells.append(Cell("compress", 1, 2, (keys["compressed"],), 1, label, rows, kind, slim=not rows))
-    kept = f"top {selection.top_blocks} blocks of {selection.block}"
-    cells.append(Cell("top", 1, 4, ("compressed",), 2, kept, ("top",), slim=True, kind="operation"))
+    best = f"top {selection.top_blocks} blocks of {selection.block}"
+    cells.append(Cell("top", 1, 4, ("compressed",), 2, best, ("top",), slim=True, kind="operation"))
     for branch, column, row, inputs, span, label, letter in (
         ("compressed", 0, 3, ("compress",), 2, "softmax(q kᵀ) v of blocks", "N"),
         ("selected", 0, 5, (keys["selected"], "top"), 3, "softmax(q kᵀ) v of these", "S"),
