@@ -214,8 +214,8 @@ def test_a_file_is_read_as_the_same_model(name: str, tmp_path: Path) -> None:
     read = read_gguf(tmp_path / "model.gguf", torch.float32).model
     assert plain(read.spec.replace(name="")).num_layers == model.spec.num_layers
     expected = outputs(model, TOKENS)
-    # the factors of Falcon-H1 are in its matrices
-    exact = architecture != "falcon-h1"
+    # the factors of Falcon-H1 are in its matrices, and the rows of Hy4's are in another order
+    exact = name not in ("falcon_h1", "hy_v4 halves")
     assert torch.equal(outputs(read, TOKENS), expected) or not exact
     assert torch.allclose(outputs(read, TOKENS), expected, atol=1e-5)
     assert not torch.allclose(outputs(read, TOKENS.flip(1)), expected)  # the control
