@@ -193,6 +193,9 @@ class NormCost(PartCost, ABC):
     def parameters(self) -> Formula:
         """Return the number of trained parameters, without stored statistics."""
 
+    def flops(self, tokens: Formula) -> Formula:
+        return ZERO  # of matrix products
+
     @abstractmethod
     def saved_activations(self, vectors: int) -> int:
         """Return the bytes saved for `vectors` vectors: input, statistics, input of a separate weight product."""
@@ -239,7 +242,11 @@ class WiringCost(PartCost, ABC):
         return {}  # of the block for one of its contents, besides its norms, by the end of the module's name
 
     def flops(self, tokens: Formula) -> Formula:
-        return ZERO  # FLOPs of matrix products outside the contents
+        return ZERO  # FLOPs of matrix products outside the contents and their norms
+
+    def norm_flops(self, content: str, tokens: Formula) -> tuple[Formula, Formula]:
+        """Return the FLOPs of the first and second norm of a sublayer."""
+        return ZERO, ZERO
 
     @abstractmethod
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:

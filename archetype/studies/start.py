@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from archetype.api.loading import open_pretrained
+from archetype.api.pretrained import open_pretrained
 from archetype.errors import DataError, SpecError
 from archetype.training.pretrained import Pretrained
 from archetype.training.recipe import Recipe

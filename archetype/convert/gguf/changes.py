@@ -67,8 +67,7 @@ def _in_halves(tensor: "Tensor", heads: int) -> "Tensor":
 
 def _pairing(part: str) -> Change:
     def heads(tensor: "Tensor", model: Any) -> int:
-        head_dim: int = _attention(model).head_dim
-        return tensor.shape[0] // head_dim  # heads, whose number may differ between layers
+        return int(tensor.shape[0] // _attention(model).head_dim)  # which may differ between layers
 
     return Change(
         rf"blk\.\d+\.attn_{part}\.(weight|bias)",

@@ -112,8 +112,9 @@ class StackCost:
 
     def flops(self, work: Work) -> Counts:
         """Return the FLOPs outside the blocks."""
-        exit = self.residual_exit
-        return {} if exit is None else prefixed(self.prefix, {"residual_exit": exit.flops(work.tokens)})
+        exit, norm = self.residual_exit, self.final_norm.flops(work.tokens)
+        counts = {} if exit is None else {"residual_exit": exit.flops(work.tokens)}
+        return prefixed(self.prefix, counts | ({"final_norm": norm} if norm else {}))
 
     def state(self, length: int, source: int = 0) -> int:
         return sum(len(group.layers) * group.cost.state(length, source) for group in self.groups)

@@ -68,6 +68,8 @@ class EmbeddingCost(TokenEmbeddingCost):
 
     def flops(self, work: Work) -> Counts:
         counts = {"project": 2 * work.tokens * self.width * self.d} if self.part.width else {}
+        if norm := self.norm.flops(work.tokens):
+            counts["norm"] = norm
         if self.per_layer is not None:
             counts["per_layer.projection"] = self.per_layer.projection.flops(work.tokens)
         return counts
