@@ -268,6 +268,39 @@ def _absorbed_shapes(shape: "Shape", model: Any) -> "tuple[Shape, ...]":
 LATENTS = Change(r"blk\.\d+\.attn_kv_b\.weight", _absorbed, _joined, ("attn_k_b", "attn_v_b"), shapes=_absorbed_shapes)
 
 
+def _index(model: Any) -> Any:
+    return next(block.mixer.index for block in model.layers if getattr(block.mixer, "index", None) is not None)
+
+
+def _last_in_pairs(tensors: str, sizes: "Callable[[Any], tuple[int, int, Any]]") -> Change:
+    # (groups of rows, rows at each end that rotate, position): halves as pairs where the model rotates halves
+    def write(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
+        groups, rotated, position = sizes(model)
+        if position.interleaved:
+            return (tensor,)
+        rows = tensor.unflatten(0, (groups, -1)).clone()
+        rows[:, -rotated:] = rows[:, -rotated:].unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+        return (rows.flatten(0, 1),)
+
+    return Change(rf"blk\.\d+\.{tensors}", write, lambda stored, model: stored[0])
+
+
+def _index_rotation(model: Any) -> tuple[int, Any]:
+    index = _index(model)
+    return index.position.dim or index.head_dim, index.position
+
+
+# Hy4, whose features llama.cpp rotates in pairs, and transformers' class in halves. A model that is read rotates pairs.
+LAST_IN_PAIRS = (
+    _last_in_pairs(
+        r"attn_q_b\.weight", lambda m: (_latent(m).num_heads, _latent(m).qk_rope_head_dim, _latent(m).position)
+    ),
+    _last_in_pairs(r"attn_kv_a_mqa\.weight", lambda m: (1, _latent(m).qk_rope_head_dim, _latent(m).position)),
+    _last_in_pairs(r"indexer\.attn_q_b\.weight", lambda m: (_index(m).num_heads, *_index_rotation(m))),
+    _last_in_pairs(r"indexer\.(attn_k|k_norm)\.(weight|bias)", lambda m: (1, *_index_rotation(m))),
+)
+
+
 def _head_scale(model: Any) -> float:
     return expect_kind(LanguageModelHead, expect_kind(EncoderDecoder, model, "kind").head, "head").scale
 

@@ -15,7 +15,7 @@ from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.pattern.spec import Chunked, Window
-from archetype.parts.position.spec import Alibi, NoPosition, NoScaling
+from archetype.parts.position.spec import Alibi, NoPosition, NoScaling, Rotary
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
 
 CHUNK = 8192  # constant of llama.cpp: size of Llama 4's chunks, and positions by which its queries grow
@@ -158,6 +158,20 @@ def without_factors(model: Any) -> Any:
     plain = _changed(model, mixer, network)
     embedding, head = model.embedding.replace(scale=1.0), model.head.replace(scale=1.0)
     return plain.replace(embedding=embedding, head=head)
+
+
+def in_pairs(model: Any) -> Any:
+    """Rotate neighbouring features, into which `changes.LAST_IN_PAIRS` turns halves (Hy4)."""
+
+    def pairs(part: Any) -> Any:
+        position = getattr(part, "position", None)
+        return part.replace(position=position.replace(interleaved=True)) if isinstance(position, Rotary) else part
+
+    def mixer(latent: Any) -> Any:
+        index = getattr(latent, "index", None)
+        return pairs(latent) if index is None else pairs(latent).replace(index=pairs(index))
+
+    return _changed(model, mixer)
 
 
 def slopes(keys: FileKeys, model: Any) -> Any:

@@ -635,7 +635,8 @@ ROWS |= {
         deepseek2.ATTENTION,
         EXPERTS,
         STREAMS,
-        changed=(changes.LATENTS,),
+        changed=(changes.LATENTS, *changes.LAST_IN_PAIRS),
+        computed=lambda model: plain(finish.in_pairs(model)),
     ),
     "plm": _row(
         "plm",

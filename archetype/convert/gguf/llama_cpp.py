@@ -48,7 +48,7 @@ def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: boo
     """
     reader = LlamaCppTokenizer(vocabulary)
     if vocabulary.pre in CLOSE:
-        cause = f"llama.cpp's pre-tokenizer {vocabulary.pre} cuts words with capitals beyond ASCII otherwise"
+        cause = f"llama.cpp's pre-tokenizer {vocabulary.pre} cuts some words otherwise than the published one"
         if not allow_different:
             raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
         warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)

@@ -23,7 +23,7 @@ from archetype.parts.position.spec import NoScaling, Rotary
 from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.repeats import MAX_LAYERS
 
-# llama.cpp normalizes lightning attention with this epsilon too, the model's own code with 1e-6
+# llama.cpp normalizes lightning attention with this epsilon too, transformers with 1e-6
 EPS, PERIOD, RECURRENT = "attention.layer_norm_rms_epsilon", "full_attention_interval", "attention.recurrent_layers"
 USUAL_PERIOD = 8
 
