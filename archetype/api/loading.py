@@ -44,7 +44,7 @@ from archetype.native.library import library
 from archetype.runs.directory import Run, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.settings.generation import Sampling
-from archetype.surgery.report import REPORT, read_record
+from archetype.surgery.report import REPORT, read_record, record_from
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template
 from archetype.training.pretrained import Pretrained
@@ -159,7 +159,7 @@ def _pretrained(
 
     def change(spec: ModelSpec, seed: int) -> Pretrained:
         changed, report = transplant(lm, spec, seed=seed, proves=False)
-        return _pretrained(source, changed, {"donor": source} | report.record(), tuple(report.lines()))
+        return _pretrained(source, changed, record_from(source, report), tuple(report.lines()))
 
     return Pretrained(
         source,
@@ -179,7 +179,12 @@ def _pretrained(
 
 def open_teacher(teacher: Teacher, device: torch.device) -> tuple[Model, Tokenizer | None]:
     """Load the teacher of a recipe, packed if the recipe says so."""
-    lm = load(teacher.model, device=device, weights=teacher.weights)
+    try:
+        lm = load(teacher.model, device=device, weights=teacher.weights)
+    except SpecError as error:
+        if error.place == "weights":
+            raise SpecError("teacher.weights", error.cause, error.remedy) from None
+        raise
     check_numbers(lm.model, f"teacher.model: {teacher.model}")
     return lm.model, lm.tokenizer
 

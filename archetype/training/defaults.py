@@ -14,6 +14,7 @@ from archetype.errors import ArchetypeError, DataError, SpecError
 from archetype.io.yaml import read_mapping
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.edit import assign, put
+from archetype.surgery.layers import assigned
 from archetype.training.budget import NUM_EVALUATIONS, Budget
 from archetype.training.datasets import Data, ImageData, RunningText, TokenizedData
 from archetype.training.examples import RecordData
@@ -75,7 +76,8 @@ def assemble(
             data.setdefault("data", {}).setdefault("tokenizer", data["teacher"].get("model"))
         chosen = columns_chosen + (_choose(data, bool(budget)) if file is None else [])
         if of_spec:
-            data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
+            edits = [assignment.removeprefix("spec.") for assignment in of_spec]
+            data["spec"] = _edited(data.get("spec", SPEC), edits, pretrained and pretrained.model.spec)
         if file is None or pretrained is not None:  # after the edits, since the rate depends on the width
             chosen += _choose_rate(data, pretrained is not None)
         if of_objective is not None:
@@ -112,10 +114,10 @@ def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int)
     return Recipe.parse(fields)
 
 
-def _edited(source: Any, assignments: list[str]) -> dict[str, Any]:
+def _edited(source: Any, assignments: list[str], donor: ModelSpec | None) -> dict[str, Any]:
     # a vocabulary size that the tokenizer determines stays open
     spec, is_open = _opened(source)
-    data = assign(spec, assignments).dump()
+    data = (assigned if spec == donor else assign)(spec, assignments).dump()
     if is_open and not any(assignment.startswith("vocab_size") for assignment in assignments):
         del data["vocab_size"]
     return data
