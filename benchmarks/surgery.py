@@ -102,8 +102,8 @@ class Table:
 
     def trained(self, start: Path, teacher: Path | None, folder: Path) -> CausalLM:
         return archetype.train(
-            folder, self.file, start_from=start, teacher=teacher, steps=self.steps, batch_size=8, sequence_length=256,
-            seed=self.seed,
+            folder, self.file, start_from=start, teacher=teacher, steps=self.steps, batch_size=8,
+            sequence_length=min(256, self.model.spec.context_length), seed=self.seed,
         ).expect(CausalLM)  # fmt: skip
 
     def row(self, change: Change, folder: Path) -> tuple[Cell, ...]:

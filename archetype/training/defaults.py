@@ -15,6 +15,7 @@ from archetype.io.yaml import read_mapping
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.edit import assign, put
 from archetype.surgery.layers import assigned
+from archetype.tokenizers import open_tokenizer
 from archetype.training.budget import NUM_EVALUATIONS, Budget
 from archetype.training.datasets import Data, ImageData, RunningText, TokenizedData
 from archetype.training.examples import RecordData
@@ -72,8 +73,7 @@ def assemble(
         if pretrained is not None:
             _take_from(pretrained, data)
         elif isinstance(data.get("teacher"), dict):
-            # a new model can learn from a teacher only with the teacher's tokens
-            data.setdefault("data", {}).setdefault("tokenizer", data["teacher"].get("model"))
+            _take_tokenizer(data["teacher"].get("model"), data.setdefault("data", {}))
         chosen = columns_chosen + (_choose(data, bool(budget)) if file is None else [])
         if of_spec:
             edits = [assignment.removeprefix("spec.") for assignment in of_spec]
@@ -104,6 +104,19 @@ def _take_from(pretrained: Pretrained, data: dict[str, Any]) -> None:
     if conflicts:
         raise SpecError(conflicts[0], f"{pretrained.source} already determines it", "remove one of them")
     data["spec"] = (spec if written is None else open_spec(written)).dump()
+
+
+def _take_tokenizer(teacher: Any, examples: dict[str, Any]) -> None:
+    # a new model can learn from a teacher only with the teacher's tokens
+    if "tokenizer" not in examples and Path(str(teacher)).exists():
+        try:
+            open_tokenizer(Path(teacher))
+        except DataError as error:
+            if error.place != str(teacher):  # a file of the tokenizer is damaged
+                raise
+            cause = f"{teacher} has no files of a tokenizer, and a new model needs the teacher's"
+            raise SpecError("teacher.model", cause, "import the teacher, or name its tokenizer") from None
+    examples.setdefault("tokenizer", teacher)
 
 
 def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int) -> Recipe:
