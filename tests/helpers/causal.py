@@ -9,7 +9,7 @@ from archetype import spec
 from archetype.api.language_model import LanguageModel
 from archetype.generate import Engine, Sampling
 from archetype.generate.step import prefill
-from archetype.models.build import Model, build_on_meta
+from archetype.models.build import Model, build
 from archetype.models.causal import CausalModel
 from archetype.models.initialization import initialize
 from archetype.nn.cache import State
@@ -30,7 +30,7 @@ pursuing each other, perpetually.
 
 def drawn(model: spec.CausalSpec, seed: int = 0) -> CausalModel:
     """The model with every tensor random, ready to evaluate."""
-    built = build_on_meta(model).to_empty(device="cpu")
+    built = build(model)  # tables of whole numbers, such as the experts of a token, are not drawn again
     randomize(built, seed)
     return built.requires_grad_(False)
 

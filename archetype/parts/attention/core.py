@@ -10,7 +10,7 @@ from archetype.native.kernels import FUSED, Kernels
 from archetype.nn.dropout import dropout
 from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.projections import Heads
-from archetype.parts.pattern.scores import MASKED, ScoreFunction
+from archetype.parts.pattern.scores import MASKED, ScoreFunction, of_symbolic_length
 from archetype.parts.pattern.tiles import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles
 
 
@@ -63,16 +63,6 @@ def attend(
         )
     k, v = of_symbolic_length(q, k, v)
     return mixed(dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype), v)
-
-
-def of_symbolic_length(q: Float[Tensor, "B H T P"], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return keys and values, repeated for each query head if the number of queries is symbolic."""
-    if not is_symbolic(q.shape[2]):
-        return tensors
-    # heads cannot be grouped for a symbolic length; by index, since the view that repeats them has strides which torch
-    # cannot compare for symbolic lengths
-    heads = torch.arange(q.shape[1], device=q.device) // (q.shape[1] // tensors[0].shape[1])
-    return tuple(x.index_select(1, heads) for x in tensors)
 
 
 def mixed(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B K S Q"]) -> Float[Tensor, "B H T Q"]:

@@ -17,11 +17,11 @@ from archetype.nn.selection import EVERY_KEY, Choice, best_keys
 from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.build import build_pairs
 from archetype.parts.attention.chosen import ChosenPairs
-from archetype.parts.attention.core import mixed, of_symbolic_length
+from archetype.parts.attention.core import mixed
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.native_sparse_attention import spec
-from archetype.parts.pattern.scores import MASKED, ScoreFunction
+from archetype.parts.pattern.scores import MASKED, ScoreFunction, of_symbolic_length
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.module import Rotary
 from archetype.roles.pattern import Pattern
@@ -167,12 +167,12 @@ class NativeSparseAttention(KeepsKeys, nn.Module):
     def _blocks(self, keys: Keys, context: ForwardContext, state: SparseState | None, dtype: torch.dtype) -> Keys:
         # compressed keys of whole sequences, or of all slots of the state; those of an open block mean nothing
         tensors, size, step = [keys.k, keys.v], self.spec.compression.block, self.spec.compression.step
-        device, length = keys.k.device, keys.k.shape[2]
+        device, length = keys.k.device, context.positions.shape[1]
         if state is None:
             first = start = torch.zeros(1, dtype=torch.long, device=device)
             count = length if is_symbolic(length) else self.spec.blocks(length)
         else:  # as many as the new positions may complete
-            starts, count = context.positions[:, 0], -(-context.positions.shape[1] // step)
+            starts, count = context.positions[:, 0], length if is_symbolic(length) else -(-length // step)
             first, start = self._complete(starts), torch.zeros_like(starts)
             if state.newest is not None:
                 joined = torch.cat(tensors, dim=3).transpose(2, 3).flatten(1, 2)  # (B, K (P + Q), T)
