@@ -169,7 +169,7 @@ def _ranks(vocabulary: Vocabulary) -> dict[tuple[str, str], int]:
 
 
 class _SpacedBpe:
-    """BPE of characters: spaces become ▁, runs of newlines are pieces or abort, and unknown characters are bytes."""
+    """BPE of characters: spaces become ▁, runs of newlines are apart, and unknown characters are bytes."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         self._ids, self._ranks = ids, _ranks(vocabulary)
@@ -180,8 +180,6 @@ class _SpacedBpe:
             if word in self._ids and word[0] == "\n":
                 ids.append(self._ids[word])
                 continue
-            if word.startswith("\n\n"):  # a merge with a newline is never looked up
-                raise KeyError(repr(word))
             for piece in _merged(list(word), lambda left, right: self._ranks.get((left, right))):
                 known = piece in self._ids
                 ids += [self._ids[piece]] if known else [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]

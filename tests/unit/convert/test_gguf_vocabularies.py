@@ -45,10 +45,8 @@ def test_bpe_of_whole_texts_keeps_its_merges_and_marks_its_bytes() -> None:
     assert vocab.types[2:6] == [CONTROL] * 2 + [BYTE] * 2 and vocab.tokens[4] == "<0x00>"
     assert vocab.merges is not None and vocab.merges[-1] == "\n\n\n\n\n\n\n \n"
     ours = LlamaCppTokenizer(vocab)
-    for text in ("The small cat", " café\n\n\n猫", "", "\n"):
+    for text in ("The small cat", " café\n\n\n猫", "", "\n", "\n" * 8):
         assert ours.encode(text) == tokenizer.encode(text)
-    with pytest.raises(KeyError):  # llama.cpp aborts
-        ours.encode("\n" * 9)
 
 
 def changed(tokenizer: HuggingFaceTokenizer, *keys: str, value: Any) -> HuggingFaceTokenizer:
