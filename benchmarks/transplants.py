@@ -172,9 +172,12 @@ def _equal(of: Sizes) -> Iterator[Change]:
 def _changed(of: Sizes) -> Iterator[Change]:
     mixer, last = "layers[*].mixer", of.layers - 1
     half = f"{mixer}.num_kv_heads={of.kv_heads // 2}"
-    for way, words in (("mean", "their mean"), ("first", "the first of each pair"), ("random", "drawn anew")):
-        yield Change(f"half of the key heads, {words}", [half], "test_transplant: merged heads", "Ainslie 2023",
-                     {"choices": {"heads": way}})  # fmt: skip
+    for share, name in ((2, "half"), (4, "a quarter")):
+        fewer = [f"{mixer}.num_kv_heads={of.kv_heads // share}"]
+        for way, words in (("mean", "their mean"), ("first", "the first of each group"), ("random", "drawn anew")):
+            if of.kv_heads % share == 0:
+                yield Change(f"{name} of the key heads, {words}", fewer, "test_transplant: merged heads",
+                             "Ainslie 2023", {"choices": {"heads": way}})  # fmt: skip
     for way in ("balanced", "plain", "whitened"):
         yield Change(f"latent attention of half the rank, {way}", [of.latent(of.kv_heads * of.head_dim // 2)],
                      "test_mixers: fewer latents", "Meng 2025", {"choices": {"latent": way}})  # fmt: skip

@@ -426,8 +426,8 @@ def transplant(
 
     lm = load(donor) if isinstance(donor, str | Path) else donor
     other = open_tokenizer(Path(tokenizer)) if isinstance(tokenizer, str | Path) else tokenizer
-    new = changed_spec(lm, list(changes), spec, other)
-    return transplant(lm, new, text, layers, choices, seed, other)
+    new, assignments = changed_spec(lm, changes, spec, other)
+    return transplant(lm, new, text, layers, choices, seed, other, assignments)
 
 
 def export(

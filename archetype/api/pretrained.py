@@ -10,11 +10,11 @@ from archetype.api.language_model import LanguageModel
 from archetype.api.loading import load
 from archetype.api.text_embedder import TextEmbedder
 from archetype.api.transplanting import transplant
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, SpecError
 from archetype.io import atomic
 from archetype.models.build import Model
 from archetype.models.spec import ModelSpec
-from archetype.surgery.report import REPORT, read_record
+from archetype.surgery.report import REPORT, read_record, record_from
 from archetype.tokenizers import Tokenizer
 from archetype.training.pretrained import Pretrained
 from archetype.training.teacher.spec import Teacher
@@ -49,7 +49,7 @@ def _pretrained(
 
     def change(spec: ModelSpec, seed: int) -> Pretrained:
         changed, report = transplant(lm, spec, seed=seed, proves=False)
-        return _pretrained(source, changed, {"donor": source} | report.record(), tuple(report.lines()))
+        return _pretrained(source, changed, record_from(source, report), tuple(report.lines()))
 
     return Pretrained(
         source,
@@ -69,6 +69,11 @@ def _pretrained(
 
 def open_teacher(teacher: Teacher, device: torch.device) -> tuple[Model, Tokenizer | None]:
     """Load the teacher of a recipe, packed if the recipe says so."""
-    lm = load(teacher.model, device=device, weights=teacher.weights)
+    try:
+        lm = load(teacher.model, device=device, weights=teacher.weights)
+    except SpecError as error:
+        if error.place == "weights":
+            raise SpecError("teacher.weights", error.cause, error.remedy) from None
+        raise
     check_numbers(lm.model, f"teacher.model: {teacher.model}")
     return lm.model, lm.tokenizer

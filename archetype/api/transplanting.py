@@ -18,12 +18,12 @@ from archetype.models.spec import ModelSpec
 from archetype.nn.layouts import NEW
 from archetype.nn.ledger import Ledger
 from archetype.nn.transfer import Cuts, Vocabulary
-from archetype.spec.edit import assign, differences
-from archetype.surgery.layers import kept_layers, origins
+from archetype.spec.edit import differences
+from archetype.surgery.layers import are_free, assigned, kept_layers, origins
 from archetype.surgery.measure import WAYS, influences, moments_of, ranks_of
 from archetype.surgery.operation import check_kinds, fill
 from archetype.surgery.proof import Proof, compare, loss_of
-from archetype.surgery.report import REPORT, Exchange, Report
+from archetype.surgery.report import REPORT, Exchange, Report, record_from
 from archetype.surgery.vocabulary import exchange
 from archetype.tokenizers import Tokenizer
 from archetype.weights.finite import check_numbers
@@ -47,11 +47,13 @@ def transplant(
     choices: Mapping[str, str] | None = None,
     seed: int = 0,
     tokenizer: Tokenizer | None = None,
+    changes: Sequence[str] = (),
     proves: bool = True,
 ) -> Transplanted:
     """Return a model of another specification with the weights of a donor. The arguments are those of the API.
 
     Args:
+        changes: assignments that have made the specification of the donor's, and are made to the layers that are kept.
         proves: compare the models on the text, for the report.
     """
     if is_packed(donor.model):
@@ -63,8 +65,9 @@ def transplant(
         cause = f"a model of kind {donor.spec.kind} that continues no text is not compared on one"
         raise DataError("text", cause, "leave the text out")
     rows = rows_of(donor, spec, text, tokenizer) if is_compared else []
-    cuts = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer)
-    model, ledger = fill(donor.model, spec, cuts, seed)
+    cuts = cuts_of(donor, spec, rows, layers, choices or {}, seed, tokenizer, changes)
+    spec = assigned(donor.spec, changes, cuts.layers) if changes else spec
+    model, ledger = fill(donor.model, spec, cuts)
     changed = replace(donor, spec=spec, model=model, family=None, left_out={})  # the format may not express the model
     proof, exchanged = None, None
     if cuts.vocabulary is not None and tokenizer is not None:
@@ -95,19 +98,24 @@ def report_of(
 
 def changed_spec(
     donor: LanguageModel, changes: Sequence[str], spec: Source | None, tokenizer: Tokenizer | None
-) -> ModelSpec:
-    """Return the specification of the new model, which has the vocabulary of its tokenizer unless the changes say more.
+) -> tuple[ModelSpec, Sequence[str]]:
+    """Return the specification of the new model, and the assignments that make it of the donor's.
+
+    It has the vocabulary of its tokenizer unless the changes say more.
 
     Raises:
         SpecError: nothing is changed, or a change is invalid.
     """
     if spec is not None:
-        return open_spec(spec)
+        if changes:
+            raise SpecError("spec", "is a whole specification, and cannot be combined with changes", "remove one")
+        return open_spec(spec), ()
     vocabulary = [] if tokenizer is None else [f"vocab_size={tokenizer.vocab_size}"]
     if not changes and tokenizer is None:
         remedy = "add changes such as layers[*].mixer.num_kv_heads=2, or --spec"
         raise SpecError("transplant", "nothing is changed", remedy)
-    return assign(donor.spec, [*vocabulary, *changes])
+    assignments = [*vocabulary, *changes]
+    return assigned(donor.spec, assignments), assignments
 
 
 def cuts_of(
@@ -118,6 +126,7 @@ def cuts_of(
     choices: Mapping[str, str],
     seed: int = 0,
     tokenizer: Tokenizer | None = None,
+    changes: Sequence[str] = (),
 ) -> Cuts:
     """Return what the new model takes, measured on rows of tokens where it is asked for."""
     stacks = donor.spec.stacks[0], spec.stacks[0]
@@ -125,18 +134,19 @@ def cuts_of(
         cause = f"the model has {len(spec.stacks)} stacks of layers, and this names those of one"
         raise SpecError("--layers", cause, "leave it out; the layers of each stack are spread evenly")
     if isinstance(layers, str):
-        layers = kept_layers(layers, *stacks, lambda: influences(donor.model, _measured(rows)), seed)
+        is_free = are_free(donor.spec, changes)
+        layers = kept_layers(layers, *stacks, lambda: influences(donor.model, _measured(rows)), seed, is_free)
     way = choices.get("cut", "activation" if rows else "magnitude")
     if way not in WAYS or (way == "activation" and not rows):
         known = [known for known in WAYS if rows or known != "activation"]
         raise SpecError("--with cut", f"{way!r:.40} is not a way for this model", f"use {enumeration(known, 'or')}")
     ranks, moments = ranks_of(donor.model, rows, way, seed), moments_of(donor.model, rows)
     if tokenizer is None:
-        return Cuts(layers, choices, ranks, moments)
+        return Cuts(layers, choices, ranks, moments, seed=seed)
     if donor.tokenizer is None:
         raise DataError("--tokenizer", "the donor has no tokenizer whose tokens could be taken over", "leave it out")
     vocabulary = exchange(donor.tokenizer, tokenizer, donor.spec.input_vocab_size, spec.input_vocab_size)
-    return Cuts(layers, choices, ranks, moments, vocabulary)
+    return Cuts(layers, choices, ranks, moments, vocabulary, seed)
 
 
 def not_measured() -> SpecError:
@@ -171,7 +181,7 @@ def save(transplanted: Transplanted, folder: Path, donor: str) -> None:
     """Write the new model as a run directory, with its report."""
     with atomic.new_folder(folder) as temporary:
         transplanted.model.write(temporary)
-        atomic.write_json(temporary / REPORT, {"donor": donor} | transplanted.report.record())
+        atomic.write_json(temporary / REPORT, record_from(donor, transplanted.report))
 
 
 def rows_of(lm: LanguageModel, spec: ModelSpec, text: str | None, tokenizer: Tokenizer | None = None) -> list[Tensor]:

@@ -5,6 +5,7 @@ from enum import IntEnum
 from typing import Literal
 
 How = Literal["kept", "cut", "grown", "merged", "copied", "new"]
+DRAWN: How = "new"
 
 
 class Start(IntEnum):

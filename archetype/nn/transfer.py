@@ -8,11 +8,10 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError, enumeration
 from archetype.nn.layouts import best
-from archetype.nn.ledger import How, Ledger, Start, Taken
+from archetype.nn.ledger import DRAWN, How, Ledger, Start, Taken
 from archetype.spec.base import Spec
 
 S = TypeVar("S", bound=Spec)
-WITHOUT_SOURCE: How = "new"
 FOLDED = "times the gains of the norm before it"
 
 
@@ -41,6 +40,7 @@ class Cuts:
             dimension, or for all, whose first entries are kept where it is cut.
         moments: mean of x x^T over the inputs x of a donor's module on a text, (D, D), by its name.
         vocabulary: tokens of another vocabulary (absent: the same ones).
+        seed: of everything that is drawn.
     """
 
     layers: Sequence[int] | None = None
@@ -48,6 +48,7 @@ class Cuts:
     ranks: Callable[[str, str], Tensor | None] | None = None
     moments: Callable[[str], Tensor | None] | None = None
     vocabulary: Vocabulary | None = None
+    seed: int = 0
 
 
 @dataclass
@@ -108,7 +109,7 @@ class Transfer(Generic[S]):
         target = self.tensors[name]
         assert target.shape == tensor.shape, (self.path, name, target.shape, tensor.shape)
         target.copy_(tensor)
-        sources = sources or (() if how == WITHOUT_SOURCE else (name,))
+        sources = sources or (() if how == DRAWN else (name,))
         changes = [self.computed[source] for source in dict.fromkeys(sources) if source in self.computed]
         how = "merged" if how == "kept" and changes else how
         note = "; ".join(filter(None, (note, *dict.fromkeys(changes))))

@@ -141,7 +141,9 @@ def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device
         # quantized matrices replace parameters of the model; the other tensors are read by name
         packed = install_packed(model, tensors, dtype, device)
         names = [name for name in model.state_dict() if not any(re.fullmatch(pattern, name) for pattern in packed)]
-        load_tensors(model, tensors, [Rule(name, (name,)) for name in names], packed, dtype, device)
+        # a checkpoint has the parameters of training, which the model has only while it is trained
+        ignored = [*packed, rf"{TRAINING_ONLY}\..+"]
+        load_tensors(model, tensors, [Rule(name, (name,)) for name in names], ignored, dtype, device)
     except CheckpointError as error:
         # errors of a tensor name only the tensor
         raise error if error.place == str(file) else error.at(str(file)) from None

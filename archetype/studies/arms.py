@@ -17,6 +17,7 @@ from archetype.spec.edit import assign, put
 from archetype.studies.corpora import StudyData
 from archetype.studies.settings import Match, Metric, Source
 from archetype.studies.start import Start, start_from
+from archetype.surgery.layers import assigned
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import WarmUp
 from archetype.training.synthetic import SyntheticData
@@ -138,7 +139,7 @@ def _arm(
     if others["as_is"] not in (True, False) or (others["as_is"] and start is None):
         raise SpecError("as_is", "needs weights to evaluate, and true", "write as_is: true and from: FOLDER")
     own = others["spec"] if start is None or "spec" in change else start.folder
-    spec = assign(open_spec(own), _assignments(parts[""]))
+    spec = (assign if start is None else assigned)(open_spec(own), _assignments(parts[""]))
     # deep copy: `put` changes nested mappings, which all arms share
     values: dict[str, Any] = json.loads(json.dumps(dict(recipe)))
     put(values, _assignments(parts["recipe."]))

@@ -32,6 +32,9 @@ def sentences(part: Mapping[str, Any]) -> list[str]:
     lines = [f"Each of {runs} runs learned from {tokens:,} tokens of {first['name']}."] if runs else []
     if as_is:
         lines.append(f"{enumeration(as_is)} {'is' if len(as_is) == 1 else 'are'} evaluated without training.")
+    if taught := part.get("taught"):
+        of = f"training loss of {enumeration(taught)}"
+        lines.append(f"The {of} is a distance from the teacher, and cannot be compared with a loss of the text.")
     for key, end in ENDS.items():
         for arm, ended in first.get(key, {}).items():
             if any(ended):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from archetype.api.pretrained import open_pretrained
+from archetype.convert.gguf.header import parts_of
+from archetype.convert.peft.config import CONFIG as ADAPTER_CONFIG
 from archetype.errors import DataError, SpecError
 from archetype.training.pretrained import Pretrained
 from archetype.training.recipe import Recipe
@@ -75,7 +77,10 @@ def weights_hash(folder: Path) -> str:
     Raises:
         SpecError: there are no weights.
     """
-    files = sorted(folder.iterdir()) if folder.is_dir() else [folder] if folder.is_file() else []
+    if (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
+        remedy = f"merge it into its base: archetype import {folder} --to RUN"
+        raise SpecError(str(folder), "is an adapter, and its weights depend on its base", remedy)
+    files = sorted(folder.iterdir()) if folder.is_dir() else parts_of(folder) if folder.is_file() else []
     files = [file for file in files if file.suffix in SUFFIXES]
     if not files:
         cause = "is not a folder with trained weights"

@@ -73,6 +73,7 @@ def trained_outcome(
         },
         "retention": retention(part, first),
         "as_is": [name for name, arm in first.arms.items() if not arm.is_trained],
+        "taught": [name for name, arm in first.arms.items() if arm.recipe.teacher is not None],
         "tuning": _tuning(trials, control),
         "expect": part.expect.dump(),
         "limits": limits,

@@ -11,6 +11,7 @@ from archetype.studies.statistics import paired_interval
 from archetype.table import Table
 
 MATCHED = ("parameters", "non_embedding", "active", "flops_per_token", "state_bytes", "tokens")
+TAUGHT = " with the teacher"
 Part = Mapping[str, Any]
 
 
@@ -74,11 +75,12 @@ def _losses_table(part: Part) -> tuple[Sequence[str], list[list[str]]] | None:
     if "losses" not in first:
         return None
     names = ("training", "validation", "test")
-    as_is = part.get("as_is", ())
-    rows = [
-        [arm, *("untrained" if arm in as_is and name == "training" else _mean_text(losses[name]) for name in names)]
-        for arm, losses in first["losses"].items()
-    ]
+    as_is, taught = part.get("as_is", ()), part.get("taught", ())
+    rows = []
+    for arm, losses in first["losses"].items():
+        # the training loss of an arm with a teacher is a distance from the teacher, and no loss of the text
+        training = "untrained" if arm in as_is else f"{_mean_text(losses['training'])}{TAUGHT * (arm in taught)}"
+        rows.append([arm, training, *(_mean_text(losses[name]) for name in names[1:])])
     return ("arm", *names), rows
 
 

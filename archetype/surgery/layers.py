@@ -10,6 +10,7 @@ from archetype.models.block.spec import Block
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import StackView
 from archetype.roles.norm import Norm
+from archetype.spec.edit import assign
 
 MEASURED = "influence"  # on a text
 WAYS = (MEASURED, "first", "random")  # of choosing the layers that are kept
@@ -32,13 +33,39 @@ def origins(old: StackView, new: StackView, chosen: Sequence[int] | None = None)
     return [layer * count // total for layer in range(total)]
 
 
+def assigned(old: ModelSpec, changes: Sequence[str], chosen: Sequence[int] | None = None) -> ModelSpec:
+    """Return a donor's specification with changes, which are made to the layers that are continued.
+
+    Otherwise a layer with a window could continue one without, where the layers of the donor differ.
+    """
+    new = assign(old, [*changes])
+    if not old.stacks or not are_free(old, changes):
+        return new
+    layers = origins(old.stacks[0], new.stacks[0], chosen)
+    if layers == list(range(len(old.stacks[0].layers))):
+        return new
+    return assign(old.replace(layers=tuple(old.stacks[0].layers[layer] for layer in layers)), [*changes])
+
+
+def are_free(old: ModelSpec, changes: Sequence[str]) -> bool:
+    """Return whether layers keep their fields where changes leave others out: no layer names another one."""
+    blocks = enumerate(old.stacks[0].layers)
+    is_linked = any(block.weights_of is not None or block.mixer.source(index) is not None for index, block in blocks)
+    return bool(changes) and "layers" in type(old).model_fields and not is_linked
+
+
 def kept_layers(
-    way: str, old: StackView, new: StackView, influence: Callable[[], Sequence[float]], seed: int
+    way: str,
+    old: StackView,
+    new: StackView,
+    influence: Callable[[], Sequence[float]],
+    seed: int,
+    is_free: bool = False,
 ) -> list[int]:
     """Return the layers that are kept where there are fewer.
 
     Layers with the most influence are those that change their input most (Men 2024, ShortGPT), among layers of the same
-    form as the new ones. First and random layers are the controls.
+    form as the new ones unless `is_free`. First and random layers are the controls.
 
     Raises:
         SpecError: the way is unknown, or there are no fewer layers.
@@ -56,7 +83,7 @@ def kept_layers(
     values = influence()
     # the best choices of the first n new layers among the donor's layers so far: (sum of influences, layers)
     best: list[tuple[float, list[int]] | None] = [(0.0, []), *[None] * total]
-    for layer, block in enumerate(old.layers):
+    for layer, block in () if is_free else enumerate(old.layers):
         for index in reversed(range(total)):
             if (before := best[index]) is not None and _form(block) == _form(new.layers[index]):
                 choice = before[0] + values[layer], [*before[1], layer]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ PROMISED = (
 Sizes = tuple[Mapping[str, int], Mapping[str, int]]
 
 
-def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Model, Ledger]:
+def fill(donor: Model, spec: ModelSpec, cuts: Cuts) -> tuple[Model, Ledger]:
     """Build a model and fill it with the donor's weights; return it with what became of each tensor.
 
     On the meta device shapes alone say so: weights that could be equal count as different.
@@ -38,12 +39,23 @@ def fill(donor: Model, spec: ModelSpec, cuts: Cuts, seed: int = 0) -> tuple[Mode
         SpecError: the models are of different kinds, or the cuts do not fit.
     """
     check_kinds(donor.spec, spec)
-    model = build(spec, seed, donor.device, donor.dtype).eval()
+    model = build(spec, cuts.seed, donor.device, donor.dtype).eval()
+    _keep_precision(model, donor)
     ledger = Operation(donor, model, cuts).run()
     for subject in cuts.choices.keys() - ledger.asked:
         known = f"use {enumeration(sorted(ledger.asked), 'or')}" if ledger.asked else "remove it"
         raise SpecError(f"--with {subject}", "these changes leave no such choice", known)
     return model, ledger
+
+
+def _keep_precision(model: Model, donor: Model) -> None:
+    # statistics and router corrections may be stored in a wider type than the matrices
+    dtypes = (buffer.dtype for buffer in donor.buffers() if buffer.is_floating_point())
+    widest = reduce(torch.promote_types, dtypes, model.dtype)
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_floating_point():
+                setattr(module, name, buffer.to(widest))
 
 
 def check_kinds(donor: ModelSpec, spec: ModelSpec) -> None:

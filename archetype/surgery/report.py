@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from archetype.io.files import read_json
-from archetype.nn.ledger import Ledger
+from archetype.nn.ledger import DRAWN, Ledger
 from archetype.spec.edit import Change
 from archetype.surgery.proof import Proof
 
-REPORT, DRAWN = "transplant.json", "new"
+REPORT = "transplant.json"
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
     """Return the record of the report in a folder; None without a report."""
     file = folder / REPORT
     return read_json(file) if file.is_file() else None
+
+
+def record_from(donor: str, report: "Report") -> dict[str, Any]:
+    """Return the record of a report with its donor, whose path is found from any working directory."""
+    path = Path(donor)
+    return {"donor": str(path.absolute()) if path.exists() else donor} | report.record()
 
 
 def new_tensors(record: Mapping[str, Any] | None) -> tuple[str, ...] | None:

@@ -14,6 +14,8 @@ from archetype.errors import ArchetypeError, DataError, SpecError
 from archetype.io.yaml import read_mapping
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.edit import assign, put
+from archetype.surgery.layers import assigned
+from archetype.tokenizers import open_tokenizer
 from archetype.training.budget import NUM_EVALUATIONS, Budget
 from archetype.training.datasets import Data, ImageData, RunningText, TokenizedData
 from archetype.training.examples import RecordData
@@ -71,11 +73,11 @@ def assemble(
         if pretrained is not None:
             _take_from(pretrained, data)
         elif isinstance(data.get("teacher"), dict):
-            # a new model can learn from a teacher only with the teacher's tokens
-            data.setdefault("data", {}).setdefault("tokenizer", data["teacher"].get("model"))
+            _take_tokenizer(data["teacher"].get("model"), data.setdefault("data", {}))
         chosen = columns_chosen + (_choose(data, bool(budget)) if file is None else [])
         if of_spec:
-            data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
+            edits = [assignment.removeprefix("spec.") for assignment in of_spec]
+            data["spec"] = _edited(data.get("spec", SPEC), edits, None if pretrained is None else pretrained.model.spec)
         if file is None or pretrained is not None:  # after the edits, since the rate depends on the width
             chosen += _choose_rate(data, pretrained is not None)
         if of_objective is not None:
@@ -104,6 +106,19 @@ def _take_from(pretrained: Pretrained, data: dict[str, Any]) -> None:
     data["spec"] = (spec if written is None else open_spec(written)).dump()
 
 
+def _take_tokenizer(teacher: Any, examples: dict[str, Any]) -> None:
+    # a new model can learn from a teacher only with the teacher's tokens
+    if "tokenizer" not in examples and Path(str(teacher)).exists():
+        try:
+            open_tokenizer(Path(teacher))
+        except DataError as error:
+            if error.place != str(teacher):  # a file of the tokenizer is damaged
+                raise
+            cause = f"{teacher} has no files of a tokenizer, and a new model needs the teacher's"
+            raise SpecError("teacher.model", cause, "import the teacher, or name its tokenizer") from None
+    examples.setdefault("tokenizer", teacher)
+
+
 def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int) -> Recipe:
     """Return the recipe that `assemble` would choose for a specification and `size` bytes of text."""
     fields: dict[str, Any] = {"spec": source, "data": dict(data)}
@@ -112,10 +127,10 @@ def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int)
     return Recipe.parse(fields)
 
 
-def _edited(source: Any, assignments: list[str]) -> dict[str, Any]:
+def _edited(source: Any, assignments: list[str], donor: ModelSpec | None) -> dict[str, Any]:
     # a vocabulary size that the tokenizer determines stays open
     spec, is_open = _opened(source)
-    data = assign(spec, assignments).dump()
+    data = (assigned if spec == donor else assign)(spec, assignments).dump()
     if is_open and not any(assignment.startswith("vocab_size") for assignment in assignments):
         del data["vocab_size"]
     return data

@@ -364,7 +364,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(
             wiring={"kind": "pre_norm", "norm": "none"},
             mixer={"kind": "none"},
-            feedforward={"kind": "ngram_memory", "rows": 17, "row_width": 3, "heads": 2, "streams": 3},
+            feedforward={"kind": "ngram_memory", "rows": 17, "row_width": 3, "heads": 2, "num_streams": 3},
         ),
         block(),
         residual={"kind": "gated_streams", "num_streams": 3, "rank": 5},

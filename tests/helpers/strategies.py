@@ -623,7 +623,7 @@ def relative_vectors(draw: DrawFn, wild: bool = False) -> spec.RelativeVectors:
     """Every table of vectors of distances."""
     buckets = draw(st.integers(2, 8))
     longest = draw(st.none() | st.integers(buckets // 2 + 2, 40))
-    return spec.RelativeVectors(num_buckets=buckets, max_distance=longest, norm=draw(norms(wild)))
+    return spec.RelativeVectors(num_buckets=buckets, max_distance=longest, norm=draw(vector_norms(wild)))
 
 
 def together(mixers: SearchStrategy[spec.Mixer], wild: bool) -> SearchStrategy[spec.MixersTogether]:

@@ -72,7 +72,7 @@ def test_the_memory_of_n_grams_reads_each_stream(tmp_path: Path) -> None:
     theirs = written(WITH_MEMORY, tmp_path / "theirs")
     lm = read(tmp_path / "theirs")
     memory = lm.spec.layers[0].feedforward
-    assert (lm.spec.num_layers, memory.kind, memory.streams, memory.table) == (3, "ngram_memory", 3, 0)
+    assert (lm.spec.num_layers, memory.kind, memory.num_streams, memory.table) == (3, "ngram_memory", 3, 0)
     assert sum(parameter.numel() for parameter in lm.model.parameters()) == total_parameters(lm.spec)
     whole = theirs(TOKENS, use_cache=False).logits
     assert distance(lm.model(TOKENS).logits, whole) < EXACT

@@ -64,7 +64,8 @@ def transplant(
     words = None if text is None else "\n".join(read_texts(text))
     other = None if tokenizer is None else open_tokenizer(tokenizer)
     donor = load(model)
-    done = transplant(donor, changed_spec(donor, changes or [], spec, other), words, sources, choices, seed, other)
+    new, assignments = changed_spec(donor, changes or [], spec, other)
+    done = transplant(donor, new, words, sources, choices, seed, other, assignments)
     save(done, to, str(model))
     if as_json:
         print_json(done.report.record())

@@ -36,15 +36,15 @@ from archetype.io.yaml import yaml_value
 from archetype.models.build import Model, build_on_meta
 from archetype.models.file import parse
 from archetype.models.spec import ModelSpec
-from archetype.nn.ledger import Taken
+from archetype.nn.ledger import DRAWN, Taken
 from archetype.nn.transfer import Cuts
 from archetype.spec.edit import assign
 from archetype.surgery.choices import read_choices, read_layers
-from archetype.surgery.layers import MEASURED, kept_layers
+from archetype.surgery.layers import MEASURED, are_free, assigned, kept_layers
 from archetype.surgery.measure import influences
 from archetype.surgery.operation import check_kinds, fill
 from archetype.surgery.proof import POSITIONS, Comparison, Outputs, outputs
-from archetype.surgery.report import DRAWN, Report
+from archetype.surgery.report import Report
 from archetype.weights.packed import is_packed
 
 # one plan at a time: while the user types, those of older texts are dropped before they begin
@@ -147,7 +147,7 @@ def check_comparable(model: ServedModel) -> None:
         message = f"compare: {model.name} (kind {model.lm.spec.kind}) predicts no next token; leave compare out"
         raise ApiError("invalid_value", message, "compare")
     if is_packed(model.lm.model):
-        message = f"compare: {model.name} has packed matrices, which cannot be changed; serve it without --weights"
+        message = f"compare: {model.name} has packed matrices, which cannot be changed; serve the unpacked model"
         raise ApiError("invalid_value", message, "compare")
 
 
@@ -198,7 +198,9 @@ def planned(old: ModelSpec, body: TransplantRequest, dtype: torch.dtype, measure
     spec = changed(old, body)
     layers = None if body.layers is None else read_layers(body.layers)
     if isinstance(layers, str):
-        layers = kept_layers(layers, old.stacks[0], spec.stacks[0], lambda: measured, seed=0)
+        is_free = are_free(old, body.changes or ())
+        layers = kept_layers(layers, old.stacks[0], spec.stacks[0], lambda: measured, 0, is_free)
+    spec = spec if body.changes is None else assigned(old, body.changes, layers)
     cuts = Cuts(layers, read_choices(body.ways))
     donor, sizes = on_meta(old, dtype), on_meta(spec, dtype).state_dict().values()
     if (size := max((max(tensor.shape, default=0) for tensor in sizes), default=0)) > MAX_TRANSPLANTED_SIZE:

@@ -97,7 +97,7 @@ def read_header(path: Path) -> Header:
         CheckpointError: a file is damaged, or a part is missing.
         DataError: the package gguf is not installed.
     """
-    files = _parts(path)
+    files = parts_of(path)
     headers = [_read_one(file) for file in files]
     entries: dict[str, Entry] = {}
     for file, header in zip(files, headers, strict=True):
@@ -115,7 +115,12 @@ def read_header(path: Path) -> Header:
     return Header(str(files[0]), headers[0].metadata, entries)
 
 
-def _parts(path: Path) -> list[Path]:
+def parts_of(path: Path) -> list[Path]:
+    """Return the files of a model: those of a split file in their order, or the file itself.
+
+    Raises:
+        CheckpointError: a part is missing.
+    """
     if (name := PART.fullmatch(path.name)) is None:
         return [path]
     files = [

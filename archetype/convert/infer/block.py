@@ -30,7 +30,7 @@ from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.channel_mixing.spec import ChannelMixing
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
-from archetype.parts.norm.spec import GatedRMSNorm, NoNorm, RMSNorm
+from archetype.parts.norm.spec import GatedRMSNorm, NoNorm
 from archetype.parts.router.spec import HashRouter, SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
 from archetype.parts.together.spec import FeedForwardsTogether
 from archetype.roles.feedforward import FeedForward
@@ -286,7 +286,7 @@ def _gated_norms(info: CheckpointInfo, layer: Layer, names: Names) -> dict[str, 
     for param in sorted({_without_end(name) for name in names if ".gate_" in name}):
         shapes = [info.shapes.get(names.get(f"{param}.gate_{side}.weight", "")) for side in ("down", "up")]
         plain = info.norm(bias=f"{param}.bias" in names)
-        if shapes[0] is None or shapes[1] != shapes[0][::-1] or not isinstance(plain, RMSNorm) or plain.unit_offset:
+        if shapes[0] is None or shapes[1] != shapes[0][::-1] or plain.kind != "rms" or plain.unit_offset:
             raise info.missing(layer.prefix, "a norm with a gate of another form")
         if info.config.get(GATE_RANK) is not None:
             info.config.expect(GATE_RANK, shapes[0][0], "the gates of norms have this number of rows")

@@ -43,7 +43,7 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
 from archetype.parts.ngram_memory.spec import NgramMemory
-from archetype.parts.norm.spec import NoNorm, RMSNorm
+from archetype.parts.norm.spec import NoNorm
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Learned, NoPosition
 from archetype.parts.scaled_sum.spec import ScaledSum
@@ -254,7 +254,7 @@ def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
         boundary=end[0] if isinstance(end, list) else end,
         table=sorted(set(ids)).index(layer.number + 1),
         seed=config.get("seed"),
-        streams=config.size("hc_count"),
+        num_streams=config.size("hc_count"),
         multiple=config.size("make_ngram_vocab_size_divisible_by"),
         norm=info.norm(bias=False),
     )
@@ -274,7 +274,7 @@ def _gated_streams(info: CheckpointInfo, tensors: GroupedTensors) -> GatedStream
     rank, features = info.sides(tensors.outer["residual_exit.gate_down.weight"])
     norm = info.norm(bias=False)
     num_streams = info.config.size("hc_count")
-    if num_streams * tensors.d_model != features or not isinstance(norm, RMSNorm):
+    if num_streams * tensors.d_model != features or norm.kind != "rms":
         raise info.missing(tensors.outer["residual_exit.norm_weight"], f"streams of {features} features in all")
     info.config.expect("hc_lowrank", rank, "the gates of the streams have this number of rows")
     return GatedStreams(num_streams=num_streams, rank=rank, norm_eps=norm.eps, unit_offset=norm.unit_offset)

@@ -223,7 +223,7 @@ class OutputNormBlock(Block):
 
 @module_for(spec.ParallelResidual)
 class ParallelBlock(Block):
-    """x + mixer(norm(x)) + feedforward(norm'(x)). With a shared norm, both read the same vectors."""
+    """x + mixer(norm(x)) + feedforward(norm'(x)). With a shared norm, both read the same vectors of a residual sum."""
 
     added = ""
 
@@ -237,7 +237,10 @@ class ParallelBlock(Block):
     def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         # both contents read the stream before either writes to it
         h = self.norm("mixer")(self.read("mixer", x, context), context)  # (B, T, D)
-        g = h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)
+        g = h
+        if not (self.shared_norm and self.adds_up):  # residual streams are read with weights of each content
+            norm = self.norm("mixer" if self.shared_norm else "feedforward")
+            g = norm(self.read("feedforward", x, context), context)
         y = self.content("mixer")(h, context, self.own_state("mixer", context, state))
         x = self.write("mixer", x, y, context)
         y = self.content("feedforward")(g, context, self.own_state("feedforward", context, state))

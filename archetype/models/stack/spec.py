@@ -141,7 +141,7 @@ class StackView(NamedTuple):
         read = block.feedforward.reads_streams
         if read and read != self.residual.streams:
             cause = f"reads {read} residual streams, and residual {kind} has {self.residual.streams}"
-            invalid(f"{path}.feedforward.streams", cause, f"use {self.residual.streams}")
+            invalid(f"{path}.feedforward.num_streams", cause, f"use {self.residual.streams}")
         if read and (block.wiring.reads_first or block.wiring.normalizes_output):
             invalid(f"{path}.wiring", "several residual streams are read and written in turn", "use pre_norm")
         if not (self.residual.is_sum or block.wiring.adds_to_stream):

@@ -149,7 +149,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
                 is_equal &= are_equal(groups, first.unsqueeze(axis + 1).expand_as(groups))
                 merged = mean(groups, axis + 1) if way == "mean" and not is_equal else first
                 if way == "random":
-                    generator = generator_for(0, f"{at.path}.{name}", merged.device)
+                    generator = generator_for(at.cuts.seed, f"{at.path}.{name}", merged.device)
                     merged = torch.empty_like(merged).normal_(0.0, float(merged.std()), generator=generator)
                 sizes = {**old, "K": count}
                 at.donated[name] = merged.reshape([prod(sizes[letter] for letter in word) for word in layout.split()])

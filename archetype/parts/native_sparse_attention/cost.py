@@ -51,7 +51,7 @@ class NativeSparseAttentionCost(MixerCost):
     def flops(self, work: Work) -> Counts:
         length, part, compression = work.length.value, self.part, self.part.compression
         counts = self.projection_flops(work.tokens)
-        new = part.blocks(length) if work.phase == "forward" else -(-work.queries.value // compression.step)
+        new = 1 if work.phase == "decode" else part.blocks(length)
         vectors = work.rows * self.kv_heads * symbol("N", new, part)
         counts |= {name: each.flops(vectors) for name, each in self.maps.items()}
         blocks = work.queries * symbol("N", part.blocks(length), part)

@@ -120,9 +120,9 @@ class NativeSparseAttention(Mixer):
         if chosen.block % step:
             cause = f"{chosen.block} is no multiple of {step}, the stride of compressed blocks"
             invalid("selection.block", cause, "use a multiple")
-        if (kept := chosen.first_blocks + chosen.local_blocks) > chosen.top_blocks:
-            cause = f"{chosen.top_blocks} is less than the {kept} blocks that are always selected"
-            invalid("selection.top_blocks", cause, f"use at least {kept}")
+        if (always := chosen.first_blocks + chosen.local_blocks) > chosen.top_blocks:
+            cause = f"{chosen.top_blocks} is less than the {always} blocks that are always selected"
+            invalid("selection.top_blocks", cause, f"use at least {always}")
         if self.position is None:
             return self
         if self.position.dim is None and self.head_dim % 2:

@@ -16,8 +16,8 @@ class NgramMemoryCost(FeedForwardCost):
     def __init__(self, part: spec.NgramMemory, d: Formula) -> None:
         super().__init__(part, d)
         self.features, self.kernel = symbol("E", part.width, part), symbol("c", part.conv_kernel, part)
-        self.streams = symbol("n", part.streams, part) if part.streams > 1 else constant(1)
-        self.all = self.streams * d if part.streams > 1 else d  # features of all streams
+        self.streams = symbol("n", part.num_streams, part) if part.num_streams > 1 else constant(1)
+        self.all = self.streams * d if part.num_streams > 1 else d  # features of all streams
         self.projections = {"key": Linear(self.features, self.all), "value": Linear(self.features, d)}
         self.norm = NormCost.of(part.norm, d)
 
@@ -30,7 +30,7 @@ class NgramMemoryCost(FeedForwardCost):
 
     def _others(self) -> Counts:
         counts = self.projection_parameters()
-        norm = self.norm.parameters() if self.part.streams == 1 else self.streams * self.norm.parameters()
+        norm = self.norm.parameters() if self.part.num_streams == 1 else self.streams * self.norm.parameters()
         norms = dict.fromkeys(("key_norm", "query_norm", "conv_norm"), norm)
         return counts | norms | {"conv": self.kernel * self.all}
 
@@ -47,9 +47,9 @@ class NgramMemoryCost(FeedForwardCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # rows and their ids, keys, values, gated values, the convolution's output, and inputs of three norms
         d, tokens = self.all.value, work.tokens
-        saved = work.input_bytes(d) + tokens * self.part.num_rows * 8 + tokens * 4 * self.part.streams * FLOAT32
+        saved = work.input_bytes(d) + tokens * self.part.num_rows * 8 + tokens * 4 * self.part.num_streams * FLOAT32
         # in float32 keys and queries need no wider copy
         vectors, copies = (4, 0) if work.itemsize == FLOAT32 else (5, 2)
         saved += tokens * (self.part.width + vectors * d) * work.itemsize + tokens * copies * d * FLOAT32
         padding = self.state(0) * work.itemsize * work.rows
-        return saved + 3 * self.norm.saved_activations(tokens * self.part.streams) + padding
+        return saved + 3 * self.norm.saved_activations(tokens * self.part.num_streams) + padding

@@ -36,7 +36,7 @@ class NgramMemory(nn.Module):
         super().__init__()
         self.spec, self.multipliers = memory, memory.multipliers(place.vocab_size)
         self.table = nn.Parameter(torch.empty(memory.total_rows, memory.row_width))
-        d_model, streams = place.d_model, memory.streams
+        d_model, streams = place.d_model, memory.num_streams
         self.key = Linear(memory.width, streams * d_model, bias=False)
         self.value = Linear(memory.width, d_model, bias=False)
         self.key_norm, self.query_norm, self.conv_norm = (norms_of(memory, d_model) for _ in range(3))
@@ -54,7 +54,7 @@ class NgramMemory(nn.Module):
         before = context.before(cache)
         history, newest = after_newest(context.tokens[:, None].long(), context, before.tokens)
         rows = nn.functional.embedding(self.row_ids(history[:, 0]), self.table).flatten(-2)  # (B, T, E)
-        exact, streams = torch.promote_types(x.dtype, torch.float32), (self.spec.streams, -1)
+        exact, streams = torch.promote_types(x.dtype, torch.float32), (self.spec.num_streams, -1)
         key = normalized(self.key_norm, self.key(rows).unflatten(-1, streams), context)  # (B, T, n, D)
         query = normalized(self.query_norm, x.unflatten(-1, (1, -1)) if x.dim() == 3 else x, context)
         gate = (key.to(exact) * query.to(exact)).sum(-1) / math.sqrt(x.shape[-1])  # (B, T, n)
@@ -85,7 +85,7 @@ class NgramMemory(nn.Module):
 
 def norms_of(memory: spec.NgramMemory, d_model: int) -> nn.Module:
     """Build the norm of one vector of each position, or of each of its streams."""
-    norms = [build_norm(memory.norm, d_model) for _ in range(memory.streams)]
+    norms = [build_norm(memory.norm, d_model) for _ in range(memory.num_streams)]
     return norms[0] if len(norms) == 1 else nn.ModuleList(norms)
 
 

@@ -28,8 +28,8 @@ class NgramMemory(FeedForward):
     e joins a row for each n-gram of 2 to `n` tokens that ends at the position and for each of `heads` hashes of it. A
     hash is the exclusive or of the tokens, each times an odd number, modulo a prime of at least `rows`: the hashes of
     transformers' Qwen4-Exp. The convolution has a dilation of `n`. Used as the feed-forward part of a block without
-    mixer and norm, it adds to the stream. With several residual `streams` it reads and writes each of them, with the
-    same value v and a key, a gate, norms and a convolution of its own for each (Qwen4-Exp).
+    mixer and norm, it adds to the stream. With `num_streams` it reads and writes each of several residual streams, with
+    the same value v and a key, a gate, norms and a convolution of its own for each (Qwen4-Exp).
 
     Attributes:
         rows: least number of rows of each table; the numbers of rows are different primes.
@@ -40,7 +40,7 @@ class NgramMemory(FeedForward):
         boundary: token that n-grams do not cross, such as the end of a text; it also precedes the first token.
         table: index of this memory among those of the model; each has other hashes.
         seed: seed of the hashes.
-        streams: residual streams of a position that are read and written (1: the vector that a sublayer reads).
+        num_streams: residual streams of a position that are read and written (1: the vector that a sublayer reads).
         multiple: the rows of all tables together are padded to a multiple of this.
         norm: norm of the stream, of the keys and of the convolution's input, each with its own weights.
     """
@@ -62,7 +62,7 @@ class NgramMemory(FeedForward):
     boundary: Index = 0
     table: Annotated[int, Field(strict=True, ge=0, lt=64)] = 0
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
-    streams: Size = 1
+    num_streams: Size = 1
     multiple: Size = 1
     norm: VectorNorm = RMSNorm()
 
@@ -93,7 +93,7 @@ class NgramMemory(FeedForward):
 
     @property
     def reads_streams(self) -> int:
-        return self.streams if self.streams > 1 else 0
+        return self.num_streams if self.num_streams > 1 else 0
 
     @property
     def tokens_read_by(self) -> str:

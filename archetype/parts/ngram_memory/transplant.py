@@ -14,7 +14,7 @@ from archetype.spec.registry import provides
 @provides("transplant", NgramMemory)
 class NgramMemoryTransplant(Transplant[NgramMemory]):
     layouts: ClassVar = {"table": "M P", "key.weight": "SD RP", "value.weight": "D RP", "conv.weight": "SD 1 W"}
-    fields: ClassVar = {"M": "total_rows", "P": "row_width", "R": "num_rows", "W": "conv_kernel", "S": "streams"}
+    fields: ClassVar = {"M": "total_rows", "P": "row_width", "R": "num_rows", "W": "conv_kernel", "S": "num_streams"}
     writes: ClassVar = ("value.weight",)
     silent: ClassVar = {"key.weight": "DP"}
     fixed: ClassVar = {
@@ -23,7 +23,7 @@ class NgramMemoryTransplant(Transplant[NgramMemory]):
     sized: ClassVar = ("multiple",)
 
     def inside(self, part: NgramMemory) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
-        ends = [""] if part.streams == 1 else [f".{stream}" for stream in range(part.streams)]
+        ends = [""] if part.num_streams == 1 else [f".{stream}" for stream in range(part.num_streams)]
         return {f"{name}_norm{end}": (part.norm, {"N": "D"}) for name in ("key", "query", "conv") for end in ends}
 
     def fold(self, at: Transfer[NgramMemory]) -> None:

@@ -14,12 +14,12 @@ def pool_index(part: PoolIndex, modules: frozenset[str]) -> Inside:
     if norms and part.norm_of == "keys":
         cells.append(norms.pop()._replace(row=row, inputs=(key,)))
         key, row, norms = "k_norm", row + 1, []
-    kept: tuple[str, ...] = (key,)
+    pooled: tuple[str, ...] = (key,)
     if part.pooling == "gated":
         cells.append(Cell("pool_gate", 2, 0, (X,), label="gate", rows=("pool_gate", "pool_bias")))
-        kept = (key, "pool_gate")
+        pooled = (key, "pool_gate")
     label = f"{'mean' if part.pooling == 'mean' else 'weighted mean'} of {part.pool} keys"
-    cells.append(Cell("pool", 1, row, kept, len(kept), label, slim=True, kind="operation"))
+    cells.append(Cell("pool", 1, row, pooled, len(pooled), label, slim=True, kind="operation"))
     inputs: tuple[str, ...] = ("q", "pool")
     row += 1
     if norms:

@@ -55,16 +55,16 @@ def rotated(x: Tensor, part: spec.NativeSparseAttention) -> Tensor:
 
 def compressed(mixer: NativeSparseAttention, name: str, x: Tensor, t: int) -> list[Tensor]:
     """Equation 7: what the blocks of x, (T, P), become that end up to position t."""
-    l, d, made = mixer.spec.compression.block, mixer.spec.compression.step, []  # noqa: E741
+    l, d, vectors = mixer.spec.compression.block, mixer.spec.compression.step, []  # noqa: E741
     weights = dict(mixer.compress[name].named_parameters())
     for i in range((t + 1 - l) // d + 1):
         block = x[i * d : i * d + l]
         if not weights:
-            made.append(block.mean(0))
+            vectors.append(block.mean(0))
             continue
         hidden = weights["up.weight"] @ (block + weights["positions"]).flatten()
-        made.append(weights["down.weight"] @ nn.functional.gelu(hidden))
-    return made
+        vectors.append(weights["down.weight"] @ nn.functional.gelu(hidden))
+    return vectors
 
 
 def by_definition(mixer: NativeSparseAttention, x: Tensor) -> Tensor:
@@ -80,8 +80,8 @@ def by_definition(mixer: NativeSparseAttention, x: Tensor) -> Tensor:
     outputs = x.new_zeros(len(x), heads, part.value_width)
     for t in range(len(x)):
         for group in range(keys):
-            blocks = [torch.stack(made) for name, of in (("k", k), ("v", v))
-                      if (made := compressed(mixer, name, of["compressed"][:, group], t))]  # fmt: skip
+            blocks = [torch.stack(vectors) for name, of in (("k", k), ("v", v))
+                      if (vectors := compressed(mixer, name, of["compressed"][:, group], t))]  # fmt: skip
             members = range(group * heads // keys, (group + 1) * heads // keys)
             p = {h: (scale * blocks[0] @ q[t, h]).softmax(0) if blocks else x.new_zeros(0) for h in members}
             importance = {}
@@ -89,8 +89,8 @@ def by_definition(mixer: NativeSparseAttention, x: Tensor) -> Tensor:
                 terms = [size // d * j - m - n for m in range(size // d) for n in range(l // d)]
                 importance[j - 1] = float(sum(p[h][i - 1] for h in members for i in terms if 1 <= i <= len(p[h])))
             own = t // size
-            kept = {j for j in importance if j < part.selection.first_blocks or own - j < part.selection.local_blocks}
-            ranked = sorted(importance, key=lambda j: (j not in kept, -importance[j], j))[: part.selection.top_blocks]
+            always = {j for j in importance if j < part.selection.first_blocks or own - j < part.selection.local_blocks}
+            ranked = sorted(importance, key=lambda j: (j not in always, -importance[j], j))[: part.selection.top_blocks]
             chosen = [s for j in sorted(ranked) for s in range(j * size, min((j + 1) * size, t + 1))]
             window = [*range(max(0, t + 1 - part.window), t + 1)]
             for h in members:
@@ -153,17 +153,16 @@ def tokens(rows: int = 2) -> Tensor:
 def test_a_text_in_pieces_is_the_whole_text(form: str) -> None:
     built, texts = model(**FORMS[form]), tokens()
     whole = built(texts).logits
-    for cuts in ([5, 6, 13], [*range(1, T)]):
-        for capacity in (T, T + 9):
-            state, pieces = built.new_state(len(texts), capacity), []
-            for start, end in pairwise([0, *cuts, T]):
-                piece, state = forward_step(built, texts[:, start:end], state.narrow(end))
-                pieces.append(piece)
-            assert distance(torch.cat(pieces, 1), whole) < 1e-5
+    for cuts, capacity in (([5, 6, 13], T), ([*range(1, T)], T + 9)):
+        state, pieces = built.new_state(len(texts), capacity), []
+        for start, end in pairwise([0, *cuts, T]):
+            piece, state = forward_step(built, texts[:, start:end], state.narrow(end))
+            pieces.append(piece)
+        assert distance(torch.cat(pieces, 1), whole) < 1e-5
     state = built.new_state(2, T)
-    _, state = forward_step(built, texts[:, :12], state)
+    _, state = forward_step(built, texts[:, :18], state)
     step = DecodeStep(built, state)
-    for position in range(12, T):
+    for position in range(18, T):
         assert distance(step(texts[:, position : position + 1]), whole[:, position]) < 1e-5
 
 

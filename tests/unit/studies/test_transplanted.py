@@ -158,12 +158,21 @@ def test_weights_that_change_are_another_run(folder: Path, tmp_path: Path) -> No
     shutil.copy(folder / "narrow" / "model.safetensors", tmp_path / "changing" / "model.safetensors")
     with pytest.raises(DataError, match="has other weights than when the study was planned"):
         start.open(Recipe())
+    parts = [tmp_path / f"model-0000{part}-of-00002.gguf" for part in (1, 2)]
+    for file in parts:
+        file.write_bytes(b"one")
+    before = weights_hash(parts[0])
+    parts[1].write_bytes(b"another")
+    assert weights_hash(parts[0]) == weights_hash(parts[1]) != before
 
 
 def test_wrong_starts_are_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     arms = DONOR | {"narrow": {"from": "narrow"}}
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     for change, message in [
         ({"arms": DONOR | {"b": {"from": "nowhere"}}}, "is not a folder with trained weights"),
+        ({"arms": DONOR | {"b": {"from": str(tmp_path / "adapter")}}}, "is an adapter, and its weights depend on its"),
         ({"arms": DONOR | {"b": {"spec": SPEC, "as_is": True}}}, "as_is: needs weights to evaluate, and true"),
         ({"arms": DONOR | {"b": {"from": "narrow", "as_is": 3}}}, "as_is: needs weights to evaluate, and true"),
         ({"arms": DONOR | {"b": {}}}, "base: is missing, and the arm 'b' has no model of its own"),
@@ -217,6 +226,11 @@ def test_arms_share_what_their_teacher_has_read(folder: Path, tmp_path: Path) ->
     (cache,) = (tmp_path / "teachers").iterdir()
     assert len([*cache.glob("*.safetensors")]) == 4  # one for each step, and none for a second arm
     assert len({json.dumps(request.recipe.spec) for request in requests_of(study)}) == 2
+    outcome = study.outcome()
+    assert outcome["parts"][0]["taught"] == ["copy", "narrow"]
+    for text in (markdown(outcome), summary_text(outcome)):
+        assert "The training loss of copy and narrow is a distance from the teacher" in text
+        assert text.count("with the teacher") == 2
     moved = shutil.copytree(folder / "donor", tmp_path / "elsewhere")
     other = recipe | {"teacher": teacher | {"model": str(moved)}}
     again = Study(experiment(part(folder, arms, recipe=other, **more)), "full", folder, Store(tmp_path))

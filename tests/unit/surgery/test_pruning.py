@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype.api.language_model import LanguageModel
-from archetype.api.transplanting import transplant
+from archetype.api.transplanting import changed_spec, rows_of, transplant
 from archetype.errors import SpecError
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
@@ -178,6 +178,8 @@ def test_key_heads_are_drawn_anew_as_a_control() -> None:
     model, ledger = fill(donor, new, Cuts(choices={"heads": "random"}))
     before, after = donor.blocks[1].mixer.k.weight.detach(), model.blocks[1].mixer.k.weight.detach()
     assert float(after.std()) == pytest.approx(float(before.std()), rel=0.2)
+    other, _ = fill(donor, new, Cuts(choices={"heads": "random"}, seed=1))
+    assert not torch.equal(other.blocks[1].mixer.k.weight, after)
     assert not any(torch.equal(row, other) for row in after for other in before)
     assert ledger.tensors["blocks.1.mixer.k.weight"].how == "new"
     assert ledger.tensors["blocks.1.mixer.o.weight"].how == "kept"
@@ -195,6 +197,26 @@ def test_the_front_door_measures_and_says_which_layers_are_left() -> None:
     assert "the donor's layers" in lines
     first = transplant(lm, new, layers="influence", choices={"cut": "activation"})
     assert transplant(lm, new, layers="influence").report.record() == first.report.record()
+
+
+def test_layers_that_are_kept_keep_their_windows_and_positions() -> None:
+    """As the donor without the other layers, whose repeated layers add nothing either."""
+    local = {"pattern": {"kind": "window", "size": 3}, "position": {"kind": "rotary", "theta": 100.0}}
+    plain = {"position": {"kind": "rotary"}}
+    mixers = [ATTENTION | fields for fields in (local, local, plain) * 2]
+    spec = decoder(*[block(mixer=mixer) for mixer in mixers])
+    lm = LanguageModel(spec, random_model(spec))
+    for layers, changes in (([1, 2, 4], ["num_layers=3"]), ([4, 1], ["num_layers=2"]), ("influence", ["num_layers=2"])):
+        done = transplant(lm, changed_spec(lm, changes, None, None)[0], layers=layers, changes=changes)
+        continued = done.report.layers
+        assert done.model.spec.layers == tuple(spec.layers[layer] for layer in continued)  # type: ignore[attr-defined]
+        without = random_model(spec)
+        without.blocks = torch.nn.ModuleList([without.blocks[layer] for layer in continued])
+        assert torch.equal(done.model.model(ROWS[0]).logits, without(ROWS[0]).logits)
+    influence = influences(lm.model, rows_of(lm, spec, None))
+    assert list(continued) == sorted(sorted(range(6), key=lambda layer: -influence[layer])[:2])
+    deeper = transplant(lm, assign(spec, ["num_layers=12"]), changes=["num_layers=12"]).report
+    assert deeper.proof is not None and deeper.proof.start is deeper.ledger.start is Start.SAME
 
 
 def test_fewer_experts_are_named_by_another_table() -> None:

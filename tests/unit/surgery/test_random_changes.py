@@ -176,7 +176,7 @@ def check(seed: int) -> Start:
 @pytest.mark.parametrize("name", every(4, [name for name in ALL if ALL[name].stacks]))
 def test_nothing_is_changed_where_nothing_changes(name: str) -> None:
     donor = randomize(build(ALL[name]))
-    model, ledger = fill(donor, ALL[name], Cuts(), seed=1)
+    model, ledger = fill(donor, ALL[name], Cuts(seed=1))
     assert ledger.start is Start.SAME
     assert {taken.how for taken in ledger.tensors.values()} == {"kept"}
     before, after = donor.state_dict(), model.state_dict()

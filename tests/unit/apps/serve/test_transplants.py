@@ -180,6 +180,14 @@ def test_wrong_specifications_are_answers_with_their_place(server: Served) -> No
             assert message in server.call(PATH, body).error["message"]
 
 
+def test_packed_models_are_planned_and_not_compared() -> None:
+    with serving({"llama-tiny": tiny("llama-tiny").pack("int8")}) as served:
+        for body in ({"changes": FEWER}, {"changes": ["num_layers=1"], "layers": "influence", "text": TEXT}):
+            assert "report" in served.call(PATH, body).json
+            error = served.call(PATH, body | {"compare": True}).error
+            assert "has packed matrices, which cannot be changed; serve the unpacked model" in error["message"]
+
+
 def test_a_model_that_does_not_fit_is_refused_before_it_is_made(lm: LanguageModel) -> None:
     body = {"changes": ["num_layers=12", "layers[*].feedforward.d_ff=100000"], "compare": True, "text": TEXT}
     with serving({"llama-tiny": lm}, memory_bytes=2**29) as served:
