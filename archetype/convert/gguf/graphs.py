@@ -645,6 +645,7 @@ ROWS |= {
         deepseek2.ATTENTION,
         NETWORK,
     ),
+    "deepseek_ocr_text": _row("deepseek2-ocr", Graph(grouped=False, routing=SHARED, finish=finish.deepseek_ocr)),
     "mistral4": _row(
         "mistral4",
         Graph(mixers=(deepseek2.GROWING,), routing=SHARED),

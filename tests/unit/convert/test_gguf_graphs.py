@@ -57,7 +57,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
         (LAYER,),
     ),
     **dict.fromkeys(("granite", "granitemoe"), (RMS, "logit_scale")),
-    **dict.fromkeys(("glm4moe", "dots1", "afmoe", "deepseek", "bailingmoe"), (RMS, EXPERT, SHARED)),
+    **dict.fromkeys(("glm4moe", "dots1", "afmoe", "deepseek", "bailingmoe", "deepseek2-ocr"), (RMS, EXPERT, SHARED)),
     **dict.fromkeys(("hunyuan-moe", "minimax-m2", "mellum", "hy_v3"), (RMS, EXPERT)),
     **dict.fromkeys(("deepseek32", "glm-dsa"), (RMS, EXPERT, SHARED, *LATENT, *INDEX)),
     **dict.fromkeys(("qwen2vl", "qwen3vl", "qwen3vlmoe"), (RMS, "rope.dimension_sections")),
