@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from archetype.convert.gguf.architectures import ALSO, GGUF
-from archetype.convert.gguf.pretokenizers import CLOSE, CUTS, SAME_CUTS, UNPUBLISHED
+from archetype.convert.gguf.pretokenizers import CLOSE, CUTS, SAME_CUTS, SPACED, UNPUBLISHED
 from archetype.convert.gguf.refused import REFUSED
 
 PAGE = Path(__file__).parents[1] / "docs" / "gguf.md"
@@ -68,6 +68,9 @@ A vocabulary of byte-level BPE names the expressions that cut a text into words.
 `--allow-different-tokens`: llama.cpp's expressions take a letter (in the first two every one, otherwise those beyond
 ASCII) for a capital and a small letter, the published ones do not. Of the others that are only read, the published form
 is not one of expressions, or not known here; a tokenizer that was read is written again.
+
+With {names_of(SPACED)}, texts are not cut into words: their spaces
+become ▁, and BPE merges the whole. Such vocabularies (Gemma's) are read, and written as `gemma4`.
 
 | name | other names of the same | here |
 | --- | --- | --- |

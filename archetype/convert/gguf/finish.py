@@ -205,6 +205,19 @@ def jina_bert_v2(keys: FileKeys, model: Any) -> Any:
     )
 
 
+def deepseek_ocr(keys: FileKeys, model: Any) -> Any:
+    """A plain rotation of whole heads, which no key changes."""
+
+    def rotated(mixer: Any) -> Any:
+        if mixer.head_dim is not None or mixer.position.theta != Rotary().theta:
+            raise unsupported(
+                "layers[*].mixer", "another theta than 10,000, or another head_dim than d_model / num_heads"
+            )
+        return mixer.replace(position=Rotary())
+
+    return _changed(model, rotated)
+
+
 def periodic(keys: FileKeys, model: Any) -> Any:
     """Experts in layers that a period names, and tensors show (Nomic)."""
     keys.used.add("moe_every_n_layers")

@@ -54,12 +54,14 @@ class Windows:
         full_first: whether full attention begins each period instead of ending it.
         required: whether llama.cpp reads no file without a window.
         layers: number of layers with which llama.cpp reads windows (0: any).
+        theta: base of rotations in layers with windows where a file has none (absent: that of the other layers).
     """
 
     period: int = 0
     full_first: bool = False
     required: bool = False
     layers: int = 0
+    theta: float | None = None
 
     def usual(self, num_layers: int) -> list[bool]:
         """Return which layers have windows where a file has no pattern."""
@@ -374,7 +376,7 @@ class Graph:
             raise keys.error("rope.dimension_sections", "has a fourth part", "fix the file")
         if not finetuned:
             return NoPosition()
-        local_theta = keys.positive("rope.freq_base_swa", theta) if self.windows else theta
+        local_theta = keys.positive("rope.freq_base_swa", self.windows.theta or theta) if self.windows else theta
         return Rotary(
             theta=local_theta if local else theta,
             dim=None if dim == head_dim else dim,
@@ -464,7 +466,7 @@ class Graph:
             pairs = (position.dim or head_dim) // 2
             keys["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
         if self.windows is not None and _window(local.pattern):
-            keys["rope.freq_base_swa"] = local_position.theta  # without which llama.cpp may take 10,000
+            keys["rope.freq_base_swa"] = local_position.theta
         return keys | written_scaling(position.scaling, self.truncate, self.every_yarn)
 
     def _write_networks(self, decoder: Decoder | Encoder) -> Keys:

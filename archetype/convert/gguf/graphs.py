@@ -613,7 +613,7 @@ ROWS |= {
             head="own",
             sinks="any",
             wide_values=True,
-            windows=Windows(0, required=True),
+            windows=Windows(0, required=True, theta=10_000.0),
             routing=Routing("sigmoid", correction="any", dense="any"),
             finish=finish.scaled_values,
             further=finish.scaled_values_keys,
@@ -645,6 +645,7 @@ ROWS |= {
         deepseek2.ATTENTION,
         NETWORK,
     ),
+    "deepseek_ocr_text": _row("deepseek2-ocr", Graph(grouped=False, routing=SHARED, finish=finish.deepseek_ocr)),
     "mistral4": _row(
         "mistral4",
         Graph(mixers=(deepseek2.GROWING,), routing=SHARED),
@@ -722,7 +723,7 @@ ROWS |= {
     ),
     "plamo3": _row(
         "plamo3",
-        Graph(wiring="sandwich", qk_norm="head", qkv_bias="no", wide_values=True, windows=Windows(8)),
+        Graph(wiring="sandwich", qk_norm="head", qkv_bias="no", wide_values=True, windows=Windows(8, theta=10_000.0)),
         PRE,
         BARE,
         FUSED,
@@ -768,7 +769,7 @@ ROWS |= {
             has_qk_norm="any",
             gate=OutputGate(per="head"),
             head="own",
-            windows=Windows(0, required=True),
+            windows=Windows(0, required=True, theta=10_000.0),
             routing=Routing(
                 "key",
                 usual="sigmoid",
@@ -797,7 +798,13 @@ ROWS |= {
 ROWS |= {
     "modernbert": _row(
         "modern-bert",
-        Graph(encodes=True, norm=NO_BIAS, activation=GELU(), qkv_bias="no", windows=Windows(3, full_first=True)),
+        Graph(
+            encodes=True,
+            norm=NO_BIAS,
+            activation=GELU(),
+            qkv_bias="no",
+            windows=Windows(3, full_first=True, theta=10_000.0),
+        ),
         PRE,
         FUSED,
         FUSED_NETWORK,

@@ -146,6 +146,9 @@ SAME_CUTS = {
     }.items()
     for name in names.split()
 }
+# Names with which texts are not cut into words, and spaces are ▁.
+SPACED = ("gemma4", "granite-embed-multi-311m", "sarvam-moe")
+ALWAYS_BOS = SPACED[:2]  # bos is added whatever a key says
 MASK = "<mask>"
 # Pre-tokenizers whose <mask> strips the spaces before it, as RoBERTa's does.
 MASK_TAKES_SPACES = ("jina-v2-code", "jina-v2-de", "jina-v2-es")

@@ -2,15 +2,13 @@
 
 PICTURES = "it is not a model of texts"
 DRAFTS = "it drafts tokens for another model"
-PARTS = "its layers are of the texts and pictures of one model, whose text alone is not read"
 
 REFUSED: dict[str, str] = {
     "arctic": "experts beside the network that read another vector than it",
     "arwkv7": "the recurrence of RWKV-7 with the layers of Qwen2",
     "chameleon": "norms of queries and keys with other weights for each head",
     "clip": PICTURES,
-    "cogvlm": PARTS,
-    "deepseek2-ocr": PARTS,
+    "cogvlm": "layers with other weights for the places of a picture, whose text alone is not read",
     "dflash": DRAFTS,
     "dots3note": "latent attention with windows, beside one of other widths without",
     "eagle3": DRAFTS,

@@ -57,7 +57,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
         (LAYER,),
     ),
     **dict.fromkeys(("granite", "granitemoe"), (RMS, "logit_scale")),
-    **dict.fromkeys(("glm4moe", "dots1", "afmoe", "deepseek", "bailingmoe"), (RMS, EXPERT, SHARED)),
+    **dict.fromkeys(("glm4moe", "dots1", "afmoe", "deepseek", "bailingmoe", "deepseek2-ocr"), (RMS, EXPERT, SHARED)),
     **dict.fromkeys(("hunyuan-moe", "minimax-m2", "mellum", "hy_v3"), (RMS, EXPERT)),
     **dict.fromkeys(("deepseek32", "glm-dsa"), (RMS, EXPERT, SHARED, *LATENT, *INDEX)),
     **dict.fromkeys(("qwen2vl", "qwen3vl", "qwen3vlmoe"), (RMS, "rope.dimension_sections")),
@@ -242,13 +242,13 @@ def test_what_is_stored_otherwise(tmp_path: Path) -> None:
 
 
 def copied(file: Any, architecture: str, path: Path, changed: dict[str, Any]) -> None:
-    """Write a file again with other values of keys."""
+    """Write a file again with other values of keys, or without those that are None."""
     writer = gguf.GGUFWriter(path, architecture)
     keys = {key: field.contents() for key, field in file.fields.items() if "." in key and key.split(".")[0] != "GGUF"}
     for key, value in (keys | changed).items():
         if isinstance(value, list):
             writer.add_array(key, value)
-        elif not key.startswith("general.architecture"):
+        elif value is not None and not key.startswith("general.architecture"):
             kind = file.fields[key].types[0] if key not in changed else gguf.GGUFValueType.FLOAT32
             writer.add_key_value(key, value, kind)
     for one in file.tensors:
@@ -278,6 +278,19 @@ def test_parameters_that_are_keys(tmp_path: Path) -> None:
     assert [float(one_for_all[name]) for name in betas] == [0.25, 0.25]
     with pytest.raises(CheckpointError, match=r"xielu.beta: \[0.25\] does not have a number for each of 2 layers"):
         read_gguf(tmp_path / "short")
+
+
+@pytest.mark.parametrize("name", ["plamo3", "gpt_oss"])
+def test_bases_of_rotations_in_windows(name: str, tmp_path: Path) -> None:
+    """A file without the key: PLaMo 3's windows have 10,000 in llama.cpp, gpt-oss's the base of the other layers."""
+    model, file = written(name, SPECS[name], tmp_path / "model.gguf")
+    architecture = gguf_of(name, model.spec).architecture
+    copied(file, architecture, tmp_path / "without.gguf", {f"{architecture}.rope.freq_base_swa": None})
+    read = read_gguf(tmp_path / "without.gguf").model.spec
+    assert isinstance(read, spec.Decoder)
+    mixers: list[Any] = [block.mixer for block in read.layers]
+    bases = {mixer.pattern.kind: mixer.position.theta for mixer in mixers}
+    assert bases["window"] == (10_000.0 if name == "plamo3" else bases["full"]) and bases["full"] != 10_000.0
 
 
 EDITS: dict[str, tuple[str, list[str], str]] = {
