@@ -48,7 +48,6 @@ class PoolIndex(KeySelection):
     letters: ClassVar[Mapping[str, str]] = {
         "H": "heads of the index",
         "P": "features of a head of the index",
-        "N": "pools",
         "W": "keys of the selected pools",
     }
     kind: Literal["pools"] = "pools"
