@@ -200,6 +200,14 @@ class NormCost(PartCost, ABC):
     def saved_activations(self, vectors: int) -> int:
         """Return the bytes saved for `vectors` vectors: input, statistics, input of a separate weight product."""
 
+    def saved(self, vectors: int, work: TrainingWork) -> int:
+        """Return all bytes saved for `vectors` vectors, with those that matrix products of the norm save."""
+        return self.saved_activations(vectors) + vectors * self.saved_by_products * work.itemsize
+
+    @property
+    def saved_by_products(self) -> int:
+        return 0  # numbers of each vector, of the type of products
+
 
 class RouterCost(PartCost, ABC):
     """Base class of the costs of routers."""

@@ -156,7 +156,7 @@ class NormedResidualCost(WiringCost):
         return first, sum(others, start=ZERO)
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        return sum(norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name))
+        return sum(norm.saved(work.tokens, work) for name in contents for norm in self.norm_costs(name))
 
 
 @cost_of(spec.SandwichNorm)
@@ -192,7 +192,7 @@ class ParallelResidualCost(NormedResidualCost):
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
         # a shared input is saved once
         shared_input = work.tokens * self.d.value * FLOAT32
-        saved = [norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name)]
+        saved = [norm.saved(work.tokens, work) for name in contents for norm in self.norm_costs(name)]
         if all(saved) and not self.part.shared_norm:
             return sum(saved) - shared_input
         # in float32 the norm and a content save the same tensor, which is counted once

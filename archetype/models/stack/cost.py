@@ -141,7 +141,7 @@ class StackCost:
             largest = max(largest, block_bytes + group.cost.feedforward.hidden_gradient(work))
             shared |= group.cost.mixer.shared_activations(work)
             left += len(self.stack.sources.intersection(group.layers)) * group.cost.mixer.left_activations(work)
-        end = self.final_norm.saved_activations(work.tokens)
+        end = self.final_norm.saved(work.tokens, work)
         end += 0 if self.residual_exit is None else self.residual_exit.saved_activations(work)
         streams = sum(len(group.layers) * group.cost.streams for group in self.groups)
         # residual streams of all layers, in float32

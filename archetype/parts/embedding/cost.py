@@ -79,7 +79,7 @@ class EmbeddingCost(TokenEmbeddingCost):
         positions = work.length * INT64 if self.position.limits_length else 0
         projected = work.input_bytes(self.width.value) if self.part.width else 0
         per_layer = 0 if self.per_layer is None else self.per_layer.saved_activations(work)
-        norm = self.norm.saved_activations(work.tokens)
+        norm = self.norm.saved(work.tokens, work)
         return super().saved_activations(work) + positions + norm + projected + per_layer
 
 

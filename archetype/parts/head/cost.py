@@ -77,7 +77,7 @@ class TransformCost:
         if self.part is None or self.norm is None:
             return 0
         saved = 1 if self.part.activation.is_absent else 2
-        return saved * work.input_bytes(self.width.value, tokens=vectors) + self.norm.saved_activations(vectors)
+        return saved * work.input_bytes(self.width.value, tokens=vectors) + self.norm.saved(vectors, work)
 
 
 @cost_of(spec.LanguageModelHead)

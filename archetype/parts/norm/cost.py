@@ -51,8 +51,12 @@ class GatedRMSNormCost(NormCost):
         return 4 * tokens * self.d * self.rank
 
     def saved_activations(self, vectors: int) -> int:
-        # what the norm reads, its output, the gate, and the narrow vector before and after its activation
-        return vectors * (3 * self.d.value + 2 * self.rank.value) * FLOAT32
+        return vectors * self.d.value * FLOAT32  # what the norm reads
+
+    @property
+    def saved_by_products(self) -> int:
+        # the norm's output, the gate, and the narrow vector before and after its activation
+        return 2 * (self.d.value + self.rank.value)
 
 
 @cost_of(spec.L2Norm)

@@ -48,18 +48,18 @@ class PoolIndexCost(SelectionCost):
         return min((self.part.top_pools + 1) * self.part.pool - 1, length)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        # queries, keys, products by head and pool, both distributions and the masks
+        # queries, pooled keys, products by head and pool, both distributions and the masks
         if not self.part.adds_to_loss:
             return 0
         part, tokens, pools = self.part, work.tokens, work.length // self.part.pool
         saved = self.norm.saved_activations(tokens * part.num_heads + work.rows * pools)
-        saved += tokens * (part.num_heads + 1) * part.head_dim * (work.itemsize + FLOAT32)
-        saved += tokens * pools * (part.num_heads + 4) * FLOAT32 + FLOAT32 * tokens
+        saved += (tokens * part.num_heads + work.rows * pools) * part.head_dim * FLOAT32
+        saved += tokens * pools * (part.num_heads + 2) * FLOAT32 + FLOAT32 * tokens
         if part.head_weights:
             saved += tokens * part.num_heads * FLOAT32 * (1 + pools)
         if part.pooling == "gated":
-            saved += 2 * tokens * part.head_dim * (work.itemsize + FLOAT32)
-        return saved + work.length**2 + (0 if part.sees_all(work.length) else tokens * work.length)
+            saved += tokens * part.head_dim * (FLOAT32 + 2 * work.itemsize)
+        return saved + 2 * tokens * pools
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         # tables of angles, if rotated queries and keys are trained

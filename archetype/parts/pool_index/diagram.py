@@ -33,7 +33,7 @@ def pool_index(part: PoolIndex, modules: frozenset[str]) -> Inside:
         column = max(cell.column + cell.span for cell in cells)
         cells.append(Cell("weights", column, 0, (X,)))
         inputs, label = (*inputs, "weights"), "Σ w relu(q kᵀ)"
-    cells.append(Cell("scores", 0, row, inputs, 2, label, shape="(B, T, N)"))
+    cells.append(Cell("scores", 0, row, inputs, 2, label))
     top = f"top {part.top_pools} pools, and the newest keys"
     cells.append(Cell("top", 0, row + 1, ("scores",), 2, top, ("top",), slim=True, kind="operation"))
     return Inside(tuple(cells), "top")

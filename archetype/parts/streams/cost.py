@@ -80,10 +80,12 @@ class GatedStreamsCost(ResidualCost):
         return self._read(work) + work.tokens * written
 
     def _read(self, work: TrainingWork) -> int:
-        # the streams and their normalized vectors, the gates, and the narrow vector before and after its activation
+        # the streams, their normalized vectors before and after the weights and as a product reads them, the gates, and
+        # the narrow vector before and after its activation
         features = self.streams * self.d.value
-        exact = 2 * features * FLOAT32 + FLOAT32
-        return work.tokens * (exact + (2 * features + 2 * self.part.rank) * work.itemsize)
+        exact = 3 * features * FLOAT32 + FLOAT32
+        copy = 0 if work.itemsize == FLOAT32 else features
+        return work.tokens * (exact + (features + copy + 2 * self.part.rank) * work.itemsize)
 
     def exit(self, num_layers: int) -> ResidualCost | None:
         return GatedStreamsExitCost(self.part, self.d)
