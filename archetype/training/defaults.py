@@ -77,7 +77,8 @@ def assemble(
         chosen = columns_chosen + (_choose(data, bool(budget)) if file is None else [])
         if of_spec:
             edits = [assignment.removeprefix("spec.") for assignment in of_spec]
-            data["spec"] = _edited(data.get("spec", SPEC), edits, None if pretrained is None else pretrained.model.spec)
+            donor = None if pretrained is None else pretrained.model.spec
+            data["spec"] = _edited(data.get("spec", SPEC), edits, donor)
         if file is None or pretrained is not None:  # after the edits, since the rate depends on the width
             chosen += _choose_rate(data, pretrained is not None)
         if of_objective is not None:
