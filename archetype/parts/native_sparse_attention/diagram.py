@@ -18,8 +18,8 @@ def native_sparse_attention(part: NativeSparseAttention, modules: frozenset[str]
         suffix, gives = ".rope", {"q": "q", "keys.selected": "k"}
         for cell in [cell for cell in cells if cell.name != "gate"]:
             label, name = f"rotate {cell.name[0]}", f"{cell.name}.rope"
-            given = gives.get(cell.name, "")
-            cells.append(Cell(name, cell.column, 1, (cell.name,), 1, label, kind="position", slim=True, gives=given))
+            probe = gives.get(cell.name, "")
+            cells.append(Cell(name, cell.column, 1, (cell.name,), 1, label, kind="position", slim=True, gives=probe))
     keys = {branch: f"keys.{branch if branch in part.with_keys else 'selected'}{suffix}" for branch in BRANCHES}
     block, selection = part.compression, part.selection
     rows = tuple(sorted(name for name in modules if name.startswith("compress.")))
