@@ -31,6 +31,7 @@ COLUMNS = (
     "change", "source", "test", "start", "difference", "KL", "KL healed", "loss", "loss at the start", "loss healed",
     "parameters", "FLOPs", "state bytes",
 )  # fmt: skip
+DONOR_STEPS = 20  # of a donor whose copies are to differ, without healing
 ROWS = 32  # of held-out text, compared at most
 Cell = str | float
 
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps of healing; 0 for none")
     parser.add_argument("--texts", type=int, default=96, help="texts sampled from the donor")
     parser.add_argument("--text", type=Path, help="text instead, of which the last tenth is not trained on")
-    parser.add_argument("--only", default="", help="changes whose name contains this")
+    parser.add_argument("--only", nargs="+", default=[""], help="changes whose name contains one of these")
     chosen = parser.parse_args()
     words = f"--text {chosen.text}" if chosen.text else f"--texts {chosen.texts}"
     print(heading(f"python -m benchmarks.surgery {' '.join(chosen.models)} --steps {chosen.steps} {words}"))
@@ -55,7 +56,7 @@ def main() -> None:
             for seed, (model, folder) in enumerate(zip(models, folders, strict=True))
         ]
         for number, change in enumerate(changes(models[0].spec)):
-            if chosen.only in change.name:
+            if any(words in change.name for words in chosen.only):
                 rows = [table.row(change, folder / str(number)) for table, folder in zip(tables, folders, strict=True)]
                 cells = [_cell(values) for values in zip(*rows, strict=True)]
                 print(f"| {' | '.join((change.name, change.source, change.test, *cells))} |", flush=True)
@@ -102,7 +103,7 @@ class Table:
 
     def trained(self, start: Path, teacher: Path | None, folder: Path) -> CausalLM:
         return archetype.train(
-            folder, self.file, start_from=start, teacher=teacher, steps=self.steps, batch_size=8,
+            folder, self.file, start_from=start, teacher=teacher, steps=self.steps or DONOR_STEPS, batch_size=8,
             sequence_length=min(256, self.model.spec.context_length), seed=self.seed,
         ).expect(CausalLM)  # fmt: skip
 
