@@ -53,7 +53,9 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         raise tensors.missing(f"latent attention with {heads} heads and the shapes of its tensors")
     whole = nope_dim + rope_dim if tensors.quirks.share_is_of_head else rope_dim
     ignores = tensors.quirks.head_dim_replaced or tensors.quirks.unrotated
-    if not ignores and (stated := tensors.size(HEAD_DIM)) not in (None, whole):
+    if ignores:
+        tensors.entry("head_dim")
+    elif (stated := tensors.size(HEAD_DIM)) not in (None, whole):
         raise tensors.missing(f"latent attention that rotates {rope_dim} features, where a key says {stated}")
     tensors.settle("latent_order", ("nope_rope",), "no file says which features of a head rotate")
     query: Query = DirectQuery()

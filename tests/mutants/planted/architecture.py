@@ -26,7 +26,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "models/block/module.py": [
         ('return self.write("feedforward", x, y, context)', "return x + y"),
         ("z if self.residual_scale == 1.0 else z * self.residual_scale", "z"),
-        ('h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)', "h"),
+        ('g = norm(self.read("feedforward", x, context), context)', "pass"),
         ('y = getattr(self, f"{content}_post_norm")(y, context)', "pass"),
         ("normalize_stream(self.norm(content), x + self.branch(y), context)",
          "x + self.norm(content)(self.branch(y), context)"),

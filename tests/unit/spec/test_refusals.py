@@ -111,7 +111,7 @@ IMPOSSIBLE = [
      "proportional); write dynamic"),
     ((*MIXER, "kind"), "atention", "layers[3].mixer: 'atention' is not a kind of mixer (none, attention, "
      "compressed, disentangled_attention, gated_delta_net, latent, linear_attention, mamba, mamba2, mamba3, mlstm, "
-     "rnn, lstm, gru, rg_lru, rwkv4, rwkv7, short_convolution, together); "
+     "native_sparse, rnn, lstm, gru, rg_lru, rwkv4, rwkv7, short_convolution, together); "
      "did you mean attention?"),
     ((*MIXER, "qk_norm"), {"kind": "batch"},
      "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, l2, dynamic_tanh, "

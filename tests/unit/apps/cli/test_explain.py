@@ -45,7 +45,7 @@ def test_every_part_of_a_block_has_an_example_whose_sizes_are_those_of_its_tenso
                 examples.add(kind)
     # without tensors, or in no preset
     assert parts - examples == {
-        "interpolated", "l2", "ngram_memory", "none", "plain", "poly_norm", "xielu"
+        "gated_rms", "interpolated", "l2", "ngram_memory", "none", "plain", "poly_norm", "xielu"
     }  # fmt: skip
 
 
