@@ -62,7 +62,7 @@ def shapes_are_those_declared(trace: Trace) -> None:
             declared = [*declared[:-1], *["channels"] * (x.dim() - len(declared) + 1)]
         assert len(declared) == x.dim(), (name, shapes[name], x.shape)
         for letter, size in zip(declared, x.shape, strict=True):
-            is_known = letter in LEGEND or set(letter) <= LEGEND.keys() or len(letter) > 3  # a letter, a product, a word
+            is_known = letter in LEGEND or set(letter) <= LEGEND.keys() or len(letter) > 3  # a product, a word
             assert is_known or int(letter) == size, (name, letter)
 
 
