@@ -162,12 +162,11 @@ def reasons_of(card: Card) -> list[tuple[str, int, str]]:
         if not claim or published_digits(counts[kind], claim):
             continue
         others = [(count, f"{kind}{which}") for count, which in counted(card, kind)]
-        if kind == "total" and card.spec is not None:
-            outside, what = OUTSIDE.get(entry.id, (0, ""))
-            others.append((counts[kind] + outside, f"with {what}"))
-            if entry.id in COUNTED:
-                count, words = COUNTED[entry.id]
-                others.append((count(card.spec), words))
+        outside, what = OUTSIDE.get(entry.id, (0, ""))
+        others.append((counts[kind] + outside, f"{'active ' if kind == 'active' else ''}with {what}"))
+        if kind == "total" and card.spec is not None and entry.id in COUNTED:
+            count, words = COUNTED[entry.id]
+            others.append((count(card.spec), words))
         if kind == "active" or entry.id not in OPEN:
             reasons.append((claim, *next(one for one in others if published_digits(one[0], claim))))
     return reasons
@@ -187,10 +186,11 @@ def with_an_index_in_each_layer(model: ModelSpec) -> int:
 
 
 GLM4 = (with_prediction_layer, "with the prediction layer, without the tables of tokens, as its report counts")
-OPEN = {"minimax-m3": "the total is not explained"}
+OPEN = {"minimax-m3": "the makers say about 428B"}  # of the total, beside what it is with all that is published
 COUNTED: dict[str, tuple[Callable[[ModelSpec], int], str]] = {
     "glm-4.5": GLM4,
     "glm-4.7": GLM4,
+    "glm-5.3-flash": (with_prediction_layer, "with a prediction layer like the last one, without the tables of tokens"),
     "glm-5.2": (with_an_index_in_each_layer, "of GLM-5, in which each layer has an index of its own"),
 }
 
@@ -256,9 +256,10 @@ def page() -> str:
     for card in cards():
         entry = card.entry
         total, active = (card.report.parameters[kind] for kind in ("total", "active"))
+        outside, what = OUTSIDE.get(entry.id, (0, ""))
         reasons = "; ".join(
             [f"{count:,} {words}" for _, count, words in reasons_of(card)]
-            + [OPEN[one] for one in OPEN if one == entry.id]
+            + [f"{total + outside:,} with {what}, and {words}" for one, words in OPEN.items() if one == entry.id]
         )
         counts.append(
             f"| {entry.name} | {entry.total} | {total:,} | {entry.active} | {f'{active:,}' if entry.active else ''} "

@@ -3,10 +3,11 @@
 python -m benchmarks.gguf
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from archetype.convert.gguf.architectures import ALSO, GGUF
-from archetype.convert.gguf.pretokenizers import CLOSE, CUTS, SAME_CUTS
+from archetype.convert.gguf.pretokenizers import CLOSE, CUTS, SAME_CUTS, SPACED, UNPUBLISHED
 from archetype.convert.gguf.refused import REFUSED
 
 PAGE = Path(__file__).parents[1] / "docs" / "gguf.md"
@@ -23,6 +24,11 @@ def written() -> dict[str, list[str]]:
     return types
 
 
+def names_of(names: Iterable[str]) -> str:
+    *most, last = (f"`{name}`" for name in names)
+    return f"{', '.join(most)} and {last}"
+
+
 def page() -> str:
     """Return the page's text."""
     types = written()
@@ -32,7 +38,7 @@ def page() -> str:
     for name, cut in SAME_CUTS.items():
         names[cut].append(name)
     cuts = [
-        f"| `{name}` | {', '.join(same)} | {'read' if name in CLOSE else 'read, written'} |"
+        f"| `{name}` | {', '.join(same)} | {'read' if name in (*CLOSE, *UNPUBLISHED) else 'read, written'} |"
         for name, same in names.items()
     ]
     total = len(types) + len(REFUSED)
@@ -57,9 +63,14 @@ the logits of a small model of each, or the vectors of an encoder, with llama.cp
 
 ## Pre-tokenizers
 
-A vocabulary of byte-level BPE names the expressions that cut a text into words. Other names are refused. `gpt-4o` and
-`tekken` are written only with `--allow-different-tokens`: llama.cpp's expressions take a letter beyond ASCII for a
-capital and a small letter, the published ones do not.
+A vocabulary of byte-level BPE names the expressions that cut a text into words. Other names are refused.
+{names_of(CLOSE)} are written only with
+`--allow-different-tokens`: llama.cpp's expressions take a letter (in the first two every one, otherwise those beyond
+ASCII) for a capital and a small letter, the published ones do not. Of the others that are only read, the published form
+is not one of expressions, or not known here; a tokenizer that was read is written again.
+
+With {names_of(SPACED)}, texts are not cut into words: their spaces
+become ▁, and BPE merges the whole. Such vocabularies (Gemma's) are read, and written as `gemma4`.
 
 | name | other names of the same | here |
 | --- | --- | --- |

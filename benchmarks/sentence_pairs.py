@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 import archetype
-from archetype.api.loading import load, open_pretrained
+from archetype.api.loading import load
+from archetype.api.pretrained import open_pretrained
 from archetype.data.pairs import read_lines
 from archetype.evaluation.retrieval import retrieval_score
 from archetype.io.text import read_text

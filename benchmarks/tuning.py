@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 import archetype
-from archetype.api.loading import load, open_pretrained
+from archetype.api.loading import load
+from archetype.api.pretrained import open_pretrained
 from archetype.training.evaluate import evaluate
 from archetype.training.examples import Conversations, LabelledText, Preferences
 from archetype.training.loop import run

@@ -352,7 +352,8 @@ def train(
         ArchetypeError: fields of the recipe are incompatible, or the data are invalid.
         KeyboardInterrupt: Ctrl-C was pressed; the run was saved and can be resumed.
     """
-    from archetype.api.loading import load, open_pretrained, open_teacher
+    from archetype.api.loading import load
+    from archetype.api.pretrained import open_pretrained, open_teacher
     from archetype.api.samples import sample
     from archetype.machine.device import resolve_device
     from archetype.spec.base import Spec

@@ -9,12 +9,9 @@ from typing import Any
 import torch
 
 from archetype.api.language_model import LanguageModel
-from archetype.api.text_embedder import TextEmbedder
 from archetype.api.text_generator import TextGenerator
-from archetype.api.transplanting import transplant
 from archetype.convert import hf_folder
 from archetype.convert.gguf.header import is_gguf
-from archetype.convert.gguf.read import read_gguf
 from archetype.convert.image_processor import read_processor_contents
 from archetype.convert.peft.config import CONFIG as ADAPTER_CONFIG
 from archetype.convert.peft.config import read_config as read_adapter_config
@@ -33,24 +30,19 @@ from archetype.generate.generation_config import (
     special_ids,
 )
 from archetype.generate.state_dtype import state_dtype_of
-from archetype.io import atomic, hub
+from archetype.io import hub
 from archetype.io.tensors import Selected, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.machine.device import resolve_device
 from archetype.machine.huge_pages import move_to_huge_pages
-from archetype.models.build import Model, build
-from archetype.models.spec import ModelSpec
+from archetype.models.build import build
 from archetype.native.library import library
 from archetype.runs.directory import Run, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.settings.generation import Sampling
-from archetype.surgery.report import REPORT, read_record, record_from
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template
-from archetype.training.pretrained import Pretrained
-from archetype.training.teacher.spec import Teacher
-from archetype.weights.finite import check_numbers
-from archetype.weights.packed import is_packed, unpack_without_kernels
+from archetype.weights.packed import unpack_without_kernels
 from archetype.weights.packing import check_type
 
 log = logging.getLogger(__name__)
@@ -132,63 +124,6 @@ def build_untrained(source: str | Path, seed: int = 0, dtype: torch.dtype | None
     return LanguageModel(model.spec, model.eval())
 
 
-def open_pretrained(folder: Path) -> Pretrained:
-    """Load a model to start training from.
-
-    Raises:
-        CheckpointError: the model's matrices are packed, or an entry is NaN.
-    """
-    lm = load(folder, mapped=True)
-    if is_packed(lm.model):
-        cause = "has packed matrices, which cannot be trained"
-        raise CheckpointError(str(folder), cause, "start from the unpacked model")
-    check_numbers(lm.model, str(folder))
-    return _pretrained(str(folder), lm, read_record(folder))
-
-
-def _pretrained(
-    source: str, lm: LanguageModel, record: dict[str, Any] | None, notes: tuple[str, ...] = ()
-) -> Pretrained:
-    def save(
-        to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...], pictures: dict[str, Any] | None
-    ) -> None:
-        pictures = pictures or lm.image_processor
-        replace(lm, spec=model.spec, model=model, tokenizer=tokenizer, labels=labels, image_processor=pictures).save(to)
-        if record is not None:
-            atomic.write_json(to / REPORT, record)
-
-    def change(spec: ModelSpec, seed: int) -> Pretrained:
-        changed, report = transplant(lm, spec, seed=seed, proves=False)
-        return _pretrained(source, changed, record_from(source, report), tuple(report.lines()))
-
-    return Pretrained(
-        source,
-        lm.model,
-        lm.tokenizer,
-        lm.labels,
-        lm.template,
-        lm.family,
-        lm.open_image_processor,
-        lm.sentence_settings if isinstance(lm, TextEmbedder) and lm.spec.head.embeds else None,
-        save,
-        change,
-        record,
-        notes,
-    )
-
-
-def open_teacher(teacher: Teacher, device: torch.device) -> tuple[Model, Tokenizer | None]:
-    """Load the teacher of a recipe, packed if the recipe says so."""
-    try:
-        lm = load(teacher.model, device=device, weights=teacher.weights)
-    except SpecError as error:
-        if error.place == "weights":
-            raise SpecError("teacher.weights", error.cause, error.remedy) from None
-        raise
-    check_numbers(lm.model, f"teacher.model: {teacher.model}")
-    return lm.model, lm.tokenizer
-
-
 def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LanguageModel:
     run = Run(folder)
     model = read_run_model(run, dtype, device)
@@ -224,6 +159,8 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
 
 
 def _load_gguf(path: Path, dtype: torch.dtype | None, device: torch.device, overrides: Sequence[str]) -> LanguageModel:
+    from archetype.convert.gguf.read import read_gguf  # the graphs of all its architectures
+
     read = read_gguf(path, dtype, device, overrides)
     special: dict[str, Any] = dict(read.special)
     if read.tokenizer is not None:

@@ -78,11 +78,13 @@ class PublishedConfig(NamedTuple):
         file: local path.
         shapes: returns the shapes of the model's dequantized tensors, for unregistered families.
         model: folder, or name on huggingface.co.
+        has_tensors: whether tensors are next to it; True for a name on huggingface.co.
     """
 
     file: Path
     shapes: Callable[[], Shapes]
     model: str
+    has_tensors: bool = True
 
     @property
     def place(self) -> str:
@@ -113,7 +115,7 @@ def find_config(source: Path) -> PublishedConfig | None:
 
 
 def _local_config(file: Path) -> PublishedConfig:
-    return PublishedConfig(file, partial(_shapes_beside, file), str(file.parent))
+    return PublishedConfig(file, partial(_shapes_beside, file), str(file.parent), _has_tensors(file))
 
 
 def without_weights(source: str | Path) -> CheckpointError:
@@ -179,9 +181,13 @@ def read_config(
         raise error if error.place.startswith(config.model) else error.at(place) from None
 
 
-def _shapes_beside(file: Path) -> Shapes:
+def _has_tensors(file: Path) -> bool:
     # a file of another name may describe another model than the safetensors next to it
-    if file.name == CONFIG and weight_files.has_weights(file.parent):
+    return file.name == CONFIG and weight_files.has_weights(file.parent)
+
+
+def _shapes_beside(file: Path) -> Shapes:
+    if _has_tensors(file):
         return _shapes(weight_files.header(file.parent), file)
     cause = "a family that is not registered is inferred from its tensors, and there are none next to this file"
     remedy = "use owner/name, or put its safetensors or their headers there"

@@ -193,9 +193,20 @@ class NormCost(PartCost, ABC):
     def parameters(self) -> Formula:
         """Return the number of trained parameters, without stored statistics."""
 
+    def flops(self, tokens: Formula) -> Formula:
+        return ZERO  # of matrix products
+
     @abstractmethod
     def saved_activations(self, vectors: int) -> int:
         """Return the bytes saved for `vectors` vectors: input, statistics, input of a separate weight product."""
+
+    def saved(self, vectors: int, work: TrainingWork) -> int:
+        """Return all bytes saved for `vectors` vectors, with those that matrix products of the norm save."""
+        return self.saved_activations(vectors) + vectors * self.saved_by_products * work.itemsize
+
+    @property
+    def saved_by_products(self) -> int:
+        return 0  # numbers of each vector, of the type of products
 
 
 class RouterCost(PartCost, ABC):
@@ -239,7 +250,11 @@ class WiringCost(PartCost, ABC):
         return {}  # of the block for one of its contents, besides its norms, by the end of the module's name
 
     def flops(self, tokens: Formula) -> Formula:
-        return ZERO  # FLOPs of matrix products outside the contents
+        return ZERO  # FLOPs of matrix products outside the contents and their norms
+
+    def norm_flops(self, content: str, tokens: Formula) -> tuple[Formula, Formula]:
+        """Return the FLOPs of the first and second norm of a sublayer."""
+        return ZERO, ZERO
 
     @abstractmethod
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:

@@ -32,11 +32,6 @@ def put_block(rail: Rail, path: str, kind: Kind, stack: StackCost, costs: Report
         rail.put(Box(f"{path}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), cost,
                      field=f"{field_of(kind, stack)}.wiring", sets=layer_costs.owners))  # fmt: skip
     put_branches(rail, path, kind, stack, layer_costs, tuple(contents(kind.block)))
-    if kind.block.output_scale:
-        name = "output_scale"
-        rail.put(Box(f"{path}.{name}", 0, 0, W, SLIM, "operation", "× learned scale", "", len(kind.layers),
-                     layer_costs.take(name), field=f"{field_of(kind, stack)}.{name}",
-                     sets=layer_costs.owners))  # fmt: skip
 
 
 def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[str, ...]]:
@@ -46,10 +41,26 @@ def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[
     return [names] if is_parallel else [(name,) for name in names]
 
 
+def is_scaled(block: Block, names: tuple[str, ...]) -> bool:
+    """Return whether the output of these sublayers is that of a block which multiplies it by a learned scale."""
+    return block.output_scale and names[-1:] == tuple(contents(block))[-1:]
+
+
 def put_branches(
     rail: Rail, path: str, kind: Kind, stack: StackCost, layer_costs: LayerCosts, names: tuple[str, ...]
 ) -> None:
     """Draw sublayers of a block next to the residual stream, connected according to the block's wiring."""
+    _put_wired(rail, path, kind, stack, layer_costs, names)
+    if is_scaled(kind.block, names):
+        name = "output_scale"
+        rail.put(Box(f"{path}.{name}", 0, 0, W, SLIM, "operation", "× learned scale", "", layer_costs.count,
+                     layer_costs.take(name), field=f"{field_of(kind, stack)}.{name}",
+                     sets=layer_costs.owners))  # fmt: skip
+
+
+def _put_wired(
+    rail: Rail, path: str, kind: Kind, stack: StackCost, layer_costs: LayerCosts, names: tuple[str, ...]
+) -> None:
     field = field_of(kind, stack)
     parts = {name: part for name, part in contents(kind.block).items() if name in names}
     drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
-from archetype.diagram.block import Kind, branches_of, captions, field_of, put_branches
+from archetype.diagram.block import Kind, branches_of, captions, field_of, is_scaled, put_branches
 from archetype.diagram.costs import LayerCosts, ReportCosts
 from archetype.diagram.rail import SUM, Rail
 from archetype.diagram.scene import Box, Container, Layout, Measure, Note
@@ -96,6 +96,7 @@ class Cards:
                 drawings,
                 sizes,
                 kind.block.wiring.dump(),
+                is_scaled(kind.block, branch),
                 stack.d,
                 stack.stack.residual.dump(),
                 facts if self.measure == "flops" else [],

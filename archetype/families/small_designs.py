@@ -1,19 +1,51 @@
-"""Small models with parts that no published preset has: chosen blocks of keys, n-gram tables, blocks of diffusion."""
+"""Small models with parts that no published preset has, such as selected blocks of keys and dynamic tanh."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from archetype.families.diffusion import llada
 from archetype.families.family import Family, tiny
 from archetype.families.llama import llama
+from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.encoder.spec import Encoder
-from archetype.parts.attention.spec import Attention
+from archetype.parts.attention.spec import Attention, AttentionConvolutions
 from archetype.parts.block_index.spec import BlockIndex
+from archetype.parts.feedforward.spec import NetworkConvolutions
+from archetype.parts.native_sparse_attention.spec import BlockCompression, BlockSelection, NativeSparseAttention
 from archetype.parts.ngram_memory.spec import NgramMemory
-from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.norm.spec import DynamicTanh, NoNorm, RMSNorm
 from archetype.parts.pattern.spec import BlockCausal
 from archetype.parts.position.spec import Rotary
 from archetype.parts.together.spec import FeedForwardsTogether
+
+
+def changed(change: Callable[[Any], Block], **design: Any) -> Decoder:
+    """Build a Llama with other blocks. `design` takes the arguments of `llama`."""
+    model = llama(**design)
+    return model.replace(layers=tuple(map(change, model.layers)))
+
+
+def with_canon_layers(block: Any) -> Block:
+    """Return a block with short convolutions at the four places of canon layers (Allen-Zhu 2025)."""
+    attention, network = AttentionConvolutions(), NetworkConvolutions()
+    changed: Block = block.replace(
+        mixer=block.mixer.replace(convolutions=attention), feedforward=block.feedforward.replace(convolutions=network)
+    )
+    return changed
+
+
+def dynamic_tanh(**design: Any) -> Decoder:
+    """Build a Llama without norms of statistics (Zhu 2025). `design` takes the arguments of `llama`."""
+    norm = DynamicTanh()
+    model = changed(lambda block: block.replace(wiring=PreNorm(norm=norm)), **design)
+    return model.replace(final_norm=norm)
+
+
+def native_sparse(*, mixer: NativeSparseAttention, **design: Any) -> Decoder:
+    """Build a Llama with native sparse attention (Yuan 2025). `design` takes the arguments of `llama`."""
+    return changed(lambda block: block.replace(mixer=mixer), num_heads=mixer.num_heads, **design)
 
 
 def chosen_blocks(*, block: int, top_blocks: int, index_dim: int, **design: Any) -> Decoder:
@@ -51,10 +83,25 @@ def causal_blocks(*, block: int, **design: Any) -> Encoder:
 
 
 SMALL: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "d_ff": 172}
+MOBA = BlockIndex(
+    block=8, top_blocks=4, num_heads=4, head_dim=16, pooling="mean", norm=NoNorm(), loss_weight=0.0,
+    own_projections=False,
+)  # fmt: skip
+NSA = NativeSparseAttention(
+    num_heads=4, num_kv_heads=2, head_dim=16, window=16, compression=BlockCompression(block=8, stride=4, hidden=32),
+    selection=BlockSelection(block=8, top_blocks=4),
+)  # fmt: skip
 FAMILY = Family("small_designs", {
     **tiny(chosen_blocks, {
         "block-index-tiny": SMALL | dict(num_kv_heads=2, block=8, top_blocks=4, index_dim=16),
     }),
+    **tiny(native_sparse, {"nsa-tiny": dict(num_layers=2, d_ff=172, mixer=NSA)}),
+    **tiny(llama, {
+        "moba-tiny": SMALL | dict(num_kv_heads=2, attention={"index": MOBA}),
+        "softpick-tiny": SMALL | dict(attention={"softmax": "softpick"}),
+    }),
+    **tiny(dynamic_tanh, {"dynamic-tanh-tiny": SMALL}),
+    **tiny(partial(changed, with_canon_layers), {"canon-tiny": SMALL}),
     **tiny(ngram_memories, {"engram-tiny": SMALL | dict(rows=256, row_width=16, hashes=2)}),
     **tiny(causal_blocks, {"block-diffusion-tiny": SMALL | dict(block=16, vocab_size=257)}),
 })  # fmt: skip

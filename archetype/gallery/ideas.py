@@ -36,7 +36,7 @@ IDEAS: Mapping[str, Callable[[Fields], bool]] = {
     "matrix memory (mLSTM)": _has("mixer.kind", "mlstm"),
     "compressed keys and values": _has("mixer.kind", "compressed"),
     "keys of another layer": _has("mixer.keys_from"),
-    "residual streams": _has("residual.kind", "streams"),
+    "residual streams": _has("residual.kind", "streams", "gated_streams"),
     "Mamba-2": _has("mixer.kind", "mamba2"),
     "experts": _has("feedforward.kind", "experts"),
     "shared expert": _has("feedforward.shared.kind"),

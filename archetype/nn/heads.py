@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from archetype.nn.ledger import Start
-from archetype.nn.transfer import S, Transfer
+from archetype.nn.transfer import FOLDED, S, Transfer
 from archetype.nn.transplant import Transplant, transplant_of
 from archetype.roles.position import MixerPosition
 from archetype.roles.selection import KeySelection
@@ -158,6 +158,13 @@ class IndexTransplant(HeadsTransplant[Index]):
         if type(at.old) is type(at.new) and all(part.sees_all(at.new_sizes["T"]) for part in (at.old, at.new)):
             at.ledger.forget(at.path)
             at.promise(Start.SAME, "no key is left out")
+
+    def fold(self, at: Transfer[Index]) -> None:
+        super().fold(at)
+        # queries from the input, and not of low rank
+        if self.layouts["q.weight"].endswith(" R") and at.old_sizes["X"] and "q.weight" in at.donated:
+            assert at.gains is not None
+            at.compute("q.weight", at.donated["q.weight"] * at.gains, FOLDED)
 
     def take_heads(self, at: Transfer[Index], source: Heads) -> None:
         takes_keys = at.choice("index", "drawn", "keys") == "keys"

@@ -20,6 +20,14 @@ class FeedForward(Content, Part):
         return True
 
     @property
+    def reads_streams(self) -> int:
+        """Number of residual streams if the part reads and writes all of them, (B, T, n, D); 0 if it reads one vector.
+
+        Its block adds what the part returns to the streams, without the residual wiring's weights.
+        """
+        return 0
+
+    @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
         if self.separates_documents:  # no state is carried from position to position
             return None

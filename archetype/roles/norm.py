@@ -11,10 +11,11 @@ class Norm(Part):
     """Base class of norms."""
 
     needs: ClassVar[str] = "module"
-    per_vector: ClassVar[bool] = True  # whether it normalizes each vector separately, as norms within mixers must
+    # whether parts may have it inside: it normalizes each vector separately, and without products of matrices
+    serves_inside: ClassVar[bool] = True
 
 
 AnyNorm = Annotated[Norm, ByKind(Norm)]
 
 
-VectorNorm = Annotated[Norm, ByKind(Norm, "per_vector")]
+VectorNorm = Annotated[Norm, ByKind(Norm, "serves_inside")]

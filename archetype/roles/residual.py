@@ -18,6 +18,11 @@ class Residual(Part):
     is_sum: ClassVar[bool] = False  # whether the stream is one vector per position, the sum of all outputs
     grows: ClassVar[bool] = False  # whether the stream has more vectors after later layers
 
+    @property
+    def streams(self) -> int:
+        """Number of residual vectors of a position that a part may read and write together; 1 if it may not."""
+        return 1
+
 
 @part
 class ResidualSum(Residual):

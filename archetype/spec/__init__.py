@@ -44,10 +44,12 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.mamba2.spec import *
     from archetype.parts.mamba3.spec import *
     from archetype.parts.mlstm.spec import *
+    from archetype.parts.native_sparse_attention.spec import *
     from archetype.parts.ngram_memory.spec import *
     from archetype.parts.norm.spec import *
     from archetype.parts.pattern.spec import *
     from archetype.parts.per_layer_input.spec import *
+    from archetype.parts.pool_index.spec import *
     from archetype.parts.position.spec import *
     from archetype.parts.recurrent.spec import *
     from archetype.parts.rg_lru.spec import *

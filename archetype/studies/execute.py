@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from archetype.api.loading import open_teacher
+from archetype.api.pretrained import open_teacher
 from archetype.errors import ArchetypeError, CheckpointError, DataError, one_line
 from archetype.io import atomic
 from archetype.io.files import read_json

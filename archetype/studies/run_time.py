@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from archetype.api.loading import open_teacher
+from archetype.api.pretrained import open_teacher
 from archetype.errors import ArchetypeError, SpecError
 from archetype.io import atomic
 from archetype.io.text import read_text

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from archetype.api.loading import open_pretrained
+from archetype.api.pretrained import open_pretrained
 from archetype.convert.gguf.header import parts_of
 from archetype.convert.peft.config import CONFIG as ADAPTER_CONFIG
 from archetype.errors import DataError, SpecError

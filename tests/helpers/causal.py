@@ -9,9 +9,8 @@ from archetype import spec
 from archetype.api.language_model import LanguageModel
 from archetype.generate import Engine, Sampling
 from archetype.generate.step import prefill
-from archetype.models.build import Model, build_on_meta
+from archetype.models.build import Model, build
 from archetype.models.causal import CausalModel
-from archetype.models.initialization import initialize
 from archetype.nn.cache import State
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.passes import forward_step
@@ -30,7 +29,7 @@ pursuing each other, perpetually.
 
 def drawn(model: spec.CausalSpec, seed: int = 0) -> CausalModel:
     """The model with every tensor random, ready to evaluate."""
-    built = build_on_meta(model).to_empty(device="cpu")
+    built = build(model)  # tables of whole numbers, such as the experts of a token, are not drawn again
     randomize(built, seed)
     return built.requires_grad_(False)
 
@@ -131,8 +130,7 @@ def future_changes_nothing(model: CausalModel, length: int) -> None:
 
 def losses_of_training(model: spec.CausalSpec, steps: int, rate: float = 3e-3) -> list[float]:
     """The loss of each step on the bytes of some English; every parameter is reached by the first."""
-    built = build_on_meta(model).to_empty(device="cpu")
-    initialize(built, model.initialization, model.num_layers, seed=0)
+    built = build(model)
     tokens = torch.tensor(list(ENGLISH.encode()))
     windows = tokens.unfold(0, model.context_length + 1, model.context_length // 2)
     optimizer = torch.optim.AdamW(built.parameters(), rate)

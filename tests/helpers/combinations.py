@@ -22,6 +22,7 @@ NORMS: dict[str, spec.Norm] = {
     "rms": spec.RMSNorm(),
     "offset": spec.RMSNorm(unit_offset=True),
     "l2": spec.L2Norm(),
+    "gated-rms": spec.GatedRMSNorm(rank=3),
     "dynamic-tanh": spec.DynamicTanh(),
     "batch": spec.BatchNorm(),
     "no-norm": spec.NoNorm(),
@@ -67,6 +68,7 @@ SCORES: dict[str, dict[str, Any]] = {
     },
     "additive": {"score": "additive"},
     "blocks": {"index": spec.BlockIndex(block=3, top_blocks=2, local_blocks=1, num_heads=1, head_dim=4)},
+    "pools": {"index": spec.PoolIndex(pool=3, top_pools=2, num_heads=8, head_dim=4)},
     "moba": {
         "index": spec.BlockIndex(
             block=2,
@@ -100,6 +102,15 @@ MIXERS: dict[str, spec.Mixer] = {
         groups=2,
         group_rank=3,
         pooling=spec.Pooling(rate=2, overlap=True, index=spec.PooledIndex(top_k=2, num_heads=2, head_dim=4)),
+    ),
+    "native-sparse": spec.NativeSparseAttention(
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=4,
+        v_head_dim=3,
+        compression=spec.BlockCompression(block=4, stride=2, hidden=5),
+        selection=spec.BlockSelection(block=2, top_blocks=3, local_blocks=1),
+        window=3,
     ),
     "latent": LATENT,  # so narrow that the latents are looked at even in a whole text
     "wide-latent": LATENT.replace(kv_lora_rank=12, query=spec.LowRankQuery(rank=5)),  # expanded there
@@ -196,7 +207,7 @@ def settled(c: Combination) -> Combination | None:
     contradictions = (
         c["wiring"].startswith("parallel") and c["feedforward"] == "none",
         additive and (rotary or c["pattern"] != "full"),
-        c["score"] in ("blocks", "moba") and c["pattern"] != "full",  # which selects among all earlier keys
+        c["score"] in ("blocks", "pools", "moba") and c["pattern"] != "full",  # which selects among all earlier keys
         c["score"] == "differential" and c["kv_heads"] == "1",  # whose heads are pairs
         (c["position"] == "alibi" or c["score"] == "keys-as-values") and c["pattern"] == "global-window",
     )

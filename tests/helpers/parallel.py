@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import torch
 
-from archetype.api.loading import open_teacher
+from archetype.api.pretrained import open_teacher
 from archetype.training import loop, setup
 from archetype.training.metrics import Event, Saved, Step
 from archetype.training.parallel import checkpoint

@@ -70,6 +70,12 @@ def wired(**wiring: Any) -> spec.ModelSpec:
 
 
 RELATIVE = {"kind": "relative_bias", "num_buckets": 8, "max_distance": 16}
+SPARSE = {
+    "kind": "native_sparse", "num_heads": 4, "num_kv_heads": 2, "head_dim": 6, "v_head_dim": 5, "window": 4,
+    "compression": {"block": 4, "stride": 2, "hidden": 7},
+    "selection": {"block": 4, "top_blocks": 3, "local_blocks": 1},
+}  # fmt: skip
+SHARED = {"shared_keys": True, "compression": {"block": 4}, "v_head_dim": None}
 COMPRESSED = {
     "kind": "compressed", "num_heads": 4, "head_dim": 6, "rotary_dim": 4, "query_rank": 5, "window": 4, "groups": 2,
     "group_rank": 3,
@@ -154,11 +160,15 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "latent": mixed(**LATENT),
     "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
     "latent, gate": mixed(**LATENT, gate={}, query_scale={"beta": 0.5, "length": 4}),
+    "latent, two query vectors": mixed(
+        **LATENT, query={"kind": "low_rank", "rank": 7, "joins_unnormed": True}, gate={}, gate_from="query"
+    ),
     "latent, sinks": mixed(**LATENT, sinks=True, gate={"per": "head"}, position="none"),
     "latent, scaled": mixed(
         **LATENT, query={"kind": "low_rank", "rank": 7, "scale": 1.5}, latent_scale=0.7, key_norm={"kind": "rms"}
     ),
     "index": attending(index=INDEX, sinks=True),
+    "pools": attending(index={"kind": "pools", "pool": 3, "top_pools": 2, "num_heads": 5, "head_dim": 4}),
     "moba": attending(
         index={
             "kind": "blocks",
@@ -172,6 +182,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
             "own_projections": False,
         }
     ),
+    "native sparse": mixed(**SPARSE),
+    "native sparse, means of shared keys": mixed(**SPARSE | SHARED),
     "compressed window": mixed(**COMPRESSED),
     "compressed": mixed(**COMPRESSED, pooling={"rate": 3}),
     "compressed, index": mixed(
@@ -316,6 +328,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "parallel, shared norm": wired(kind="parallel", shared_norm=True),
     "batch norm": wired(kind="pre_norm", norm={"kind": "batch"}),
     "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
+    "gated norm": wired(kind="sandwich", norm={"kind": "gated_rms", "rank": 3}),
     "dynamic tanh": wired(kind="pre_norm", norm={"kind": "dynamic_tanh"}),
     "dynamic erf": wired(kind="post_norm", norm={"kind": "dynamic_erf"}),
     "canon": decoder(
@@ -346,6 +359,17 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "per-layer inputs": decoder(block(), READER, block(), READER, embedding={"per_layer": {"features": 6}}),
     "streams": decoder(block(), block(), residual={"kind": "streams", "num_streams": 3, "sinkhorn_steps": 4}),
+    "n-gram memory of streams": decoder(
+        block(),
+        block(
+            wiring={"kind": "pre_norm", "norm": "none"},
+            mixer={"kind": "none"},
+            feedforward={"kind": "ngram_memory", "rows": 17, "row_width": 3, "heads": 2, "num_streams": 3},
+        ),
+        block(),
+        residual={"kind": "gated_streams", "num_streams": 3, "rank": 5},
+    ),
+    "gated streams": decoder(block(), block(), residual={"kind": "gated_streams", "num_streams": 3, "rank": 5}),
     "extra rows": decoder(block(), embedding={"extra_rows": 3}),
     "norms side by side": decoder(
         block(

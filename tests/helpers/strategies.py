@@ -66,7 +66,8 @@ def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
 def norms(wild: bool = False) -> SearchStrategy[spec.Norm]:
     """Every norm."""
     batch = st.builds(spec.BatchNorm, eps=positive(1e-6, 1e-2, wild), momentum=probabilities())
-    return vector_norms(wild) | batch
+    gated = st.builds(spec.GatedRMSNorm, eps=positive(1e-6, 1e-2, wild), rank=counts(1, 5, wild))
+    return vector_norms(wild) | batch | gated
 
 
 @cache
@@ -335,6 +336,12 @@ def key_selections(draw: DrawFn, wild: bool = False) -> spec.KeySelection:
             loss_weight=draw(st.just(0.0) | positive(0.1, 1.0, wild)),
         )  # fmt: skip
     position = draw(st.sampled_from([None, rotary] if head_dim > 1 else [None]))
+    if draw(st.sampled_from([False, False, True])):
+        return spec.PoolIndex(
+            pool=draw(counts(1, 4, wild)), top_pools=draw(counts(1, 4, wild)), num_heads=draw(counts(1, 3, wild)),
+            head_dim=head_dim, position=position, norm=draw(vector_norms(wild)),
+            loss_weight=draw(st.just(0.0) | positive(0.1, 1.0, wild)),
+        )  # fmt: skip
     return spec.LightningIndex(
         top_k=draw(counts(1, CONTEXT, wild)),
         num_heads=draw(counts(1, 3, wild)),
@@ -529,7 +536,9 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
 def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
     """Every mixer that fits a place; attention more often, for it has the most choices."""
     kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild)
-    causal_only = rwkv7s(place, wild) | compressed_attentions(wild) if place.causal else st.nothing()
+    causal_only = (
+        rwkv7s(place, wild) | compressed_attentions(wild) | sparse_attentions(wild) if place.causal else st.nothing()
+    )
     kinds = *kinds, linear_mixers(wild, place.causal) | causal_only
     alone = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
     if place.relative is not None and isinstance(place.relative[0], spec.RelativeVectors):
@@ -571,6 +580,29 @@ def compressed_attentions(draw: DrawFn, wild: bool = False) -> spec.CompressedAt
     )  # fmt: skip
 
 
+@st.composite
+def sparse_attentions(draw: DrawFn, wild: bool = False) -> spec.NativeSparseAttention:
+    """Compressed blocks with and without overlap and map, and more and fewer blocks than are selected."""
+    keys, stride, first, local = (draw(st.integers(*ends)) for ends in ((1, 2), (1, 3), (0, 2), (1, 2)))
+    size, theta = 2 * draw(st.integers(1, 3)), draw(st.floats(10.0, 1e6))
+    return spec.NativeSparseAttention(
+        num_heads=keys * draw(st.integers(1, 2)),
+        num_kv_heads=keys,
+        head_dim=size,
+        v_head_dim=draw(st.none() | counts(1, 5, wild)),
+        position=draw(st.none() | fixed_scalings(wild).map(lambda scaling: spec.Rotary(theta=theta, scaling=scaling))),
+        compression=spec.BlockCompression(
+            block=stride * draw(st.integers(1, 3)), stride=stride, hidden=draw(st.none() | counts(1, 5, wild))
+        ),
+        selection=spec.BlockSelection(
+            block=stride * draw(st.integers(1, 2)), top_blocks=first + local + draw(st.integers(0, 2)),
+            first_blocks=first, local_blocks=local,
+        ),
+        window=draw(counts(1, 9, wild)),
+        shared_keys=draw(st.booleans()),
+    )  # fmt: skip
+
+
 def disentangled_attentions(
     vectors: spec.RelativeVectors, num_heads: int
 ) -> SearchStrategy[spec.DisentangledAttention]:
@@ -591,7 +623,7 @@ def relative_vectors(draw: DrawFn, wild: bool = False) -> spec.RelativeVectors:
     """Every table of vectors of distances."""
     buckets = draw(st.integers(2, 8))
     longest = draw(st.none() | st.integers(buckets // 2 + 2, 40))
-    return spec.RelativeVectors(num_buckets=buckets, max_distance=longest, norm=draw(norms(wild)))
+    return spec.RelativeVectors(num_buckets=buckets, max_distance=longest, norm=draw(vector_norms(wild)))
 
 
 def together(mixers: SearchStrategy[spec.Mixer], wild: bool) -> SearchStrategy[spec.MixersTogether]:
@@ -744,12 +776,15 @@ def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) 
         spec.Streams, num_streams=counts(1, 3, wild), sinkhorn_steps=st.integers(0, 3),
         exit=st.sampled_from(["weighted", "mean"]), write_scale=positive(0.5, 2.0, wild),
     )  # fmt: skip
+    gated = st.builds(
+        spec.GatedStreams, num_streams=counts(1, 3, wild), rank=counts(1, 5, wild), unit_offset=st.booleans()
+    )
     depth = st.builds(
         spec.DepthAttention, layers_per_block=counts(1, 3, wild), normed_values=st.booleans(), scaled=st.booleans()
     )
     grows = not any(block.wiring.reads_first or block.reinject for block in layers)
     sums = st.sampled_from([spec.ResidualSum(), spec.ScaledSum()])
-    return draw(st.one_of(sums, streams, *([depth] if grows else [])))
+    return draw(st.one_of(sums, streams, gated, *([depth] if grows else [])))
 
 
 @cache

@@ -112,9 +112,15 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "phi4_multimodal": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     "qwen4_exp_text": {
-        "layer_types": ["linear_attention", "indexed_attention"], "indexer_n_heads": 2, "indexer_kv_heads": 1,
+        "layer_types": ["linear_attention", "indexed_attention"], "indexer_n_heads": 16, "indexer_kv_heads": 1,
         "indexer_head_dim": 8, "indexer_budget": 16, "indexer_compress_ratio": 4, "ngram_vocab_size_base": 61,
     },
+    "glm5_next_text": {
+        "num_key_value_heads": 4, "qk_rope_head_dim": 0, "layer_types": ["linear_attention", "indexed_attention"],
+        "mlp_layer_types": ["dense", "sparse"], "indexer_types": ["full", "full"], "index_kpool": 2, "index_topk": 4,
+        "linear_head_dim": 8, "linear_num_heads": 3, "swiglu_limit": 0.3,
+    },
+    "glm5_next_vision": {"projection_intermediate_size": 48, "out_hidden_size": 32},
     "recurrent_gemma": {"layer_types": None, "num_hidden_layers": 3, "lru_width": 32},
     "inkling2_loop_text": {"unpadded_vocab_size": 61},
     "rembert": {"input_embedding_size": 24, "output_embedding_size": 40},

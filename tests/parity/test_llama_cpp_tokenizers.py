@@ -1,6 +1,7 @@
 """The same ids as llama.cpp from the vocabularies in exported GGUF files, where it is installed."""
 
 import io
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from archetype import spec
 from archetype.api.exporting import export
 from archetype.api.language_model import LanguageModel
 from archetype.convert.gguf import file as gguf
+from archetype.convert.gguf.header import read_header
+from archetype.convert.gguf.tokenizer import read_tokenizer
 from archetype.families.bert import bert
+from archetype.families.llama import llama
 from archetype.families.t5 import t5
 from archetype.models.build import build
 from archetype.tokenizers import Tokenizer
@@ -82,6 +86,23 @@ def wordpiece(**settings: Any) -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(backend.to_str().encode(), {"cls_token": "[CLS]", "sep_token": "[SEP]"})
 
 
+def whole_texts() -> HuggingFaceTokenizer:
+    """As Gemma's: spaces are ▁, nothing is cut, runs of newlines are tokens."""
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    backend = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    trainer = trainers.BpeTrainer(vocab_size=380, special_tokens=names, show_progress=False)
+    backend.train_from_iterator(TEXT.splitlines(), trainer)
+    backend.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
+    definition = json.loads(backend.to_str())
+    model, runs = definition["model"], ["\n" * length for length in range(1, 9)]
+    model["vocab"] |= {run: len(model["vocab"]) + index for index, run in enumerate(runs)}
+    model["merges"] += [[first, second] for first in runs for second in runs if first + second in runs]
+    definition["added_tokens"] = definition["added_tokens"][:4]
+    return HuggingFaceTokenizer(json.dumps(definition).encode(), {"bos_token": "<bos>", "eos_token": "<eos>"})
+
+
+DECODER = llama(num_layers=1, d_model=32, num_heads=2, d_ff=32, vocab_size=400, context_length=64)
 PAIR = t5(num_layers=1, d_model=32, num_heads=2, head_dim=16, d_ff=32, vocab_size=300, context_length=64)
 ENCODER = bert(
     num_layers=1, d_model=32, num_heads=2, vocab_size=300, context_length=64, head=spec.NoHead(), pooler=True
@@ -90,6 +111,7 @@ MAKERS: dict[str, tuple[Any, spec.ModelSpec]] = {
     "tokenizer.model, unigram": (lambda: SentencePieceTokenizer(pieces("unigram")), PAIR),
     "tokenizer.json, unigram": (lambda: unigram(joined=False), PAIR),
     "tokenizer.json, unigram, spaces joined": (lambda: unigram(joined=True), PAIR),
+    "tokenizer.json, BPE of whole texts": (whole_texts, DECODER),
     "wordpiece": (wordpiece, ENCODER),
     "wordpiece, cased": (lambda: wordpiece(lowercase=False), ENCODER),
 }
@@ -111,7 +133,9 @@ def test_ids(c: Any, name: str, tmp_path: Path) -> None:
             expected = tokenizer.encode(text)
             if whole:
                 expected = (
-                    tokenizer.add_special_tokens(expected) if model_spec is ENCODER else [*expected, tokenizer.eos[0]]
+                    [*expected, tokenizer.eos[0]] if model_spec is PAIR else tokenizer.add_special_tokens(expected)
                 )
             assert ids[:count] == expected, (text, whole)
     c.llama_model_free(model)
+    read = read_tokenizer(read_header(tmp_path / "out" / gguf.FILE).metadata, "file")
+    assert read is not None and [read.encode(text) for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]

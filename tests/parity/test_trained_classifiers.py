@@ -10,7 +10,7 @@ import torch
 
 import archetype
 from archetype import families, spec
-from archetype.api import loading
+from archetype.api.pretrained import open_pretrained
 from archetype.tokenizers import train_tokenizer
 from archetype.training.examples import LabelledText, LabelledTokens
 from archetype.training.loop import run
@@ -43,7 +43,7 @@ def test_transformers_reads_it_with_equal_logits(
     replace(lm, tokenizer=train_tokenizer("bytes", "", None)).save(tmp_path / "encoder")
     records, data = LABELLED[task]
     (tmp_path / "examples.jsonl").write_text("\n".join(map(json.dumps, records)))
-    pretrained = loading.open_pretrained(tmp_path / "encoder")
+    pretrained = open_pretrained(tmp_path / "encoder")
     examples = data(examples=(str(tmp_path / "examples.jsonl"),), tokenizer=str(tmp_path / "encoder"))
     recipe = Recipe(spec=pretrained.model.spec.dump(), data=examples, batch_size=8, steps=2, dtype="float32")
     run(start(tmp_path / "run", recipe, CPU, pretrained=pretrained), lambda event: None)

@@ -120,8 +120,11 @@ def _entry(source: str, name: str | None, ancestor: str, date: str, why: str) ->
     entry = replace(entry, type=str(values.get("model_type")), spec="")
     facts = {"model": source, "sha256": sha256(config.file.read_bytes()).hexdigest()}
     is_registered = family_of(values, config.place) is not None
+    if not is_registered and not config.has_tensors:
+        needs = f"the names and shapes of its tensors, by which the type {entry.type} is read: it is not registered"
+        return replace(entry, evidence=Evidence(facts, needs=needs))
     if not is_registered:
-        config.shapes()  # fails if there are no tensors, before anything is judged by them
+        config.shapes()  # an error of the network is none of the model
     try:
         _, spec = read_config(config, warn=False)
     except ArchetypeError as error:

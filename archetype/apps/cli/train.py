@@ -41,7 +41,7 @@ def train(
 
     if to is None and resume is None and plan is None and not find_rate:
         raise SpecError("--to", "is missing", "name the run directory to create, such as --to runs/first")
-    from archetype.api.loading import open_pretrained, open_teacher
+    from archetype.api.pretrained import open_pretrained, open_teacher
     from archetype.apps.cli.plan import print_plan, print_plan_here, print_rates
     from archetype.apps.cli.progress import preparation_bar, raise_if_interrupted, run_with_progress, tokenization_bar
     from archetype.machine.device import resolve_device

@@ -65,19 +65,19 @@ def _in_halves(tensor: "Tensor", heads: int) -> "Tensor":
     return halves.reshape(tensor.shape)
 
 
+def _pairing(part: str) -> Change:
+    def heads(tensor: "Tensor", model: Any) -> int:
+        return int(tensor.shape[0] // _attention(model).head_dim)  # which may differ between layers
+
+    return Change(
+        rf"blk\.\d+\.attn_{part}\.(weight|bias)",
+        lambda tensor, model, blocks: (_interleaved(tensor, heads(tensor, model)),),
+        lambda stored, model: _in_halves(stored[0], heads(stored[0], model)),
+    )
+
+
 # llama.cpp rotates features 2i and 2i + 1 of queries and keys together; the model rotates i and i + P/2.
-PAIRED = (
-    Change(
-        r"blk\.\d+\.attn_q\.(weight|bias)",
-        lambda tensor, model, blocks: (_interleaved(tensor, _attention(model).num_heads),),
-        lambda stored, model: _in_halves(stored[0], _attention(model).num_heads),
-    ),
-    Change(
-        r"blk\.\d+\.attn_k\.(weight|bias)",
-        lambda tensor, model, blocks: (_interleaved(tensor, _attention(model).num_kv_heads),),
-        lambda stored, model: _in_halves(stored[0], _attention(model).num_kv_heads),
-    ),
-)
+PAIRED = (_pairing("q"), _pairing("k"))
 # Gemma's model stores w and multiplies by 1 + w; the file stores 1 + w.
 AROUND_ONE = Change(
     r".*norm\.weight",
@@ -86,10 +86,9 @@ AROUND_ONE = Change(
 )
 # ... except the gated norm of a delta network, whose weight is used as it is.
 AROUND_ONE_BUT_GATED = replace(AROUND_ONE, tensors=r"(?!.*ssm_norm).*norm\.weight")
-# llama.cpp uses mean pooling and leaves out BERT's pooler.
-NO_POOLER = Change(
-    r"cls\..*", lambda tensor, model, blocks: (), lambda stored, model: stored[0], (), lambda shape, model: ()
-)
+# What is not a tensor of the file.
+UNWRITTEN = Change("", lambda tensor, model, blocks: (), lambda stored, model: stored[0], (), lambda shape, model: ())
+NO_POOLER = replace(UNWRITTEN, tensors=r"cls\..*")  # llama.cpp uses mean pooling and leaves out BERT's pooler
 
 
 def _unused(model: Any) -> int:
@@ -149,6 +148,12 @@ RATES_OF_HEADS = Change(
     lambda tensor, model, blocks: (_rates(tensor).unsqueeze(1),),
     lambda stored, model: _logarithms((stored[0].squeeze(1),), model),
     shapes=lambda shape, model: ((*shape, 1),),
+)
+# ... and Ling 3's have the other sign
+POSITIVE_RATES = replace(
+    RATES_OF_HEADS,
+    write=lambda tensor, model, blocks: (-_rates(tensor).unsqueeze(1),),
+    read=lambda stored, model: _logarithms((-stored[0].squeeze(1),), model),
 )
 GAINS_OF_HEADS = Change(
     r"blk\.\d+\.ssm_d",
@@ -261,6 +266,39 @@ def _absorbed_shapes(shape: "Shape", model: Any) -> "tuple[Shape, ...]":
 
 
 LATENTS = Change(r"blk\.\d+\.attn_kv_b\.weight", _absorbed, _joined, ("attn_k_b", "attn_v_b"), shapes=_absorbed_shapes)
+
+
+def _index(model: Any) -> Any:
+    return next(block.mixer.index for block in model.layers if getattr(block.mixer, "index", None) is not None)
+
+
+def _last_in_pairs(tensors: str, sizes: "Callable[[Any], tuple[int, int, Any]]") -> Change:
+    # (groups of rows, rows at each end that rotate, position): halves as pairs where the model rotates halves
+    def write(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
+        groups, rotated, position = sizes(model)
+        if position.interleaved:
+            return (tensor,)
+        rows = tensor.unflatten(0, (groups, -1)).clone()
+        rows[:, -rotated:] = rows[:, -rotated:].unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+        return (rows.flatten(0, 1),)
+
+    return Change(rf"blk\.\d+\.{tensors}", write, lambda stored, model: stored[0])
+
+
+def _index_rotation(model: Any) -> tuple[int, Any]:
+    index = _index(model)
+    return index.position.dim or index.head_dim, index.position
+
+
+# Hy4, whose features llama.cpp rotates in pairs, and transformers' class in halves. A model that is read rotates pairs.
+LAST_IN_PAIRS = (
+    _last_in_pairs(
+        r"attn_q_b\.weight", lambda m: (_latent(m).num_heads, _latent(m).qk_rope_head_dim, _latent(m).position)
+    ),
+    _last_in_pairs(r"attn_kv_a_mqa\.weight", lambda m: (1, _latent(m).qk_rope_head_dim, _latent(m).position)),
+    _last_in_pairs(r"indexer\.attn_q_b\.weight", lambda m: (_index(m).num_heads, *_index_rotation(m))),
+    _last_in_pairs(r"indexer\.(attn_k|k_norm)\.(weight|bias)", lambda m: (1, *_index_rotation(m))),
+)
 
 
 def _head_scale(model: Any) -> float:

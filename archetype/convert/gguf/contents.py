@@ -52,7 +52,11 @@ class FileTensors(Tensors):
         # tensors that only exist as parts of a converted one have no rule of their own
         parts = {part for _, stored in self._changes.values() for part in stored}
         parts |= {name for name, _ in self._halves.values()}
-        self._names = [*self._changes, *self._halves, *(name for name in entries if name not in parts)]
+        self._numbers_of_layers = dict(_numbers_of_layers(header, target, model.num_layers))
+        self._names = [
+            *(*self._changes, *self._halves, *self._numbers_of_layers),
+            *(name for name in entries if name not in parts),
+        ]
 
     def names(self) -> list[str]:
         """Return the names of the converted tensors, then of all other tensors in the file."""
@@ -60,6 +64,8 @@ class FileTensors(Tensors):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape that a tensor has in the model, without reading data."""
+        if name in self._numbers_of_layers:
+            return tuple(self._numbers_of_layers[name].shape)
         if name in self._halves:
             experts, rows, width = self._header.entries[self._halves[name][0]].shape
             return experts, rows // 2, width
@@ -77,6 +83,8 @@ class FileTensors(Tensors):
 
     def mapped(self, name: str) -> Tensor:
         """Return a tensor in the requested dtype: a view of the file if possible, otherwise a copy."""
+        if name in self._numbers_of_layers:
+            return self._numbers_of_layers[name].to(self._dtype)
         if name in self._changes:
             change, stored = self._changes[name]
             return change.read(tuple(map(self._stored, stored)), self._model).to(self._dtype).contiguous()
@@ -106,6 +114,9 @@ class FileTensors(Tensors):
     def _stays(self, name: str, dtype: torch.dtype) -> bool:
         if name in self._halves:
             return True  # a matrix
+        if name in self._numbers_of_layers:
+            number = self._numbers_of_layers[name]
+            return torch.equal(number.to(dtype).float(), number)
         change, names = self._changes.get(name, (None, [name]))
         if {self._header.entries[part].type for part in names} != {"F32"}:
             return True
@@ -153,3 +164,15 @@ class FileTensors(Tensors):
             cause = f"has type {entry.type}, which gguf cannot dequantize"
             raise CheckpointError(f"{self._header.place}: {name}", cause, "quantize it in another type") from None
         return weights.view(entry.shape)
+
+
+def _numbers_of_layers(header: Header, target: Gguf, num_layers: int) -> Iterator[tuple[str, Tensor]]:
+    # parameters that are keys of the file: a list with one for each layer, or one for all
+    for key, shape in target.numbers.items():
+        values = header.metadata.get(key)
+        values = values if isinstance(values, list) else [values] * num_layers
+        if len(values) < num_layers or not all(isinstance(value, float) for value in values):
+            cause = f"{values!r:.80} does not have a number for each of {num_layers} layers"
+            raise CheckpointError(f"{header.place}: {key}", cause, "is the file complete?")
+        for layer, value in enumerate(values[:num_layers]):
+            yield f"{key}.{layer}", torch.full(shape, value)

@@ -11,12 +11,12 @@ from archetype.families.config import Config
 from archetype.families.keys import expect_kind
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
-from archetype.parts.attention.spec import QueryScale
+from archetype.parts.attention.spec import OutputGate, QueryScale
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP, NoFeedForward
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
 from archetype.parts.lightning_index.spec import LightningIndex
-from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.position.frequencies import yarn_score_scale
 from archetype.parts.position.spec import NoPosition, NoScaling, Rotary, RotaryScaling, YarnScaling
 
@@ -176,9 +176,7 @@ def _read_unrotated(layer: Layer, eps: float) -> LatentAttention:
 def _write_unrotated(mixer: Any, decoder: Decoder) -> Keys:
     keys = _write(mixer.replace(position=Rotary(interleaved=True)), decoder)
     del keys["rope.freq_base"]
-    # 0 marks the layers that have another mixer
-    heads: list[int] = [int(isinstance(block.mixer, LatentAttention)) for block in decoder.layers]
-    return keys | {"attention.head_count_kv": heads}
+    return keys | _marked(decoder)
 
 
 def _read_growing(layer: Layer, eps: float) -> LatentAttention:
@@ -245,6 +243,40 @@ def _written_scaling(scaling: RotaryScaling) -> Keys:
             raise unsupported(field, f"{scaling.kind} scaling in deepseek2")
 
 
+def _read_gated(layer: Layer, eps: float) -> LatentAttention:
+    # Ling 3
+    mixer = _read(layer, eps).replace(gate=OutputGate(per="head"))
+    if getattr(mixer.position, "scaling", NoScaling()) != NoScaling():
+        raise layer.keys.error("rope.scaling.type", "scales rotations", "this model is not supported")
+    return mixer
+
+
+def _write_gated(mixer: Any, decoder: Decoder) -> Keys:
+    return _write(mixer, decoder) | _marked(decoder)
+
+
+def _marked(decoder: Decoder) -> Keys:
+    # 0 marks the layers that have another mixer
+    heads: list[int] = [int(isinstance(block.mixer, LatentAttention)) for block in decoder.layers]
+    return {"attention.head_count_kv": heads}
+
+
+def _read_hy(layer: Layer, eps: float) -> LatentAttention:
+    # Hy4: a gate for each feature, sinks, and an index whose last features rotate, if the file has one
+    if layer.keys.count("attention.indexer.top_k", 0):
+        mixer = _read_indexed(layer, eps, interleaved=True)
+        index = mixer.index
+        assert isinstance(index, LightningIndex)
+        mixer = mixer.replace(index=index.replace(rotates="last", norm=LayerNorm(eps=eps)))
+    else:
+        mixer = _read(layer, eps)
+    return mixer.replace(gate=OutputGate(), sinks=True)
+
+
+def _write_hy(mixer: Any, decoder: Decoder) -> Keys:
+    return _write(mixer, decoder) if mixer.index is None else _write_indexed(mixer, decoder, shares=True)
+
+
 LATENT = OtherMixer(LatentAttention, "attn_kv_a_norm.weight", _read, _write)
 PLAIN = replace(LATENT, write=_write_plain)
 PLAIN_HALVES = replace(PLAIN, read=partial(_read, interleaved=False))
@@ -254,11 +286,15 @@ SHARED_INDEX = replace(
     LATENT, read=partial(_read_indexed, interleaved=True), write=partial(_write_indexed, shares=True)
 )
 UNROTATED = replace(LATENT, read=_read_unrotated, write=_write_unrotated)
+GATED = replace(LATENT, read=_read_gated, write=_write_gated)
+HY = replace(LATENT, read=_read_hy, write=_write_hy)
 GROWING = replace(LATENT, read=_read_growing, write=_write_growing)
 ATTENTION = """
     blk.{i}.attn_{q,output}                  blocks.{i}.mixer.{q,o}
     blk.{i}.attn_q_{a,a_norm,b}              blocks.{i}.mixer.{q_down,q_norm,q_up}
     blk.{i}.attn_kv_{a_mqa,a_norm,b}         blocks.{i}.mixer.{kv_down,kv_norm,kv_up}
+    blk.{i}.attn_gate                        blocks.{i}.mixer.gate
+    blk.{i}.attn_sinks.weight              = blocks.{i}.mixer.sinks
     blk.{i}.indexer.{attn_q_b,attn_k}        blocks.{i}.mixer.index.{q,k}
     blk.{i}.indexer.{k_norm,proj}            blocks.{i}.mixer.index.{k_norm,weights}
 """

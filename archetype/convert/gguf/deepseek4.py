@@ -5,6 +5,7 @@ from typing import Any
 
 from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
 from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.names import STREAMS as STREAM_NAMES
 from archetype.convert.gguf.rope import read_scaling, written_scaling
 from archetype.errors import CheckpointError
 from archetype.families.deepseek_v4 import NEAR, deepseek_v4
@@ -152,16 +153,12 @@ class DeepSeek4:
         }
 
 
-RULES = weight_rules("""
+RULES = weight_rules(
+    STREAM_NAMES
+    + """
     token_embd                                   embedding.token
     output_norm                                  final_norm
     output                                       lm_head
-    output_hc_fn.weight                        = residual_exit.weight
-    output_hc_base.weight                      = residual_exit.bias
-    output_hc_scale.weight                     = residual_exit.scale
-    blk.{i}.hc_{attn,ffn}_fn.weight            = blocks.{i}.{mixer,feedforward}_residual.weights.weight
-    blk.{i}.hc_{attn,ffn}_base.weight          = blocks.{i}.{mixer,feedforward}_residual.weights.bias
-    blk.{i}.hc_{attn,ffn}_scale.weight         = blocks.{i}.{mixer,feedforward}_residual.weights.scale
     blk.{i}.attn_norm                            blocks.{i}.mixer_norm
     blk.{i}.attn_sinks.weight                  = blocks.{i}.mixer.sinks
     blk.{i}.attn_q_{a,a_norm,b}                  blocks.{i}.mixer.{q_down,q_norm,q_up}
@@ -179,4 +176,5 @@ RULES = weight_rules("""
     blk.{i}.exp_probs_b.bias                   = blocks.{i}.feedforward.correction
     blk.{i}.ffn_{gate,up,down}_exps.weight     = blocks.{i}.feedforward.experts.{gate,up,down}
     blk.{i}.ffn_{gate,up,down}_shexp             blocks.{i}.feedforward.shared.{gate,up,down}
-""")
+"""
+)

@@ -14,7 +14,7 @@ from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.header import gguf_library, read_header
 from archetype.convert.gguf.keys import OUTSIDE, Value
 from archetype.convert.gguf.llama_cpp import check_ids
-from archetype.convert.gguf.tensors import NUMBERS, Stored, file_shapes, gguf_tensors, own_type
+from archetype.convert.gguf.tensors import NUMBERS, Stored, file_shapes, gguf_tensors, numbers_of_layers, own_type
 from archetype.convert.gguf.tokenizer import read_tokenizer
 from archetype.convert.gguf.types import FILE_TYPES, Facts, check_file_type, tensor_types
 from archetype.convert.gguf.vocabulary import PREFIX, Vocabulary, vocabulary
@@ -65,7 +65,7 @@ def write_gguf(
         )
     check_file_type(type)
     writer = library.GGUFWriter(file, target.architecture)
-    for name, value in keys.items():
+    for name, value in (keys | numbers_of_layers(model, target)).items():
         # keys of the tokenizer belong to no architecture
         _put(writer, name if name.startswith(OUTSIDE) else f"{target.architecture}.{name}", value)
     if (start := special.get("decoder_start_token_id")) is not None:

@@ -8,17 +8,20 @@ from typing import Any
 
 from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
 from archetype.families.keys import expect_kind
-from archetype.models.block.spec import SandwichNorm
+from archetype.models.block.spec import NoMixer, SandwichNorm
 from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.attention.spec import Attention, QueryScale
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.parts.norm.spec import RMSNorm
-from archetype.parts.pattern.spec import Chunked
+from archetype.parts.pattern.spec import Chunked, Window
+from archetype.parts.position.spec import Alibi, NoPosition, NoScaling, Rotary
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
 
 CHUNK = 8192  # constant of llama.cpp: size of Llama 4's chunks, and positions by which its queries grow
 WITHOUT_NORMS = 128  # experts of Llama 4 Maverick, whose queries and keys have no norms
+LARGEST_SLOPE = 8.0  # exponent of ALiBi's slopes in all known models
+POST_EPS = 1e-8  # constant of llama.cpp: epsilon of Muse Glimmer's norms of outputs
 EMBEDDING, RESIDUAL, WIDTH = 12.0, 1.4, 256  # constants of MiniCPM3 in llama.cpp: factors, and the width of the head
 
 
@@ -155,3 +158,158 @@ def without_factors(model: Any) -> Any:
     plain = _changed(model, mixer, network)
     embedding, head = model.embedding.replace(scale=1.0), model.head.replace(scale=1.0)
     return plain.replace(embedding=embedding, head=head)
+
+
+def in_pairs(model: Any) -> Any:
+    """Rotate neighbouring features, into which `changes.LAST_IN_PAIRS` turns halves (Hy4)."""
+
+    def pairs(part: Any) -> Any:
+        position = getattr(part, "position", None)
+        return part.replace(position=position.replace(interleaved=True)) if isinstance(position, Rotary) else part
+
+    def mixer(latent: Any) -> Any:
+        index = getattr(latent, "index", None)
+        return pairs(latent) if index is None else pairs(latent).replace(index=pairs(index))
+
+    return _changed(model, mixer)
+
+
+def slopes(keys: FileKeys, model: Any) -> Any:
+    """ALiBi's slopes instead of a rotation (Refact)."""
+    return _changed(model, lambda mixer: mixer.replace(position=Alibi()))
+
+
+def baichuan(keys: FileKeys, model: Any) -> Any:
+    """Slopes in the 13B models, which llama.cpp knows by their 40 layers."""
+    return slopes(keys, model) if model.num_layers == 40 else model
+
+
+def jais(keys: FileKeys, model: Any) -> Any:
+    """Slopes if a key has their exponent, and scores divided by the width of a head."""
+    exponent = keys.number("attention.max_alibi_bias", 0.0)
+    if exponent not in (0.0, LARGEST_SLOPE):
+        raise keys.error("attention.max_alibi_bias", f"{exponent} is not supported", f"only {LARGEST_SLOPE} is")
+    scale = 1.0 / _first(model).sizes(model.d_model).head_dim
+    position = Alibi() if exponent else NoPosition()
+    return _changed(model, lambda mixer: mixer.replace(position=position, scale=scale))
+
+
+def jais_keys(model: Any) -> Keys:
+    return {"attention.max_alibi_bias": 0.0 if _first(model).position.is_absent else LARGEST_SLOPE}
+
+
+def jina_bert_v2(keys: FileKeys, model: Any) -> Any:
+    """Slopes in both directions, and networks with a bias in their last projection alone."""
+    return _changed(
+        model, lambda mixer: mixer.replace(position=Alibi()), lambda part: part.replace(bias=False, down_bias=True)
+    )
+
+
+def deepseek_ocr(keys: FileKeys, model: Any) -> Any:
+    """A plain rotation of whole heads, which no key changes."""
+
+    def rotated(mixer: Any) -> Any:
+        if mixer.head_dim is not None or mixer.position.theta != Rotary().theta:
+            raise unsupported(
+                "layers[*].mixer", "another theta than 10,000, or another head_dim than d_model / num_heads"
+            )
+        return mixer.replace(position=Rotary())
+
+    return _changed(model, rotated)
+
+
+def periodic(keys: FileKeys, model: Any) -> Any:
+    """Experts in layers that a period names, and tensors show (Nomic)."""
+    keys.used.add("moe_every_n_layers")
+    return model
+
+
+def periodic_keys(model: Any) -> Keys:
+    layers, sparse = model.layers, [isinstance(block.feedforward, MixtureOfExperts) for block in model.layers]
+    widths = {getattr(part, "expert", part).width(model.d_model) for part in (block.feedforward for block in layers)}
+    if len(widths) > 1:
+        raise unsupported("layers[*].feedforward.d_ff", "experts of another width than the other networks here")
+    places = [layer for layer, is_sparse in enumerate(sparse) if is_sparse]
+    period = places[1] - places[0] if len(places) > 1 else len(places) * len(layers)
+    if sparse != [period > 0 and layer % period == 1 for layer in range(len(layers))]:
+        raise unsupported("layers[*].feedforward", "experts in other layers than every n-th from the second here")
+    return {"moe_every_n_layers": period}
+
+
+def without_heads(model: Any) -> Keys:
+    """Return the heads of layers that may have no attention (Deci)."""
+    for index, block in enumerate(model.layers):
+        if block.feedforward.is_absent:
+            raise unsupported(f"layers[{index}].feedforward", "layers without a network in deci")
+    heads = [0 if isinstance(block.mixer, NoMixer) else block.mixer.num_heads for block in model.layers]
+    if not heads[0]:
+        raise unsupported("layers[0].mixer", "a first layer without attention in deci")
+    return {"attention.head_count": heads if 0 in heads else heads[0]}
+
+
+def muse_glimmer(keys: FileKeys, model: Any) -> Any:
+    """Normed token vectors, another epsilon of the outputs' norms, and capped logits."""
+    post = RMSNorm(eps=POST_EPS)
+    blocks = (
+        block.replace(wiring=block.wiring.replace(mixer_post_norm=post, feedforward_post_norm=post))
+        for block in model.layers
+    )
+    softcap = keys.optional_positive("final_logit_softcapping")
+    return model.replace(
+        layers=tuple(blocks),
+        embedding=model.embedding.replace(norm=model.final_norm.replace(weight=False)),
+        head=model.head.replace(softcap=softcap),
+    )
+
+
+def capped_keys(model: Any) -> Keys:
+    return {} if model.head.softcap is None else {"final_logit_softcapping": model.head.softcap}
+
+
+def limited(keys: FileKeys, model: Any) -> Any:
+    """Bounded gates and contents of the experts (Maple)."""
+    bounds = keys.get("swiglu_clamp_exp", 0.0)
+    bounds = bounds if isinstance(bounds, list) else [bounds] * model.num_layers
+    if len(bounds) < model.num_layers or not all(isinstance(bound, float) for bound in bounds):
+        raise keys.error("swiglu_clamp_exp", f"{bounds!r:.80} lacks layers", "fix the file")
+    blocks = (
+        block.replace(feedforward=_with_limit(block.feedforward, bound or None))
+        for block, bound in zip(model.layers, bounds, strict=False)
+    )
+    return model.replace(layers=tuple(blocks))
+
+
+def _with_limit(part: Any, limit: float | None) -> Any:
+    return part.replace(expert=part.expert.replace(limit=limit)) if isinstance(part, MixtureOfExperts) else part
+
+
+def limited_keys(model: Any) -> Keys:
+    experts = (getattr(block.feedforward, "expert", None) for block in model.layers)
+    return {"swiglu_clamp_exp": [getattr(expert, "limit", None) or 0.0 for expert in experts]}
+
+
+def unlimited(keys: FileKeys, model: Any) -> Any:
+    """Refuse bounds of gates behind their activation."""
+    for name in ("swiglu_clamp_exp", "swiglu_clamp_shexp"):
+        bounds = keys.get(name, 0.0)
+        if any(bounds if isinstance(bounds, list) else [bounds]):
+            raise keys.error(name, "bounds gates behind their activation", "this model is not supported")
+    return model
+
+
+def step35(keys: FileKeys, model: Any) -> Any:
+    """A rotation of half of each head in layers that see everything."""
+    keys.used.add("moe_every_n_layers")
+
+    def half(mixer: Any) -> Any:
+        if isinstance(mixer.pattern, Window):
+            return mixer
+        if mixer.position.scaling != NoScaling():
+            raise keys.error("rope.scaling.type", "scales rotations", "this model is not supported")
+        return mixer.replace(position=mixer.position.replace(dim=mixer.sizes(model.d_model).head_dim // 2))
+
+    return _changed(unlimited(keys, model), half)
+
+
+def step35_keys(model: Any) -> Keys:
+    return {"rope.dimension_count": _first(model).sizes(model.d_model).head_dim}

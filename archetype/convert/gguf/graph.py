@@ -54,12 +54,14 @@ class Windows:
         full_first: whether full attention begins each period instead of ending it.
         required: whether llama.cpp reads no file without a window.
         layers: number of layers with which llama.cpp reads windows (0: any).
+        theta: base of rotations in layers with windows where a file has none (absent: that of the other layers).
     """
 
     period: int = 0
     full_first: bool = False
     required: bool = False
     layers: int = 0
+    theta: float | None = None
 
     def usual(self, num_layers: int) -> list[bool]:
         """Return which layers have windows where a file has no pattern."""
@@ -121,7 +123,7 @@ class Graph:
         mixers: mixers other than attention.
         marked: whether 0 key heads mark the layers that have another mixer.
         together: whether attention is beside the other mixer of a layer (Falcon-H1).
-        apart: whether a layer has either a mixer or a feed-forward part (Nemotron-H).
+        apart: whether a layer may lack a mixer, and with Nemotron-H has either a mixer or a feed-forward part.
         finish: (keys, the model that everything else describes) -> the model (see `finish.py`).
         further: keys that `finish` reads.
     """
@@ -221,7 +223,8 @@ class Graph:
             num_token_types=num_types if "token_types.weight" in keys.shapes else 0,
             norm=norm if "token_embd_norm.weight" in keys.shapes else NoNorm(),
         )
-        final = norm if "output_norm.weight" in keys.shapes else NoNorm()
+        has_norm = any(f"{place}output_norm.weight" in keys.shapes for place in ("", "enc."))
+        final = norm if has_norm else NoNorm()
         return Encoder(**body, embedding=embedding, final_norm=final, head=NoHead())
 
     def write(self, model: ModelSpec) -> Keys:
@@ -373,7 +376,7 @@ class Graph:
             raise keys.error("rope.dimension_sections", "has a fourth part", "fix the file")
         if not finetuned:
             return NoPosition()
-        local_theta = keys.positive("rope.freq_base_swa", theta) if self.windows else theta
+        local_theta = keys.positive("rope.freq_base_swa", self.windows.theta or theta) if self.windows else theta
         return Rotary(
             theta=local_theta if local else theta,
             dim=None if dim == head_dim else dim,
@@ -462,7 +465,7 @@ class Graph:
         if self.sections:
             pairs = (position.dim or head_dim) // 2
             keys["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
-        if local_position.theta != position.theta and self.windows is not None:
+        if self.windows is not None and _window(local.pattern):
             keys["rope.freq_base_swa"] = local_position.theta
         return keys | written_scaling(position.scaling, self.truncate, self.every_yarn)
 

@@ -8,16 +8,35 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from archetype.convert.gguf import changes, deepseek2, deepseek4, finish, gemma4
+from archetype.convert.gguf import (
+    changes,
+    deepseek2,
+    deepseek4,
+    finish,
+    gemma4,
+    minimax_01,
+    minimax_m3,
+    rwkv7,
+    streams,
+)
 from archetype.convert.gguf.changes import Change
 from archetype.convert.gguf.decoders import without_windows
 from archetype.convert.gguf.graph import Graph, Windows
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.layers import Layer
-from archetype.convert.gguf.mixers import CHANNEL_DELTA_NET, DELTA_NET, MAMBA, MAMBA_2, MAMBA_2_LIMITED, SHORT
+from archetype.convert.gguf.mixers import (
+    BOUNDED_CHANNELS,
+    CHANNEL_DELTA_NET,
+    DELTA_NET,
+    MAMBA,
+    MAMBA_2,
+    MAMBA_2_LIMITED,
+    SHORT,
+)
 from archetype.convert.gguf.names import (
     APART_RATES,
     ATTENTION,
+    BARE,
     BESIDE,
     CONVOLUTION,
     EXPERTS,
@@ -35,6 +54,8 @@ from archetype.convert.gguf.names import (
     SCAN,
     SCAN_2,
     SINGLE,
+    SLOPES_OF_XIELU,
+    STREAMS,
     SUB_NORMS,
     USUAL,
     delta_rules,
@@ -45,7 +66,7 @@ from archetype.convert.gguf.plain import plain
 from archetype.convert.gguf.routing import Routing
 from archetype.families.rules import Rule, weight_rules
 from archetype.models.spec import ModelSpec
-from archetype.parts.activation.spec import GELU, GELUTanh, ReLU2, Swish
+from archetype.parts.activation.spec import GELU, XIELU, GELUTanh, ReLU2
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
@@ -70,11 +91,12 @@ def _short(model: Any) -> ModelSpec:
 
 PAIRED = changes.PAIRED
 LAYER_NORM, NO_BIAS = LayerNorm(), LayerNorm(bias=False)
-SWIGLU_OAI = {"limit": 7.0, "unit_offset": True, "activation": Swish(beta=1.702)}
+SWIGLU_OAI = minimax_m3.NETWORK
 PERIODS: dict[str, Callable[[Layer, bool, bool], bool]] = {
     "all but every fourth": lambda layer, local, windows: (layer.index + 1) % 4 != 0,
     "with windows": lambda layer, local, windows: local,
     "with windows, or dense": lambda layer, local, windows: local or not layer.has("ffn_gate_inp.weight"),
+    "32 layers": lambda layer, local, windows: layer.keys.size("block_count") == 32,
     "with windows, or all": lambda layer, local, windows: local or not windows,
     "none": lambda layer, local, windows: False,
 }
@@ -293,6 +315,28 @@ ROWS: dict[str, Gguf] = {
         ATTENTION,
         EXPERTS,
     ),
+    "minimax_m3_vl_text": _row(
+        "minimax-m3",
+        Graph(
+            norm=RMSNorm(unit_offset=True),
+            qk_norm="head",
+            head="own",
+            routing=Routing(
+                "key",
+                renormalize=None,
+                scaled=True,
+                correction="all",
+                shared="expert_shared_count",
+                dense="first",
+                expert=SWIGLU_OAI,
+            ),
+            finish=minimax_m3.with_index,
+            further=minimax_m3.index_keys,
+        ),
+        *USUAL,
+        minimax_m3.INDEX,
+        changed=(changes.AROUND_ONE,),
+    ),
     "minimax_m2": _row("minimax-m2", Graph(qk_norm="all", head="own", routing=Routing("key", correction="all"))),
     "mellum": _row("mellum", Graph(qk_norm="head", head="own", windows=Windows(4), routing=Routing())),
     "afmoe": _row(
@@ -318,6 +362,15 @@ ROWS: dict[str, Gguf] = {
         SANDWICH,
         ATTENTION,
         EXPERTS,
+    ),
+    "apertus": _row(
+        "apertus",
+        Graph(activation=XIELU(), gated=False, qk_norm="head", output_bias="any", head="own"),
+        PRE,
+        ATTENTION,
+        NETWORK,
+        SLOPES_OF_XIELU,
+        numbers={"xielu.alpha_p": (1,), "xielu.alpha_n": (1,), "xielu.beta": (), "xielu.eps": ()},
     ),
     "jais2": _row("jais2", Graph(norm=LAYER_NORM, activation=ReLU2(), gated=False, output_bias="all", mlp_bias="all")),
     "mamba": _row("mamba", Graph(mixers=(MAMBA,), apart=True), SINGLE, SCAN, changed=STATES),
@@ -482,6 +535,16 @@ ROWS |= {
         Graph(routing=Routing(renormalize=False, scaled=True, shared="expert_shared_count", dense="first")),
         changed=PAIRED,
     ),
+    "bailing_hybrid": _row(
+        "bailingmoe3",
+        Graph(
+            mixers=(BOUNDED_CHANNELS, deepseek2.GATED),
+            routing=replace(SHARED, correction="all"),
+            finish=finish.unlimited,
+        ),
+        rules=kimi_rules,
+        changed=(changes.LATENTS, changes.POSITIVE_RATES),
+    ),
     "bailing_moe": _row(
         "bailingmoe",
         Graph(head="own", routing=Routing(renormalize=None, scaled=True, shared="expert_shared_count")),
@@ -550,7 +613,7 @@ ROWS |= {
             head="own",
             sinks="any",
             wide_values=True,
-            windows=Windows(0, required=True),
+            windows=Windows(0, required=True, theta=10_000.0),
             routing=Routing("sigmoid", correction="any", dense="any"),
             finish=finish.scaled_values,
             further=finish.scaled_values_keys,
@@ -559,6 +622,22 @@ ROWS |= {
     "minicpm3": _row(
         "minicpm3", Graph(mixers=(deepseek2.PLAIN_HALVES,), finish=finish.minicpm3), PRE, deepseek2.ATTENTION, NETWORK
     ),
+    "hy_v4": _row(
+        "hy_v4",
+        Graph(
+            mixers=(deepseek2.HY,),
+            head="own",
+            routing=SHARED,
+            finish=streams.with_streams,
+            further=streams.streams_keys,
+        ),
+        PRE,
+        deepseek2.ATTENTION,
+        EXPERTS,
+        STREAMS,
+        changed=(changes.LATENTS, *changes.LAST_IN_PAIRS),
+        computed=lambda model: plain(finish.in_pairs(model)),
+    ),
     "plm": _row(
         "plm",
         Graph(mixers=(deepseek2.PLAIN,), activation=ReLU2(), gated=False, head="tied"),
@@ -566,6 +645,7 @@ ROWS |= {
         deepseek2.ATTENTION,
         NETWORK,
     ),
+    "deepseek_ocr_text": _row("deepseek2-ocr", Graph(grouped=False, routing=SHARED, finish=finish.deepseek_ocr)),
     "mistral4": _row(
         "mistral4",
         Graph(mixers=(deepseek2.GROWING,), routing=SHARED),
@@ -614,6 +694,97 @@ ROWS |= {
         changed=(*changes.FOLDED, *STATES_2),
         computed=lambda model: plain(finish.without_factors(model)),
     ),
+    "baichuan": _row(
+        "baichuan", Graph(head="own", rotates=PERIODS["32 layers"], finish=finish.baichuan), changed=PAIRED
+    ),
+    "jais": _row(
+        "jais",
+        Graph(
+            norm=LAYER_NORM,
+            qkv_bias="all",
+            output_bias="all",
+            mlp_bias="all",
+            head="own",
+            rotates=PERIODS["none"],
+            finish=finish.jais,
+            further=finish.jais_keys,
+        ),
+        PRE,
+        FUSED,
+        NETWORK,
+    ),
+    "gpt_refact": _row("refact", Graph(rotates=PERIODS["none"], finish=finish.slopes)),
+    "plamo": _row(
+        "plamo",
+        Graph(wiring="parallel", whole=True, head="own"),
+        "blk.{i}.attn_norm   blocks.{i}.mixer_norm",
+        ATTENTION,
+        NETWORK,
+    ),
+    "plamo3": _row(
+        "plamo3",
+        Graph(wiring="sandwich", qk_norm="head", qkv_bias="no", wide_values=True, windows=Windows(8, theta=10_000.0)),
+        PRE,
+        BARE,
+        FUSED,
+        FUSED_NETWORK,
+    ),
+    "nemotron-nas": _row(
+        "deci", Graph(output_bias="any", mlp_bias="any", apart=True, further=finish.without_heads), changed=PAIRED
+    ),
+    "maple": _row(
+        "maple",
+        Graph(
+            qk_norm="head",
+            head="own",
+            windows=Windows(0, required=True),
+            rotates=PERIODS["with windows"],
+            routing=Routing(),
+            finish=finish.limited,
+            further=finish.limited_keys,
+        ),
+    ),
+    "muse_glimmer_text": _row(
+        "muse-glimmer",
+        Graph(
+            wiring="sandwich",
+            interleaved=True,
+            qk_norm="head",
+            gate=OutputGate(),
+            windows=Windows(4, required=True),
+            rotates=PERIODS["with windows"],
+            head="own",
+            logits="multiply",
+            finish=finish.muse_glimmer,
+            further=finish.capped_keys,
+        ),
+        SANDWICH,
+        ATTENTION,
+        NETWORK,
+    ),
+    "step3p5": _row(
+        "step35",
+        Graph(
+            qk_norm="head",
+            has_qk_norm="any",
+            gate=OutputGate(per="head"),
+            head="own",
+            windows=Windows(0, required=True, theta=10_000.0),
+            routing=Routing(
+                "key",
+                usual="sigmoid",
+                renormalize=None,
+                scaled=True,
+                correction="any",
+                shared="expert_shared_feed_forward_length",
+                dense="any",
+            ),
+            finish=finish.step35,
+            further=finish.step35_keys,
+        ),
+    ),
+    "rwkv7": Gguf("rwkv7", rwkv7.Rwkv7(), rwkv7.RULES, rwkv7.CHANGES, computed=plain),
+    "minimax": Gguf("minimax-01", minimax_01.MiniMax01(), minimax_01.rules, computed=plain),
     "deepseek_v4": Gguf("deepseek4", deepseek4.DeepSeek4(), deepseek4.RULES, computed=plain),
     "gemma4_text": Gguf("gemma4", gemma4.Gemma4(), gemma4.rules, computed=plain),
     # the parts that read text; positions in three parts are equal for text
@@ -627,7 +798,13 @@ ROWS |= {
 ROWS |= {
     "modernbert": _row(
         "modern-bert",
-        Graph(encodes=True, norm=NO_BIAS, activation=GELU(), qkv_bias="no", windows=Windows(3, full_first=True)),
+        Graph(
+            encodes=True,
+            norm=NO_BIAS,
+            activation=GELU(),
+            qkv_bias="no",
+            windows=Windows(3, full_first=True, theta=10_000.0),
+        ),
         PRE,
         FUSED,
         FUSED_NETWORK,
@@ -672,6 +849,47 @@ ROWS |= {
         OF_ENCODERS,
         FUSED,
         NETWORK,
+        changed=(changes.NO_POOLER,),
+    ),
+    "jina_bert_v2": _row(
+        "jina-bert-v2",
+        Graph(
+            encodes=True,
+            norm=LAYER_NORM,
+            wiring="post",
+            activation=GELU(),
+            output_bias="all",
+            mlp_bias="all",
+            rotates=PERIODS["none"],
+            finish=finish.jina_bert_v2,
+        ),
+        OF_ENCODERS,
+        ATTENTION,
+        NETWORK,
+        changed=(changes.NO_POOLER,),
+    ),
+    "neobert": _row(
+        "neo-bert",
+        Graph(encodes=True, interleaved=True, qkv_bias="no"),
+        rules=weight_rules("\n".join((OUTER.replace("output_norm", "enc.output_norm"), PRE, FUSED, FUSED_NETWORK))),
+    ),
+    "nomic_bert_moe": _row(
+        "nomic-bert-moe",
+        Graph(
+            encodes=True,
+            norm=LAYER_NORM,
+            wiring="post",
+            activation=GELU(),
+            gated=False,
+            output_bias="any",
+            mlp_bias="any",
+            routing=Routing(renormalize=False, dense="any"),
+            finish=finish.periodic,
+            further=finish.periodic_keys,
+        ),
+        OF_ENCODERS,
+        FUSED,
+        EXPERTS,
         changed=(changes.NO_POOLER,),
     ),
     "nomic_bert": _row(

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from pydantic import ValidationError
 
-from archetype.convert.gguf.changes import Change
+from archetype.convert.gguf.changes import UNWRITTEN, Change
 from archetype.errors import CheckpointError, enumeration, shorten
 from archetype.families.config import Config
 from archetype.families.format import SHOWN, TRAINING_ONLY, without_fields
@@ -25,7 +25,7 @@ from archetype.spec.errors import explain
 Value = str | int | float | bool | list[int] | list[float] | list[bool]
 Keys = dict[str, Value]
 Shapes = Mapping[str, tuple[int, ...]]
-OUTSIDE = ("tokenizer.", "diffusion.")  # prefixes of keys without an architecture's name
+OUTSIDE = ("tokenizer.", "diffusion.", "xielu.")  # prefixes of keys without an architecture's name
 TABLE = "token_embd.weight"
 # Fields without a key, since they do not change what a trained model computes.
 UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max", "chunk_size")
@@ -101,6 +101,7 @@ class Gguf:
         changes: conversions of tensors that the file stores differently.
         check: refuses what llama.cpp does not support.
         computed: returns an equivalent specification that llama.cpp supports.
+        numbers: keys that hold a parameter of each layer, with its shape. Rules name it `key.layer`.
     """
 
     architecture: str
@@ -109,6 +110,7 @@ class Gguf:
     changes: tuple[Change, ...] = ()
     check: Callable[[ModelSpec], None] = _accept
     computed: Callable[[Any], ModelSpec] = lambda model: model
+    numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def rules_of(self, model: ModelSpec) -> tuple[Rule, ...]:
         """Return the rules that map tensors in the file to parameters of a model."""
@@ -116,6 +118,8 @@ class Gguf:
 
     def change(self, name: str) -> Change | None:
         """Return the conversion of a tensor that a rule names; None if the tensor is stored unchanged."""
+        if name.rpartition(".")[0] in self.numbers:
+            return UNWRITTEN
         return next((change for change in self.changes if re.fullmatch(change.tensors, name)), None)
 
     def metadata(self, model: ModelSpec, shapes: Callable[[], Shapes], vector: Callable[[str], list[float]]) -> Keys:

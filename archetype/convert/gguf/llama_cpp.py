@@ -3,6 +3,7 @@
 They may differ from the original library's tokenizers, so exports are compared with them.
 """
 
+import re
 import unicodedata
 import warnings
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: boo
     """
     reader = LlamaCppTokenizer(vocabulary)
     if vocabulary.pre in CLOSE:
-        cause = f"llama.cpp's pre-tokenizer {vocabulary.pre} cuts words with capitals beyond ASCII otherwise"
+        cause = f"llama.cpp's pre-tokenizer {vocabulary.pre} cuts some words otherwise than the published one"
         if not allow_different:
             raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
         warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
@@ -76,7 +77,8 @@ class LlamaCppTokenizer:
     """Tokenizer that returns the same ids as llama.cpp.
 
     Args:
-        vocabulary: byte-level BPE (gpt2), SentencePiece BPE (llama) or Unigram (t5), or WordPiece (bert).
+        vocabulary: byte-level BPE (gpt2), BPE of whole texts (gemma4), SentencePiece BPE (llama) or Unigram (t5), or
+            WordPiece (bert).
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -89,6 +91,7 @@ class LlamaCppTokenizer:
         self._special = sorted(filter(None, special), key=lambda token: -len(token.encode()))
         make: dict[str, Callable[[Vocabulary, dict[str, int]], _Model]] = {
             "gpt2": _ByteLevel,
+            "gemma4": _SpacedBpe,
             "llama": _SentencePiece,
             "t5": _Unigram,
             "bert": _WordPiece,
@@ -142,11 +145,7 @@ class _ByteLevel:
         self._ids, self._ignores_merges = ids, vocabulary.pre in IGNORE_MERGES
         self._split = Sequence([Split(Regex(cut), "isolated") for cut in cuts])
         self._alphabet = {byte: character for character, byte in byte_of_character().items()}
-        # the first token of a merge may itself begin with a space, so the separator is searched from index 1 on
-        pairs = ((merge[: merge.find(" ", 1)], merge[merge.find(" ", 1) + 1 :]) for merge in vocabulary.merges or ())
-        self._ranks: dict[tuple[str, str], int] = {}
-        for rank, pair in enumerate(pairs):
-            self._ranks.setdefault(pair, rank)
+        self._ranks = _ranks(vocabulary)
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         words = (word for word, _ in self._split.pre_tokenize_str(text))
@@ -158,6 +157,33 @@ class _ByteLevel:
         pieces = _merged(list(word), lambda left, right: self._ranks.get((left, right)))
         split = ([piece] if piece in self._ids else piece for piece in pieces)  # unknown pieces: their characters
         return [self._ids[part] for parts in split for part in parts if part in self._ids]
+
+
+def _ranks(vocabulary: Vocabulary) -> dict[tuple[str, str], int]:
+    # the first token of a merge may itself begin with a space, so the separator is searched from index 1 on
+    pairs = ((merge[: merge.find(" ", 1)], merge[merge.find(" ", 1) + 1 :]) for merge in vocabulary.merges or ())
+    ranks: dict[tuple[str, str], int] = {}
+    for rank, pair in enumerate(pairs):
+        ranks.setdefault(pair, rank)
+    return ranks
+
+
+class _SpacedBpe:
+    """BPE of characters: spaces become ▁, runs of newlines are apart, and unknown characters are bytes."""
+
+    def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
+        self._ids, self._ranks = ids, _ranks(vocabulary)
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        ids: list[int] = []
+        for word in re.findall(r"[^\n]+|\n+", text.replace(" ", SPACE)):
+            if word in self._ids and word[0] == "\n":
+                ids.append(self._ids[word])
+                continue
+            for piece in _merged(list(word), lambda left, right: self._ranks.get((left, right))):
+                known = piece in self._ids
+                ids += [self._ids[piece]] if known else [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
+        return ids
 
 
 class _SentencePiece:

@@ -150,12 +150,30 @@ def _write_channels(mixer: Any, decoder: Decoder) -> Keys:
     }
 
 
+def _read_bounded(layer: Layer, eps: float) -> GatedDeltaNet:
+    # Ling 3: projections of full rank, and a decay that is a sigmoid
+    keys = layer.keys
+    keys.expect("kda.safe_gate", True, "unbounded decays")
+    keys.used.add("attention.head_count_kv")
+    bound = keys.number("kda.gate_lower_bound", 0.0)
+    if bound >= 0.0:
+        raise keys.error("kda.gate_lower_bound", f"{bound} is not negative", "fix the file")
+    return _read_channels(layer, eps).replace(decay_rank=None, gate_rank=None, decay_bound=bound)
+
+
+def _write_bounded(mixer: Any, decoder: Decoder) -> Keys:
+    if mixer.decay_bound is None:
+        raise unsupported("layers[*].mixer.decay_bound", "unbounded decays here")
+    return _write_channels(mixer, decoder) | {"kda.safe_gate": True, "kda.gate_lower_bound": mixer.decay_bound}
+
+
 MAMBA = OtherMixer(Mamba, "ssm_x.weight", _read_mamba, _write_mamba)
 MAMBA_2 = OtherMixer(Mamba2, "ssm_d", _read_mamba2, _write_mamba2)
 # transformers' class limits steps from below, llama.cpp does not; the file is the same
 MAMBA_2_LIMITED = replace(MAMBA_2, read=partial(_read_mamba2, dt_limit_min=1e-3))
 DELTA_NET = OtherMixer(GatedDeltaNet, "ssm_conv1d.weight", _read_delta, _write_delta)
 CHANNEL_DELTA_NET = OtherMixer(GatedDeltaNet, "ssm_conv1d_q.weight", _read_channels, _write_channels)
+BOUNDED_CHANNELS = replace(CHANNEL_DELTA_NET, read=_read_bounded, write=_write_bounded)
 SHORT = OtherMixer(
     ShortConvolution,
     "shortconv.conv.weight",

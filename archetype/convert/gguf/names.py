@@ -97,6 +97,21 @@ GROK_NORMS = """
     blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm
     blk.{i}.layer_output_norm        blocks.{i}.feedforward_post_norm
 """
+# numbers that are keys of the file
+SLOPES_OF_XIELU = "xielu.{alpha_p,alpha_n,beta,eps}.{i} = blocks.{i}.feedforward.activation.{alpha_p,alpha_n,beta,eps}"
+STREAMS = """
+    output_hc_fn.weight                        = residual_exit.weight
+    output_hc_base.weight                      = residual_exit.bias
+    output_hc_scale.weight                     = residual_exit.scale
+    blk.{i}.hc_{attn,ffn}_fn.weight            = blocks.{i}.{mixer,feedforward}_residual.weights.weight
+    blk.{i}.hc_{attn,ffn}_base.weight          = blocks.{i}.{mixer,feedforward}_residual.weights.bias
+    blk.{i}.hc_{attn,ffn}_scale.weight         = blocks.{i}.{mixer,feedforward}_residual.weights.scale
+"""
+# norms of outputs that are stored without the ending of weights
+BARE = """
+    blk.{i}.post_attention_norm    = blocks.{i}.mixer_post_norm.weight
+    blk.{i}.post_ffw_norm          = blocks.{i}.feedforward_post_norm.weight
+"""
 # attention, then a state space
 BESIDE = ATTENTION.replace("mixer.", "mixer.parts.0.") + SCAN_2.replace("mixer.", "mixer.parts.1.")
 CONVOLUTION = """
@@ -120,6 +135,7 @@ CHANNELS = """
     blk.{i}.attn_{q,k,v,output}      blocks.{i}.mixer.{q,k,v,o}
     blk.{i}.ssm_f_{a,b}              blocks.{i}.mixer.{a_down,a_up}
     blk.{i}.ssm_g_{a,b}              blocks.{i}.mixer.{gate_down,gate_up}
+    blk.{i}.ssm_{f,g}_a              blocks.{i}.mixer.{a,gate}
     blk.{i}.ssm_beta                 blocks.{i}.mixer.b
     blk.{i}.ssm_a                  = blocks.{i}.mixer.A_log
     blk.{i}.ssm_dt.bias            = blocks.{i}.mixer.dt_bias

@@ -83,6 +83,16 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
     return tensors if factors is None else tensors | {FACTORS: Stored("f32", torch.tensor(factors))}
 
 
+def numbers_of_layers(model: Model, target: Gguf) -> dict[str, list[float]]:
+    """Return the keys that hold a parameter of each layer."""
+    state, values = model.state_dict(), {key: [0.0] * model.spec.num_layers for key in target.numbers}
+    for rule in for_model(target.rules_of(model.spec), model.spec.num_layers, shapes_of(model)) if values else ():
+        key, _, layer = rule.hf.rpartition(".")
+        if key in values:
+            values[key][int(layer)] = float(state[rule.params[0]])
+    return values
+
+
 def file_shapes(
     model: ModelSpec, target: Gguf, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> dict[str, tuple[int, ...]]:

@@ -6,12 +6,14 @@ from typing import Any
 
 from archetype.convert.gguf.pretokenizers import (
     ADD_BOS,
+    ALWAYS_BOS,
     CUTS,
     GPT2,
     IGNORE_MERGES,
     MASK,
     MASK_TAKES_SPACES,
     SAME_CUTS,
+    SPACED,
     canonical,
 )
 from archetype.convert.gguf.vocabulary import CONTINUES, SPACE, Vocabulary, is_padding
@@ -65,7 +67,8 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
     tokenizer.eos = tuple(dict.fromkeys((*named, *ends)))
     # a key in the file has precedence over what llama.cpp assumes for the model
     starts = STARTS.get(vocabulary.model, vocabulary.pre in ADD_BOS)
-    tokenizer.adds_bos = tokenizer.bos is not None and vocabulary.flags.get("add_bos_token", starts)
+    always = vocabulary.model in ALWAYS_BOS or vocabulary.pre in ALWAYS_BOS
+    tokenizer.adds_bos = tokenizer.bos is not None and (always or vocabulary.flags.get("add_bos_token", starts))
     return tokenizer
 
 
@@ -94,6 +97,10 @@ def special_ids(metadata: Mapping[str, Any], architecture: str) -> dict[str, int
 
 def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     match vocabulary.model:
+        case "gemma4":
+            return _spaced_bpe(vocabulary)
+        case "gpt2" if vocabulary.pre in SPACED:
+            return _spaced_bpe(vocabulary)
         case "gpt2":
             return _byte_level(vocabulary)
         case "llama":
@@ -103,7 +110,9 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
         case "bert":
             return _wordpiece(vocabulary)
         case kind:
-            raise DataError("tokenizer.ggml.model", f"unknown model {kind!r:.40}", "use gpt2, llama, t5 or bert")
+            raise DataError(
+                "tokenizer.ggml.model", f"unknown model {kind!r:.40}", "use gpt2, gemma4, llama, t5 or bert"
+            )
 
 
 def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
@@ -169,6 +178,32 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     }
     steps = {"pre_tokenizer": cut, "post_processor": _frame(vocabulary), "decoder": level | {"use_regex": True}}
     return _definition(vocabulary, model, **steps)
+
+
+def _spaced_bpe(vocabulary: Vocabulary) -> Tokenizer:
+    # BPE of whole texts of characters, whose spaces are ▁, with bytes for the characters that are no tokens
+    tokens = {token: id for id, (token, _) in _used(vocabulary).items()}
+    pairs = (merge.partition(" ") for merge in vocabulary.merges or ())
+    unknown = vocabulary.special.get("unknown")
+    model = {
+        "type": "BPE",
+        "vocab": tokens,
+        "merges": [[left, right] for left, _, right in pairs if {left, right, left + right} <= tokens.keys()],
+        "dropout": None,
+        "unk_token": None if unknown is None else vocabulary.tokens[unknown],
+        "fuse_unk": True,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "byte_fallback": True,
+        "ignore_merges": False,
+    }
+    decoder = [_replaced(SPACE, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    steps = {"normalizer": _replaced(" ", SPACE), "decoder": {"type": "Sequence", "decoders": decoder}}
+    return _definition(vocabulary, model, post_processor=_frame(vocabulary), **steps)
+
+
+def _replaced(old: str, new: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
 
 def _frame(vocabulary: Vocabulary) -> dict[str, Any] | None:

@@ -67,10 +67,14 @@ EXACT = (
     "attn_rel_b.weight",
     "per_layer_model_proj.weight",
     "indexer.proj.weight",
+    "indexer.q_proj.weight",
+    "indexer.k_proj.weight",
     "hc_fn.weight",
     "hc_attn_fn.weight",
     "hc_ffn_fn.weight",
     "compressor_ape.weight",
+    "time_mix_lerp_fused.weight",
+    *(f"time_mix_{name}{part}.weight" for name in "wavg" for part in "12"),
 )
 IDS = "ffn_gate_tid2eid.weight"  # experts of each token id, whole numbers
 HEAD, TABLE = "output.weight", "token_embd.weight"

@@ -12,6 +12,7 @@ from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 from archetype.tokenizers.sentencepiece import (
     BPE,
+    BYTE,
     CONTROL,
     NORMAL,
     UNIGRAM,
@@ -32,7 +33,8 @@ class Vocabulary:
     """Vocabulary of a GGUF file.
 
     Attributes:
-        model: gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram) or bert (WordPiece).
+        model: gpt2 (byte-level BPE), gemma4 (BPE of whole texts), llama (SentencePiece BPE), t5 (SentencePiece Unigram)
+            or bert (WordPiece).
         pre: name of the pre-tokenizer in llama.cpp.
         tokens: tokens by id, in the file's spelling.
         types: token types by id, such as NORMAL or CONTROL.
@@ -94,6 +96,8 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
             return sentencepiece(tokenizer, vocab_size)
         case HuggingFaceTokenizer(kind="byte_bpe"):
             return byte_level(tokenizer, vocab_size)
+        case HuggingFaceTokenizer(kind="bpe"):
+            return spaced_bpe(tokenizer, vocab_size)
         case HuggingFaceTokenizer(kind="unigram"):
             return unigram(tokenizer, vocab_size)
         case HuggingFaceTokenizer(kind="wordpiece"):
@@ -124,6 +128,40 @@ def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     if pre == GPT2 and any(token["content"] == MASK and token.get("lstrip") for token in added):
         pre = MASK_TAKES_SPACES[0]  # from this name newer versions of llama.cpp also know RoBERTa's separators
     return Vocabulary("gpt2", pre, *padded(tokens, types, vocab_size), merges=merges)
+
+
+def spaced_bpe(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
+    """Return the vocabulary of a BPE tokenizer.json that merges whole texts, in which spaces are ▁ (Gemma)."""
+    definition = tokenizer.definition
+    model = definition["model"]
+    match definition.get("normalizer"), definition.get("pre_tokenizer"):
+        case ({"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, None):
+            pass
+        case (
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+            # which cuts nothing, since no space is left
+            {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+        ):
+            pass
+        case _:
+            raise no_form("llama.cpp only has BPE of characters whose spaces are ▁ and which are not cut into words")
+    bytes = {f"<0x{byte:02X}>" for byte in range(256)}
+    if not model.get("byte_fallback") or not bytes <= model["vocab"].keys() or model.get("ignore_merges"):
+        raise no_form("llama.cpp's BPE of characters needs a piece for every byte")
+    if tokenizer.bos is None or not (tokenizer.adds_bos or tokenizer.add_special_tokens([])[:1] == [tokenizer.bos]):
+        raise no_form("llama.cpp always adds a bos token before texts of this kind")
+    tokens = {id: piece for piece, id in model["vocab"].items()}
+    types = {id: BYTE if piece in bytes else NORMAL for id, piece in tokens.items()}
+    _add_tokens(definition, tokens, types)
+    unknown = model["vocab"].get(model.get("unk_token"))
+    return Vocabulary(
+        "gemma4",
+        None,
+        *padded(tokens, types, vocab_size),
+        merges=[f"{first} {second}" for first, second in tokenizer.merges],
+        special={"bos": tokenizer.bos} | ({} if unknown is None else {"unknown": unknown}),
+        flags={"add_space_prefix": False},
+    )
 
 
 def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabulary:

@@ -1,6 +1,7 @@
 """Inference of a layer's feed-forward part from tensor shapes, and of its wiring from the names of its norms."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
@@ -29,7 +30,7 @@ from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.channel_mixing.spec import ChannelMixing
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
-from archetype.parts.norm.spec import NoNorm
+from archetype.parts.norm.spec import GatedRMSNorm, NoNorm
 from archetype.parts.router.spec import HashRouter, SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
 from archetype.parts.together.spec import FeedForwardsTogether
 from archetype.roles.feedforward import FeedForward
@@ -37,6 +38,8 @@ from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 
 NETWORK_SCALES = "mlp_multipliers"
+GATE_RANK = "gated_norm_rank"
+OF_NORM = re.compile(r"(\.gate_(down|up))?\.(weight|bias)$")  # ends of the names of a norm's tensors
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 # Kinds of routers by their score functions.
 ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
@@ -249,7 +252,11 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
     Args:
         ends_in_norm: whether the model has a norm after the last layer.
     """
-    paths = {name.rpartition(".")[0] for name in layer.norms}
+    paths = {_without_end(name) for name in layer.norms}
+    if any(param.endswith("norm_weight") for param in layer.residual):  # what a sublayer reads has its norm
+        if paths:
+            raise info.missing(layer.prefix, "residual streams with a norm, and another one behind it")
+        return PreNorm(norm=NoNorm()), {}
     if not paths:
         return _wiring_without_weights(info), {}
     contents = {"mixer": bool(layer.mixer), "feedforward": bool(layer.network) or layer.sparse}
@@ -262,20 +269,49 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
     names = {
         f"{param}.{suffix}": layer.norms[f"{path}.{suffix}"]
         for param, path in norm_paths.items()
-        for suffix in ("weight", "bias")
+        for suffix in ("weight", "bias", "gate_down.weight", "gate_up.weight")
         if f"{path}.{suffix}" in layer.norms
     }
+    wiring, gated = _wiring_of(info, kind, norm_paths, contents, names), _gated_norms(info, layer, names)
+    return wiring.replace(**gated) if gated else wiring, names
+
+
+def _without_end(name: str) -> str:
+    return OF_NORM.sub("", name)
+
+
+def _gated_norms(info: CheckpointInfo, layer: Layer, names: Names) -> dict[str, GatedRMSNorm]:
+    # norms with a gate of low rank, by their fields of the wiring
+    norms = {}
+    for param in sorted({_without_end(name) for name in names if ".gate_" in name}):
+        shapes = [info.shapes.get(names.get(f"{param}.gate_{side}.weight", "")) for side in ("down", "up")]
+        plain = info.norm(bias=f"{param}.bias" in names)
+        if shapes[0] is None or shapes[1] != shapes[0][::-1] or plain.kind != "rms" or plain.unit_offset:
+            raise info.missing(layer.prefix, "a norm with a gate of another form")
+        if info.config.get(GATE_RANK) is not None:
+            info.config.expect(GATE_RANK, shapes[0][0], "the gates of norms have this number of rows")
+        norms[param] = GatedRMSNorm(eps=plain.eps, rank=shapes[0][0])
+    return norms
+
+
+def _wiring_of(
+    info: CheckpointInfo,
+    kind: type[Any],
+    norm_paths: Mapping[str, str | None],
+    contents: Mapping[str, bool],
+    names: Names,
+) -> Wiring:
     norm = info.norm(bias=any(name.endswith(".bias") for name in names))
     if kind is PreNorm and all(contents.values()) and "mixer_norm" not in norm_paths:
-        return PreNorm(norm=norm, mixer_norm=NoNorm()), names
+        return PreNorm(norm=norm, mixer_norm=NoNorm())
     if kind is SandwichNorm and "mixer_post_norm" not in norm_paths:
-        return SandwichNorm(norm=norm, mixer_post_norm=NoNorm()), names
+        return SandwichNorm(norm=norm, mixer_post_norm=NoNorm())
     if kind is SandwichNorm and "feedforward_norm" not in norm_paths:
-        return SandwichNorm(norm=norm, feedforward_norm=NoNorm()), names
+        return SandwichNorm(norm=norm, feedforward_norm=NoNorm())
     if kind is ParallelResidual:
-        return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in norm_paths), names
+        return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in norm_paths)
     wiring: Wiring = kind(norm=norm)
-    return wiring, names
+    return wiring
 
 
 def _wiring_without_weights(info: CheckpointInfo) -> Wiring:

@@ -28,6 +28,7 @@ from archetype.roles.checkpoint import Shape
 from archetype.spec.base import MAX_SIZE
 
 BIDIRECTIONAL = "use_bidirectional_attention"  # whether tokens see later ones: all tokens, or only those of an image
+NAMED_PARTS = 3  # missing parts that fit into one line
 Shapes = Mapping[str, Shape]  # by the names of the file
 
 
@@ -126,19 +127,27 @@ class CheckpointInfo:
             if not isinstance(values, dict) or not values.keys() <= set(self.quirks.overridden):
                 raise self.missing(f"{self.config.place}: {OVERRIDES}", "keys of their own for some layers")
 
-    def missing(self, place: str, part: str) -> CheckpointError:
-        """Return the error for a model that needs an unsupported part."""
-        return CheckpointError(place, f"needs {part}, which is not supported", f"{self.type} models cannot be read")
+    def missing(self, place: str, *parts: str) -> CheckpointError:
+        """Return the error for a model that needs unsupported parts."""
+        further = len(parts) - NAMED_PARTS
+        named = parts if further < 1 else (*parts[:NAMED_PARTS], f"{further} further part{'s' * (further > 1)}")
+        cause = f"needs {enumeration(named)}, which {'is' if len(parts) == 1 else 'are'} not supported"
+        return CheckpointError(place, cause, f"{self.type} models cannot be read")
 
     def no_place(self, tensor: str) -> CheckpointError:
-        """Return the error for an unknown tensor. It names the unsupported part if the tensor names reveal it."""
-        used = (name for name in self.shapes if not LEFT_OUT.fullmatch(name))
-        # another tensor may name the missing part better than the one that was found first
-        for names, table in (((tensor, *used), MISSING_BY_TENSOR), ((tensor,), MISSING_BY_PLACE)):
-            for name in names:
-                for pattern, part in table:
-                    if re.fullmatch(pattern, name):
-                        return self.missing(name, part)
+        """Return the error for an unknown tensor. It names the unsupported parts that the tensor names reveal."""
+        used = [name for name in self.shapes if not LEFT_OUT.fullmatch(name)]
+        # other tensors may name what is missing better than the one that was found first, or other missing parts
+        first: dict[str, str] = {}
+        for name in (tensor, *used):
+            for pattern, part in MISSING_BY_TENSOR:
+                if re.fullmatch(pattern, name):
+                    first.setdefault(part, name)
+        if first:
+            return self.missing(next(iter(first.values())), *first)
+        for pattern, part in MISSING_BY_PLACE:
+            if re.fullmatch(pattern, tensor):
+                return self.missing(tensor, part)
         return CheckpointError(tensor, "belongs to an unknown part", f"{self.type} is not supported")
 
     def first(self, keys: tuple[str, ...], default: Any = None) -> Any:

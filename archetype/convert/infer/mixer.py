@@ -52,7 +52,7 @@ class InferredMixer(CheckpointMixer):
         return self.layer.number
 
     def block_of(self, layer: int) -> int:
-        return layer * self.layer.num_blocks
+        return layer * (1 + bool(self.layer.further))
 
     def entry(self, key: str) -> Any:
         """Return the value of a key, for this layer if it is a list; None if the key is absent."""

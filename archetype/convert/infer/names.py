@@ -18,8 +18,10 @@ TEXT_PARTS = ("language_model", "text_model")
 HEADS = ("lm_head", "score", "classifier")  # of a text, beside the parts of other modalities
 # Causal masks of older files, which are scalars or have four dimensions.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
+# Numbers of the hashes of an n-gram memory (Qwen4-Exp), which follow from the configuration.
+HASHES = r"(?:.*\.)?ple\.ple_embedding\.(?:layer_multipliers|ngram_heads_vocab_sizes|ngram_heads_offsets)"
 # Integer tables that every library computes and no checkpoint needs.
-TABLES = re.compile(rf"{MASK.pattern}|(.*\.)?position_ids")
+TABLES = re.compile(rf"{MASK.pattern}|(.*\.)?position_ids|{HASHES}")
 
 # Projections of keys and values and their norms, which files hold even for layers that never use them.
 SHARED_KEYS = re.compile(r".*\.layers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\.\w+")
@@ -112,9 +114,33 @@ STREAMS: NameTable = tuple(
     for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
     for pattern in (rf"hc_pre\.hc_{content}_layer\.hc_{name}", f"hc_{second}_{name}")
 )
+# The same with gates (Qwen4-Exp).
+GATED_STREAMS = (
+    ("hc_norm\\.weight", "norm_weight"),
+    ("input_mix_weight_down\\.weight", "gate_down.weight"),
+    ("input_mix_weight_up\\.weight", "gate_up.weight"),
+)
+STREAMS += tuple(
+    (rf"{content}_hyper_connection\.{theirs}", f"{ours}_residual.{param}")
+    for content, ours in (("attn", "mixer"), ("mlp", "feedforward"))
+    for theirs, param in (
+        *((theirs, f"gates.{param}") for theirs, param in GATED_STREAMS),
+        ("block_inject_weight\\.weight", "write_weights.weight"),
+    )
+)
 STREAMS_EXIT: NameTable = tuple(
+    (rf"hyper_connection_mixer\.{theirs}", f"residual_exit.{param}") for theirs, param in GATED_STREAMS
+) + tuple(
     (rf"hc_pre\.hc_head\.hc_head_{name}|hc_head\.hc_{name}|hc_head_{name}", f"residual_exit.{param}")
     for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
+)
+
+# An n-gram memory before a layer's mixer (Qwen4-Exp), whose table may be cut into numbered parts.
+MEMORY: NameTable = (
+    (r"ple\.ple_embedding\.ngram_embedding\.(?:shard_(?P<expert>\d+)\.)?weight", "table"),
+    *((rf"ple\.{part}_proj\.weight", f"{part}.weight") for part in ("key", "value")),
+    *((rf"ple\.norm_{part}\.weight", f"{part}_norm.weight") for part in ("key", "query", "conv")),
+    (r"ple\.conv1d\.weight", "conv.weight"),
 )
 
 # Tensors of a layer that follow its network: per-layer inputs (Gemma 3n), and a factor of the layer's output (Gemma 4).
@@ -131,6 +157,10 @@ BESIDE_EXPERTS = {
     "post_feedforward_layernorm_1.weight": "post_norms.0.weight",
     "post_feedforward_layernorm_2.weight": "post_norms.1.weight",
 }
+
+# Norms with a gate of low rank (A.X K2): names below the norm, and ours.
+GATED_NORM = re.compile(r"(\w*norm)\.(norm|W_down|W_up)")
+OF_GATED_NORM = {"norm": "", "W_down": "gate_down.", "W_up": "gate_up."}
 
 # Names of a layer's norms, by position in the layer.
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from archetype.convert.infer.names import HASHES
 from archetype.families.config import Config
 from archetype.parts.activation.spec import GELUTanh, ReLU
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
@@ -145,6 +146,7 @@ class FamilyQuirks(MixerQuirks):
         overridden: keys of `per_layer_config` that the class reads.
         weighs_inputs: router weights multiply the inputs of experts.
         scaled_residual: the residual sum is divided by the square root of the number of its terms.
+        streams_mean: the last layer's residual streams become their mean, which has no tensors.
         side_by_side: each layer has attention beside a state space.
         expert_bias_on: scores to which the expert selection bias is added.
         only: keys that the class treats differently, each with the value for which the difference does not matter.
@@ -181,6 +183,7 @@ class FamilyQuirks(MixerQuirks):
     weighs_inputs: bool = False
     scaled_residual: bool = False
     side_by_side: bool = False
+    streams_mean: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     only: tuple[tuple[str, Any], ...] = ()
     asks: tuple[str, ...] = ()
@@ -349,6 +352,9 @@ QUIRKS: dict[str, FamilyQuirks] = {
         FamilyQuirks(norm=RMSNorm(unit_offset=True), gate_in_queries=True),
     ),
     "qwen3_5_moe_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), gate_in_queries=True, renormalize=True),
+    "qwen4_exp_text": FamilyQuirks(
+        norm=RMSNorm(unit_offset=True), gate_in_queries=True, fused_order="qkv", computed=HASHES
+    ),
     "kolibri1": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, expert_bias_on="logits"),
     "blenderbot-small": FamilyQuirks(norm_first=True, only=(("scale_embedding", False),)),
     **dict.fromkeys(
@@ -385,6 +391,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         derive=dbrx,
     ),
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
+    "axk2": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True, doubled_query="query_gate_per_head"),
     "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),
     "dots3_note_text": FamilyQuirks(
         sigmoid=True,
@@ -393,6 +400,14 @@ QUIRKS: dict[str, FamilyQuirks] = {
         head_dim_replaced=True,
         latents_scaled=True,
         share_is_of_head=True,
+    ),
+    "glm5_next_text": FamilyQuirks(
+        sigmoid=True,
+        clamps="all",
+        head_dim_replaced=True,
+        unrotated=True,
+        latents_eps_is_shared=True,
+        streams_mean=True,
     ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
@@ -473,35 +488,41 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.time_mix\w*(\..*)?", "the recurrence of RWKV"),
     (r".*\.(recurrent|qkv_conv\w*)(\..*)?", "a recurrent or state-space mixer of another kind"),
     (r".*\.mamba\.dt_proj_weight", "a Mamba with several heads"),
-    (r".*\.(attn|mlp|k|v)_sconv\..*", "short convolutions of keys, values and outputs"),
-    (r".*\.attn_sink_proj\..*", "attention sinks that each position computes"),
+    (r".*\.rel_logits_proj\..*", "position biases that each token computes"),
+    (r".*\.mlp_sconv\..*", "short convolutions behind experts"),
+    (r".*\.mlp\.gate\.global_scale", "shared experts that the router weighs"),
+    (r".*\.attn_sink_proj\..*", "sinks that each position computes"),
+    (r".*\.[kv]_sconv\.weight_proj", "convolutions that each token computes"),
+    (r".*\.\w+_cross_pass\w*", "messages between passes of a loop"),
     (r".*\.compressor\..*", "compressed keys and values"),
-    (
-        r".*\.hyper_connection\w*\.input_mix_\w+\..*|.*_hyper_connection\..*",
-        "residual streams with a weight for each feature",
-    ),
     (r".*\.(self_attn\.linear_attn|mlp\.linear_mlp)\.weight", "a single matrix in place of attention or a network"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
-    (r".*\.conv_qk_\w+\..*", "queries and keys from convolutions over positions (CCA)"),
+    (r".*\.conv_qk_\w+\..*", "convolutions of queries and keys (CCA)"),
+    (r".*_residual_scale\..*", "learned factors on the residual stream"),
+    (r".*\.router_mlp\..*", "a router that reads that of the layer before"),
+    (r".*\.ngram_embeddings\..*", "streams that predict the next n tokens"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
     (r"transformer\.lang_embeddings\..*", "embeddings of languages"),
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
-    (r".*norm\w*\.W_(down|up)\..*", "norms with a gate of low rank"),
-    (r".*\.(sqk|s_gate|suv_\w+)", "learned gains inside attention and networks (nGPT)"),
+    (r".*\.(sqk|s_gate|suv_\w+)", "learned gains of queries, gates and hidden features (nGPT)"),
+    (r"lm_head\.logit_scale", "a learned factor of each logit"),
     (r".*\.[HL]_module\..*", "two stacks that read each other's outputs in cycles"),
     (r"reformer\.encoder\..*", "reversible layers with two streams"),
-    (r".*\.rel_attn\..*", "attention with relative positions by projections (Transformer-XL)"),
+    (r".*\.self_attention\.query_key\..*", "attention to keys with the same hash (LSH)"),
+    (r".*\.mask_emb", "predictions in any order by a second stream (XLNet)"),
     (r"cpmant\..*", "segments of prompts with relative positions of their own"),
     (
-        r".*\.indexer\.(?!(wq_b|wk|k_norm|weights_proj|[qk]_proj|q_norm)\.).*",
+        r".*\.indexer\.(?!(wq_b|wk|weights_proj|[qk]_proj|index_qk_proj|[qk]_(layer)?norm)\.|index_kpool).*",
         "sparse attention by a learned index of another form",
     ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
+    (r".*\.laurel\..*", "a low-rank path beside attention (LAuReL)"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),
     (r".*\.input_residual", "learned factors on the residual stream"),
+    (r".*\.self_attn\.dt_proj\..*", "attention scores with a number that each key's values give"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (

@@ -39,11 +39,27 @@ def inferred_rules(
             rules += _mixer_rules(InferredMixer(info, layer, dims, names_of_mixer), mixer, f"{below}.{path}")
         rules += _network_rules(info, layer, tensors.transposed, block.feedforward, f"{below}.feedforward")
         rules += [rule(name, f"{below}.{param}") for param, name in layer.residual.items()]
-        last = f"blocks.{layer.block + layer.num_blocks - 1}"
+        rules += _memory_rules(info, layer, model)
+        last = f"blocks.{layer.block + bool(layer.further)}"
         rules += [rule(name, f"{last}.{param}") for param, name in layer.further.items()]
         if layer.output_scale is not None:
             rules.append(rule(layer.output_scale, f"{last}.output_scale"))
     return tuple(rules)
+
+
+def _memory_rules(info: CheckpointInfo, layer: Layer, model: Decoder) -> list[Rule]:
+    rules, below, rows = [], f"blocks.{layer.first}.feedforward", 0
+    for (param, _), name in sorted(layer.memory.items()):
+        path, _, kind = param.rpartition(".")
+        if param == "table":
+            count = info.sides(name)[0]
+            rules.append(rule(name, f"{below}.table", rows=(rows, rows + count)))
+            rows += count
+        elif path.endswith("_norm") and (streams := model.layers[layer.first].feedforward.reads_streams):
+            rules.append(rule(name, *(f"{below}.{path}.{stream}.{kind}" for stream in range(streams))))
+        else:
+            rules.append(rule(name, f"{below}.{param}"))
+    return rules
 
 
 def _mixers(layer: Layer, mixer: Mixer) -> list[tuple[Names, Mixer, str]]:

@@ -15,7 +15,7 @@ WIDTH = (
 SIZES: dict[str, int] = {
     key: value
     for value, keys in (
-        (61, "vocab_size vocab_size_per_layer_input"),
+        (61, "vocab_size vocab_size_per_layer_input ngram_vocab_size_base"),
         (32, f"{WIDTH} mm_embed_dim output_proj_dims"),
         (
             48,
@@ -30,9 +30,14 @@ SIZES: dict[str, int] = {
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
         (8, "head_dim sliding_window qk_nope_head_dim v_head_dim index_head_dim hidden_size_per_layer_input"),
         (5, "index_topk"),  # fewer than the tokens of the comparison
+        (2, "index_kpool indexer_compress_ratio split_ngram_parts"),
+        (8, "indexer_head_dim hc_lowrank"),
+        (6, "indexer_budget"),
+        (32, "ple_embed_dim"),
         (3, "index_block_size"),
         (2, "index_topk_blocks"),  # blocks: fewer than the tokens of the comparison, too
-        (16, "index_n_heads"),  # with few heads, keys without a relevant head tie at 0, and any of them may be selected
+        # with few heads, keys without a relevant head tie at 0, and any of them may be selected
+        (16, "index_n_heads indexer_n_heads"),
         (16, "global_head_dim moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
         (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
         (12, "q_lora_rank"),
@@ -58,6 +63,7 @@ KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id"
 LEFT_OUT = ("dtype", "torch_dtype", "auto_map", "_name_or_path")
 OF_MODELS = {"hidden_size", "ffn_hidden_size", "kv_n_heads", "mm_embed_dim"}  # one of which each part of a model has
 PER_LAYER_IDS = "vocab_size_per_layer_input"
+MEMORY_LAYERS = "ple_layer_ids"  # of n-gram memories (Qwen4-Exp), counted from 1
 SHARED = "num_kv_shared_layers"  # number of the last layers, which read the keys of earlier ones
 ROPE, FACTORS = ("rope_scaling", "rope_parameters"), ("short_factor", "long_factor")  # of each rotated pair
 
@@ -116,6 +122,8 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
     for key, value in values.items():
         if isinstance(value, list) and len(value) == layers and key not in special:
             small[key] = [value[min(layer, len(value) - 1)] for layer in layer_indices]
+    if values.get(MEMORY_LAYERS):
+        small[MEMORY_LAYERS] = [1]
     for key in ROPE:
         if isinstance(section := values.get(key), dict):
             width = small.get("qk_rope_head_dim") or small.get("head_dim") or SIZES["hidden_size"] // SIZES["n_head"]
@@ -160,6 +168,10 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["head_dim"] = sum(small[key] for key in PARTS)
     if head_dim is not None and "v_head_dim" in sizes and "kv_lora_rank" not in values:
         ratios["v_head_dim"] = max(1, small["head_dim"] * sizes["v_head_dim"] // head_dim)
+    if "index_kpool" in sizes:  # whole pools
+        ratios["index_topk"] = 2 * SIZES["index_kpool"]
+    if values.get("qk_rope_head_dim") == 0:  # no rotated features
+        ratios["qk_rope_head_dim"] = 0
     if "mamba_d_ssm" in sizes:  # of Falcon-H1: the channels of all heads
         ratios["mamba_d_ssm"] = SIZES["mamba_n_heads"] * SIZES["mamba_d_head"]
     if values.get("hidden_size_per_layer_input") == 0:  # no per-layer inputs

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from archetype.convert.infer.block import read_feedforward, read_wiring
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.mixer import InferredMixer, ModelDims
+from archetype.convert.infer.names import GATED_STREAMS
 from archetype.convert.infer.quirks import (
     CONTEXT,
     EMBEDDING_SCALE,
@@ -34,18 +35,19 @@ from archetype.families.as_read import family_as_read
 from archetype.families.class_keys import DERIVED, keys_read
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
-from archetype.models.block.spec import Block, NoMixer, OutputNorm
+from archetype.models.block.spec import Block, NoMixer, OutputNorm, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.activation.spec import GELU, NoActivation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
+from archetype.parts.ngram_memory.spec import NgramMemory
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Learned, NoPosition
 from archetype.parts.scaled_sum.spec import ScaledSum
-from archetype.parts.streams.spec import Streams
+from archetype.parts.streams.spec import GatedStreams, Streams
 from archetype.parts.together.spec import MixersTogether
 from archetype.roles.checkpoint import MixerReader
 from archetype.roles.mixer import Mixer
@@ -59,6 +61,13 @@ from archetype.spec.registry import provided
 USUAL_CONTEXT = 2048
 # Of residual streams: number, largest write weight, epsilon, and normalizations of the matrix that mixes them.
 STREAMS = ("hc_mult", "hc_magnitude", "hc_eps", "hc_sinkhorn_iters")
+# Of n-gram memories: numbers of the layers before which there is one, counted from 1, and sizes.
+MEMORY_LAYERS = "ple_layer_ids"
+MEMORY_KEYS = {
+    "ple_embed_dim", "ple_conv_kernel_size", "ngram_size", "heads_per_ngram", "ngram_vocab_size_base", "seed",
+    "make_ngram_vocab_size_divisible_by", "split_ngram_parts",
+}  # fmt: skip
+CONTENTS = ("mixer", "feedforward")
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by sqrt(d_model)
 
@@ -148,9 +157,9 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     blocks = tuple(
         block
         for layer, first in zip(tensors.layers, firsts, strict=True)
-        for block in _with_further(info, layer, first)
+        for block in (*_memory(info, layer), *_with_further(info, layer, first))
     )
-    weightless = not any(norms for _, norms in wirings)
+    weightless = not any(norms or layer.residual for layer, (_, norms) in zip(tensors.layers, wirings, strict=True))
     model = Decoder(
         vocab_size=vocab_size,
         context_length=dims.context_length,
@@ -189,11 +198,14 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
 def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     if info.quirks.scaled_residual:
         return ScaledSum()
-    if "residual_exit.weight" not in tensors.outer:
+    if "residual_exit.norm_weight" in tensors.outer:
+        return _gated_streams(info, tensors)
+    config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
+    if "residual_exit.weight" not in tensors.outer and not is_mean:
         if tensors.layers[0].residual:
             raise info.missing(tensors.layers[0].prefix, "residual streams that end in another form of sum")
         return ResidualSum()
-    num_streams, config = info.sides(tensors.outer["residual_exit.weight"])[0], info.config
+    num_streams = config.size(STREAMS[0]) if is_mean else info.sides(tensors.outer["residual_exit.weight"])[0]
     config.expect(STREAMS[0], num_streams, "the weights of the streams have this number of rows")
     weights = [name for layer in tensors.layers for param, name in layer.residual.items() if param.endswith("s.weight")]
     rows, eps = {info.sides(name)[0] for name in weights}, config.positive(STREAMS[2])
@@ -202,6 +214,7 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         return Streams(
             num_streams=num_streams,
             sinkhorn_steps=config.size(STREAMS[3]),
+            exit="mean" if is_mean else "weighted",
             eps=eps,
             norm_eps=info.norm(bias=False).eps,
         )
@@ -215,6 +228,56 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         write_eps=eps,
         norm_eps=info.norm(bias=False).eps,
     )
+
+
+def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
+    # an n-gram memory is a block of its own, before that with the mixer; the sizes of its tables follow from keys
+    config, ids = info.config, info.config.get(MEMORY_LAYERS)
+    names_it = isinstance(ids, list) and layer.number + 1 in ids
+    if names_it != bool(layer.memory):
+        cause = "names layer {}, which has no memory" if names_it else "does not name layer {}, which has a memory"
+        raise config.error(MEMORY_LAYERS, cause.format(layer.number), "fix the file")
+    if ids == []:
+        config.used |= MEMORY_KEYS
+    if not isinstance(ids, list) or not layer.memory:
+        return []
+    n, heads, end = config.size("ngram_size"), config.size("heads_per_ngram"), config.get("eos_token_id")
+    if (keys := layer.memory.get(("key.weight", 0))) is None:
+        raise info.missing(layer.prefix, "an n-gram memory without keys")
+    width = info.sides(keys)[1]
+    memory = NgramMemory(
+        rows=config.size("ngram_vocab_size_base"),
+        row_width=max(width // ((n - 1) * heads), 1),
+        n=n,
+        heads=heads,
+        conv_kernel=config.size("ple_conv_kernel_size"),
+        boundary=end[0] if isinstance(end, list) else end,
+        table=sorted(set(ids)).index(layer.number + 1),
+        seed=config.get("seed"),
+        num_streams=config.size("hc_count"),
+        multiple=config.size("make_ngram_vocab_size_divisible_by"),
+        norm=info.norm(bias=False),
+    )
+    rows = sum(info.sides(name)[0] for (param, _), name in layer.memory.items() if param == "table")
+    if rows != memory.total_rows or width != memory.width:
+        raise info.missing(layer.prefix, f"an n-gram memory of {rows} rows, where its keys say {memory.total_rows}")
+    config.used |= MEMORY_KEYS
+    return [Block(wiring=PreNorm(norm=NoNorm()), mixer=NoMixer(), feedforward=memory)]
+
+
+def _gated_streams(info: CheckpointInfo, tensors: GroupedTensors) -> GatedStreams:
+    # Qwen4-Exp; what both sublayers of each layer and the stack's end have is the same
+    of_each = {f"gates.{param}" for _, param in GATED_STREAMS} | {"write_weights.weight"}
+    for layer in tensors.layers:
+        if layer.residual.keys() != {f"{name}_residual.{param}" for name in CONTENTS for param in of_each}:
+            raise info.missing(layer.prefix, "residual streams with gates of another form")
+    rank, features = info.sides(tensors.outer["residual_exit.gate_down.weight"])
+    norm = info.norm(bias=False)
+    num_streams = info.config.size("hc_count")
+    if num_streams * tensors.d_model != features or norm.kind != "rms":
+        raise info.missing(tensors.outer["residual_exit.norm_weight"], f"streams of {features} features in all")
+    info.config.expect("hc_lowrank", rank, "the gates of the streams have this number of rows")
+    return GatedStreams(num_streams=num_streams, rank=rank, norm_eps=norm.eps, unit_offset=norm.unit_offset)
 
 
 def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Block]:

@@ -8,11 +8,14 @@ from archetype.convert.infer.names import (
     BESIDE_EXPERTS,
     EXPERTS,
     FURTHER,
+    GATED_NORM,
     HEADS,
     LEFT_OUT,
     MASK,
+    MEMORY,
     NETWORKS,
     NUMBERS,
+    OF_GATED_NORM,
     OUTER,
     OUTPUT_SCALE,
     SPARSE,
@@ -53,6 +56,7 @@ class Layer:
         dense: Archetype's names of a network beside the experts -> names in the file; empty without one.
         inner_norms: Archetype's names below `feedforward` of the norms of both -> names in the file.
         beside: Archetype's names of attention beside the mixer -> names in the file; empty without one.
+        memory: tensors of an n-gram memory before the mixer, by Archetype's name and the number of a part of the table.
         residual: Archetype's names below the block of the weights of residual streams -> names in the file.
         further: Archetype's names below the block that follows the layer's own -> names in the file; empty without one.
         output_scale: name of the factor on the layer's output.
@@ -70,20 +74,23 @@ class Layer:
     dense: Names = field(default_factory=dict)
     inner_norms: Names = field(default_factory=dict)
     beside: Names = field(default_factory=dict)
+    memory: dict[tuple[str, int], str] = field(default_factory=dict)
     residual: Names = field(default_factory=dict)
     further: Names = field(default_factory=dict)
     output_scale: str | None = None
     d_model: int = 0
 
+    first: int = 0  # index of its first block
+
     @property
     def num_blocks(self) -> int:
         """Number of blocks that the layer becomes."""
-        return 2 if self.further else 1
+        return 1 + bool(self.memory) + bool(self.further)
 
     @property
     def block(self) -> int:
-        """Index of its first block, which has the mixer."""
-        return self.index * self.num_blocks
+        """Index of the block with its mixer."""
+        return self.first + bool(self.memory)
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
         """Return whether stacked experts are stored as (inputs, outputs), judged by the axis of size D."""
@@ -169,8 +176,10 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
         if layer.dense:
             inner = {ours: name for name, ours in BESIDE_EXPERTS.items() if name in layer.norms}
             layer.inner_norms = {ours: layer.norms.pop(name) for ours, name in inner.items()}
-        if layer.num_blocks != ordered[0].num_blocks:
+        if bool(layer.further) != bool(ordered[0].further):
             raise info.missing(layer.prefix, "per-layer inputs in only some layers")
+        if layer.index:
+            layer.first = ordered[layer.index - 1].first + ordered[layer.index - 1].num_blocks
     return GroupedTensors(outer, ordered, left_out, _transposed(info, ordered[0]), d_model)
 
 
@@ -246,6 +255,10 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, attention: MixerReader, in
     if inner == OUTPUT_SCALE and info.shapes[name] == (1,):
         layer.output_scale = name
         return
+    if match := read_name(MEMORY, inner):
+        if layer.memory.setdefault((match[0], match[1] or 0), name) != name:
+            raise info.no_place(name)
+        return
     if match := read_name(STREAMS, inner):
         _add_once(info, layer.residual, match[0], name)
         return
@@ -275,6 +288,8 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, attention: MixerReader, in
         _add_once(info, layer.beside, f"{match[0]}.{kind}", name)
     elif match := read_name(NETWORKS, path):
         _add_once(info, layer.dense if layer.sparse else layer.network, f"{match[0]}.{kind}", name)
+    elif gated := GATED_NORM.fullmatch(path):
+        layer.norms[f"{gated[1]}.{OF_GATED_NORM[gated[2]]}{kind}"] = name
     # any other vector is taken for a norm, whose place `read_wiring` looks up
     elif len(info.shapes[name]) == 1:
         layer.norms[f"{path}.{kind}"] = name

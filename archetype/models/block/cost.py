@@ -59,7 +59,11 @@ class BlockCost:
 
     @property
     def residuals(self) -> dict[str, ResidualCost]:
-        return {name: self.residual.at(self.layer, index) for index, name in enumerate(self.contents)}
+        # a part that reads all residual streams needs no weights of theirs
+        reads_all = "feedforward" if self.block.feedforward.reads_streams else None
+        return {
+            name: self.residual.at(self.layer, index) for index, name in enumerate(self.contents) if name != reads_all
+        }
 
     def parameters(self, active: bool = False) -> Counts:
         counts: Counts = {}
@@ -71,7 +75,7 @@ class BlockCost:
             for table, features in content.tables().items():
                 content_counts[table] = content_counts.get(table, ZERO) + self.vocabulary * features
             counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", content_counts) | {f"{name}_post_norm": post_norm}
-            counts |= {f"{name}_residual": residuals[name].parameters()}
+            counts |= {f"{name}_residual": residuals[name].parameters()} if name in residuals else {}
             counts |= prefixed(f"{name}_", self.wiring.further_parameters(name))
         counts["wiring"] = self.wiring.own_parameters()
         return counts | ({"output_scale": constant(1)} if self.block.output_scale else {})
@@ -84,6 +88,9 @@ class BlockCost:
         # a plain sum counts no FLOPs
         residuals = {f"{name}_residual": residual.flops(work.tokens) for name, residual in self.residuals.items()}
         counts |= {name: flops for name, flops in residuals.items() if flops}
+        for name in self.contents:
+            norms = zip(("norm", "post_norm"), self.wiring.norm_flops(name, work.tokens), strict=True)
+            counts |= {f"{name}_{norm}": flops for norm, flops in norms if flops}
         if wiring := self.wiring.flops(work.tokens):
             counts |= {"wiring": wiring}
         return counts
@@ -144,8 +151,12 @@ class NormedResidualCost(WiringCost):
         first, *others = (norm.parameters() for norm in self.norm_costs(content))
         return first, sum(others, start=ZERO)
 
+    def norm_flops(self, content: str, tokens: Formula) -> tuple[Formula, Formula]:
+        first, *others = (norm.flops(tokens) for norm in self.norm_costs(content))
+        return first, sum(others, start=ZERO)
+
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        return sum(norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name))
+        return sum(norm.saved(work.tokens, work) for name in contents for norm in self.norm_costs(name))
 
 
 @cost_of(spec.SandwichNorm)
@@ -174,10 +185,14 @@ class ParallelResidualCost(NormedResidualCost):
         # a shared norm counts for the mixer only
         return (ZERO, ZERO) if self.part.shared_norm and content == "feedforward" else super().parameters(content)
 
+    def norm_flops(self, content: str, tokens: Formula) -> tuple[Formula, Formula]:
+        is_shared = self.part.shared_norm and content == "feedforward"
+        return (ZERO, ZERO) if is_shared else super().norm_flops(content, tokens)
+
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
         # a shared input is saved once
         shared_input = work.tokens * self.d.value * FLOAT32
-        saved = [norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name)]
+        saved = [norm.saved(work.tokens, work) for name in contents for norm in self.norm_costs(name)]
         if all(saved) and not self.part.shared_norm:
             return sum(saved) - shared_input
         # in float32 the norm and a content save the same tensor, which is counted once

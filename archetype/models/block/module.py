@@ -49,6 +49,8 @@ class Block(nn.Module):
                     self.add_module(f"{name}_{norm}", build_norm(block.wiring.norm_of(name, norm), place.d_model))
             setattr(self, name, content)
         self.adds_up = place.residual is None or place.residual.is_sum
+        # contents that read all residual streams, and are added to them
+        self.of_streams = ("feedforward",) if block.feedforward.reads_streams else ()
         if place.residual is not None and not self.adds_up:
             self._add_residuals(place.residual, place)
         self.dropout = block.dropout
@@ -61,6 +63,8 @@ class Block(nn.Module):
     def _add_residuals(self, residual: Residual, place: Place) -> None:
         # one module per content, which reads the stream and writes to it
         for index, name in enumerate(self.contents):
+            if name in self.of_streams:
+                continue
             residual_place = replace(place, content=place.content + index, sublayer=index)
             self.add_module(f"{name}_residual", module_class(residual)(residual, residual_place))
 
@@ -117,12 +121,14 @@ class Block(nn.Module):
 
     def read(self, content: str, x: Tensor, context: ForwardContext) -> Vectors:
         """Return the vectors that a sublayer reads from the residual stream, (B, T, D)."""
-        return x if self.adds_up else self._residual(content).read(x, context)
+        return x if self.adds_up or content in self.of_streams else self._residual(content).read(x, context)
 
     def write(self, content: str, x: Tensor, y: Vectors, context: ForwardContext) -> Tensor:
         """Return the residual stream after adding a sublayer's output `y` (B, T, D), with dropout and scale."""
         z = self.branch(y)
-        return x + z if self.adds_up else self._residual(content).write(x, z, context)
+        if self.adds_up or content in self.of_streams:
+            return x + z.to(x.dtype)
+        return self._residual(content).write(x, z, context)
 
     def _residual(self, content: str) -> ResidualStream:
         residual: ResidualStream = getattr(self, f"{content}_residual")
@@ -217,7 +223,7 @@ class OutputNormBlock(Block):
 
 @module_for(spec.ParallelResidual)
 class ParallelBlock(Block):
-    """x + mixer(norm(x)) + feedforward(norm'(x)). With a shared norm, both read the same vectors."""
+    """x + mixer(norm(x)) + feedforward(norm'(x)). With a shared norm, both read the same vectors of a residual sum."""
 
     added = ""
 
@@ -231,7 +237,10 @@ class ParallelBlock(Block):
     def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         # both contents read the stream before either writes to it
         h = self.norm("mixer")(self.read("mixer", x, context), context)  # (B, T, D)
-        g = h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)
+        g = h
+        if not (self.shared_norm and self.adds_up):  # residual streams are read with weights of each content
+            norm = self.norm("mixer" if self.shared_norm else "feedforward")
+            g = norm(self.read("feedforward", x, context), context)
         y = self.content("mixer")(h, context, self.own_state("mixer", context, state))
         x = self.write("mixer", x, y, context)
         y = self.content("feedforward")(g, context, self.own_state("feedforward", context, state))

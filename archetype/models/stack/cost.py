@@ -112,8 +112,9 @@ class StackCost:
 
     def flops(self, work: Work) -> Counts:
         """Return the FLOPs outside the blocks."""
-        exit = self.residual_exit
-        return {} if exit is None else prefixed(self.prefix, {"residual_exit": exit.flops(work.tokens)})
+        exit, norm = self.residual_exit, self.final_norm.flops(work.tokens)
+        counts = {} if exit is None else {"residual_exit": exit.flops(work.tokens)}
+        return prefixed(self.prefix, counts | ({"final_norm": norm} if norm else {}))
 
     def state(self, length: int, source: int = 0) -> int:
         return sum(len(group.layers) * group.cost.state(length, source) for group in self.groups)
@@ -140,7 +141,7 @@ class StackCost:
             largest = max(largest, block_bytes + group.cost.feedforward.hidden_gradient(work))
             shared |= group.cost.mixer.shared_activations(work)
             left += len(self.stack.sources.intersection(group.layers)) * group.cost.mixer.left_activations(work)
-        end = self.final_norm.saved_activations(work.tokens)
+        end = self.final_norm.saved(work.tokens, work)
         end += 0 if self.residual_exit is None else self.residual_exit.saved_activations(work)
         streams = sum(len(group.layers) * group.cost.streams for group in self.groups)
         # residual streams of all layers, in float32

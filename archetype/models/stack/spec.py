@@ -138,6 +138,12 @@ class StackView(NamedTuple):
 
     def _check_residual(self, path: str, block: Block) -> None:
         kind, place = self.residual.dump()["kind"], f"{self.prefix}residual"
+        read = block.feedforward.reads_streams
+        if read and read != self.residual.streams:
+            cause = f"reads {read} residual streams, and residual {kind} has {self.residual.streams}"
+            invalid(f"{path}.feedforward.num_streams", cause, f"use {self.residual.streams}")
+        if read and (block.wiring.reads_first or block.wiring.normalizes_output):
+            invalid(f"{path}.wiring", "several residual streams are read and written in turn", "use pre_norm")
         if not (self.residual.is_sum or block.wiring.adds_to_stream):
             cause = f"{kind} adds outputs to the stream, and {path}.wiring does not"
             invalid(place, cause, "use pre_norm, sandwich, output_norm or parallel")

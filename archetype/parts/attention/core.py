@@ -10,7 +10,7 @@ from archetype.native.kernels import FUSED, Kernels
 from archetype.nn.dropout import dropout
 from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.projections import Heads
-from archetype.parts.pattern.scores import MASKED, ScoreFunction
+from archetype.parts.pattern.scores import MASKED, ScoreFunction, of_symbolic_length
 from archetype.parts.pattern.tiles import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles
 
 
@@ -61,13 +61,14 @@ def attend(
             scale=score.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
-    if is_symbolic(q.shape[2]):  # heads cannot be grouped for a symbolic length: repeat keys and values per head
-        # by index, since the view that repeats them has strides which torch cannot compare for symbolic lengths
-        heads = torch.arange(q.shape[1], device=q.device) // (q.shape[1] // k.shape[1])
-        k, v = (x.index_select(1, heads) for x in (k, v))
-    weights = dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype)  # (B, H, T, S)
+    k, v = of_symbolic_length(q, k, v)
+    return mixed(dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype), v)
+
+
+def mixed(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B K S Q"]) -> Float[Tensor, "B H T Q"]:
+    """Return the sums of values by their weights."""
     # the H / K query heads of a key head become rows of one product: (B, K, H/K T, S) @ (B, K, S, Q)
-    return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
+    return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*weights.shape[:3], v.shape[3])
 
 
 def _equally_wide(*tensors: Tensor) -> list[Tensor]:

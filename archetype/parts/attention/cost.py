@@ -159,8 +159,12 @@ class AttentionCost(MixerCost):
                 saved += 2 * work.tokens * value_gate.outputs.value * work.itemsize
         if self.index is not None:
             saved += self.index.saved_activations(work) + self.index.saved_mask(work)
+        return saved + self.pair_activations(work)
+
+    def pair_activations(self, work: TrainingWork) -> int:
+        """Return the bytes saved for queries, keys, values and the products over pairs."""
         shapes = self.pattern.tile_shapes(work)
-        return saved + (self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length))
+        return self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         of_position = self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)

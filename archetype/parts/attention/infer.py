@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from archetype.parts.attention.spec import LAMBDAS, Attention, Differential, OutputGate, QueryScale
 from archetype.parts.block_index.spec import BlockIndex
 from archetype.parts.norm.spec import NoNorm, RMSNorm
+from archetype.parts.pool_index.spec import PoolIndex
 from archetype.parts.position.spec import Rotary
 from archetype.roles.checkpoint import (
     CheckpointMixer,
@@ -40,6 +41,12 @@ BLOCK_KEYS = {  # field -> key, and its name in the older `sparse_attention_conf
     "top_blocks": ("index_topk_blocks", "sparse_topk_blocks"),
     "local_blocks": ("index_local_blocks", "sparse_local_block"),
 }
+POOL_KEYS = {  # field of the index of pools -> key (Qwen4-Exp)
+    "num_heads": "indexer_n_heads",
+    "head_dim": "indexer_head_dim",
+    "pool": "indexer_compress_ratio",
+}
+BUDGET = "indexer_budget"  # keys of all selected pools
 HEAD_BY_HEAD = "query_key_value"  # the name of fused tensors that usually interleave q, k and v per head
 
 GATE_ACTIVATION = "no file says which activation attention's gate has"
@@ -51,8 +58,9 @@ PREFIX = (
 NAMES: NameTable = (
     (rf"{PREFIX}index(?:er\.|_)q_proj", "index.q"),
     (rf"{PREFIX}index(?:er\.|_)k_proj", "index.k"),
-    (rf"{PREFIX}index(?:er\.|_)q_norm", "index.q_norm"),
-    (rf"{PREFIX}index(?:er\.|_)k_norm", "index.k_norm"),
+    (rf"{PREFIX}index(?:er\.|_)q_(?:layer)?norm", "index.q_norm"),
+    (rf"{PREFIX}index(?:er\.|_)k_(?:layer)?norm", "index.k_norm"),
+    (rf"{PREFIX}indexer\.index_qk_proj", "index.qk"),
     (rf"{PREFIX}(?:q_norm|q_layernorm|query_layernorm|q_ln|query_norm)", "q_norm"),
     (rf"{PREFIX}(?:k_norm|k_layernorm|key_layernorm|k_ln|key_norm)", "k_norm"),
     (rf"{PREFIX}(?:q_proj|query|wq|Wq|q_lin|query_proj|q)", "q"),
@@ -156,7 +164,41 @@ def _value_width(tensors: CheckpointMixer, num_kv_heads: int, head_dim: int) -> 
     return None if width == head_dim else width
 
 
-def _index(tensors: CheckpointMixer, position: MixerPosition, head_dim: int) -> BlockIndex | None:
+def _pool_index(tensors: CheckpointMixer, position: MixerPosition, head_dim: int) -> PoolIndex:
+    # Qwen4-Exp: the first features of queries and pooled keys rotate by the angles of the attention
+    sizes = {field: tensors.size((key,)) for field, key in (*POOL_KEYS.items(), ("budget", BUDGET))}
+    if tensors.size(("indexer_kv_heads",)) not in (None, 1):
+        raise tensors.missing("an index of pools with several key heads")
+    if None in sizes.values():
+        names = ", ".join((*POOL_KEYS.values(), BUDGET))
+        raise tensors.missing(f"an index of pools of unknown size: the keys {names}")
+    known = {field: size for field, size in sizes.items() if size is not None}
+    width, budget = known["head_dim"], known.pop("budget")
+    rows = (known["num_heads"] + 1) * width
+    norms = {tensors.shape(f"index.{name}_norm.weight") for name in "qk"}
+    if tensors.sides("index.qk.weight")[0] != rows or norms != {(width,)} or budget % known["pool"]:
+        raise tensors.missing("an index of pools with other sizes than its keys name")
+    tensors.settle("fused_order", ("qkv",), "no file says how queries and keys of the index are ordered")
+    return PoolIndex(
+        **known,
+        top_pools=budget // known["pool"],
+        position=_index_rotary(tensors, position, head_dim, width),
+        norm=tensors.norm(bias=False),
+    )
+
+
+def _index_rotary(tensors: CheckpointMixer, position: MixerPosition, head_dim: int, width: int) -> Rotary | None:
+    if not isinstance(position, Rotary):
+        return None
+    rotary_dim = position.dim or head_dim
+    if rotary_dim > width:
+        raise tensors.missing(f"an index that rotates {rotary_dim} of {width} features")
+    return position.replace(dim=None if rotary_dim == width else rotary_dim)
+
+
+def _index(tensors: CheckpointMixer, position: MixerPosition, head_dim: int) -> BlockIndex | PoolIndex | None:
+    if "index.qk.weight" in tensors.shapes:
+        return _pool_index(tensors, position, head_dim)
     # MiniMax M3: the first features of the index rotate by the angles of the attention
     kind, has_tensors = tensors.entry("layer_types"), any(param.startswith("index.") for param in tensors.shapes)
     if kind == BLOCK_SPARSE:
@@ -180,12 +222,7 @@ def _index(tensors: CheckpointMixer, position: MixerPosition, head_dim: int) -> 
     norms = [tensors.shape(f"index.{name}_norm.weight") for name in "qk"]
     if norms != [(sizes["head_dim"],)] * 2 or "index.k_norm.bias" in tensors.shapes:
         raise tensors.missing("an index without RMSNorm of its queries and keys")
-    rotary = None
-    if isinstance(position, Rotary):
-        rotary_dim = position.dim or head_dim
-        if rotary_dim > sizes["head_dim"]:
-            raise tensors.missing(f"an index that rotates {rotary_dim} of {sizes['head_dim']} features")
-        rotary = position.replace(dim=None if rotary_dim == sizes["head_dim"] else rotary_dim)
+    rotary = _index_rotary(tensors, position, head_dim, sizes["head_dim"])
     return BlockIndex(**sizes, position=rotary, norm=tensors.norm(bias=False))
 
 
@@ -330,6 +367,8 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
         parts, _, times = _doubled_query(tensors).partition("_per_")
         first, second = ("q" if part == "query" else part for part in parts.split("_"))
         return Joint((first, second), mixer.num_heads if times else 1)
+    if path == "index.qk":
+        return Joint(("index.q", "index.k"))
     if path != "qkv":
         return None
     parts, _, times = _fused_order(tensors).partition("_per_")

@@ -12,7 +12,7 @@ from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence
 from archetype.parts.block_index import spec
-from archetype.parts.pattern.scores import MASKED, at_least_float32
+from archetype.parts.pattern.scores import MASKED, at_least_float32, of_symbolic_length
 from archetype.parts.position.module import Rotary
 from archetype.weights.linear import Linear
 
@@ -74,6 +74,8 @@ class BlockIndex(KeepsKeys, KeySelector):
             return EVERY_KEY
         if not learns:
             q, keys = q.detach(), keys.detach()
+        if keys.shape[1] > 1:
+            (keys,) = of_symbolic_length(q, keys)
         # in float32, as transformers computes them: rounded products would select other blocks
         grouped = at_least_float32(q).unflatten(1, (keys.shape[1], -1)).flatten(2, 3)  # (B, K, G T, P)
         scores = (grouped @ at_least_float32(keys).transpose(2, 3)).view(*q.shape[:3], count)  # (B, H, T, S)

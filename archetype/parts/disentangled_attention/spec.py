@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.mixer import Mixer
-from archetype.roles.norm import AnyNorm
+from archetype.roles.norm import VectorNorm
 from archetype.roles.position import AttentionSizes
 from archetype.spec.base import Flag, Length, Probability, Size, Spec
 from archetype.spec.errors import invalid
@@ -32,7 +32,7 @@ class RelativeVectors(Spec):
 
     num_buckets: Size
     max_distance: Length | None = None
-    norm: AnyNorm = NoNorm()
+    norm: VectorNorm = NoNorm()
 
     @model_validator(mode="after")
     def _buckets_reach(self) -> Self:

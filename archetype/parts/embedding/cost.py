@@ -68,6 +68,8 @@ class EmbeddingCost(TokenEmbeddingCost):
 
     def flops(self, work: Work) -> Counts:
         counts = {"project": 2 * work.tokens * self.width * self.d} if self.part.width else {}
+        if norm := self.norm.flops(work.tokens):
+            counts["norm"] = norm
         if self.per_layer is not None:
             counts["per_layer.projection"] = self.per_layer.projection.flops(work.tokens)
         return counts
@@ -77,7 +79,7 @@ class EmbeddingCost(TokenEmbeddingCost):
         positions = work.length * INT64 if self.position.limits_length else 0
         projected = work.input_bytes(self.width.value) if self.part.width else 0
         per_layer = 0 if self.per_layer is None else self.per_layer.saved_activations(work)
-        norm = self.norm.saved_activations(work.tokens)
+        norm = self.norm.saved(work.tokens, work)
         return super().saved_activations(work) + positions + norm + projected + per_layer
 
 

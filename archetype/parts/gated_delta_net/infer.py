@@ -50,6 +50,10 @@ def read(tensors: CheckpointMixer) -> GatedDeltaNet:
     if (channels - num_heads * v_head_dim) % (2 * key_heads) or decays not in (num_heads, num_heads * head_dim):
         raise tensors.missing(f"a convolution over {channels} channels, which do not fit {key_heads} key heads")
     fields = _of_channels(tensors) if by_channel else {}
+    if (gate := tensors.config.get("output_gate_type")) is not None:  # Qwen4-Exp
+        if gate not in ("silu", "sigmoid"):
+            raise tensors.missing(f"a delta network with the gate {gate!r}")
+        fields["gate"] = gate
     return GatedDeltaNet(
         num_heads=num_heads,
         num_key_heads=None if key_heads == num_heads else key_heads,

@@ -66,14 +66,18 @@ class TransformCost:
 
     def flops(self, vectors: Formula) -> Counts:
         # a product of (N, D) and (D, D_e) has N D D_e multiplications and as many additions
-        return {f"{self.head}.dense": 2 * vectors * self.d * self.width} if self.part else {}
+        if self.part is None or self.norm is None:
+            return {}
+        norm = self.norm.flops(vectors)
+        counts: Counts = {f"{self.head}.dense": 2 * vectors * self.d * self.width}
+        return counts | ({f"{self.head}.norm": norm} if norm else {})
 
     def saved_activations(self, work: TrainingWork, vectors: int) -> int:
         # the dense layer's output, its activation, and what the norm saves
         if self.part is None or self.norm is None:
             return 0
         saved = 1 if self.part.activation.is_absent else 2
-        return saved * work.input_bytes(self.width.value, tokens=vectors) + self.norm.saved_activations(vectors)
+        return saved * work.input_bytes(self.width.value, tokens=vectors) + self.norm.saved(vectors, work)
 
 
 @cost_of(spec.LanguageModelHead)

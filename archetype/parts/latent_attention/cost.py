@@ -29,14 +29,17 @@ class LatentAttentionCost(MixerCost):
         if self.rank is None:
             self.projections = {"q": Linear(d, queries)}
         else:
-            self.projections = {"q_down": Linear(d, self.rank, bias), "q_up": Linear(self.rank, queries)}
+            low = self.rank * (1 + part.query.joins_unnormed)
+            self.projections = {"q_down": Linear(d, self.rank, bias), "q_up": Linear(low, queries)}
         self.projections |= {
             "kv_down": Linear(d, self.latent + self.rope, bias),
             "kv_up": Linear(self.latent, self.heads * (self.nope + self.value)),
             "o": Linear(self.heads * self.value, d, bias),
         }
         if part.gate is not None:
-            self.projections["gate"] = Linear(d, self.heads * self.value if part.gate.per == "feature" else self.heads)
+            gates = self.heads * self.value if part.gate.per == "feature" else self.heads
+            reads_input = part.gate_from == "input"
+            self.projections["gate"] = Linear(d if reads_input else self.projections["q_up"].inputs, gates)
         self.key_norm = NormCost.of(part.key_norm, self.rope)
         self.index = None if part.index is None else SelectionCost.of(part.index, d, self.rank or d)
 
@@ -96,6 +99,8 @@ class LatentAttentionCost(MixerCost):
             saved += self.index.saved_activations(work) + self.index.saved_mask(work)
         for rank in filter(None, (self.latent, self.rank)):
             saved += NormCost.of(part.norm, rank).saved_activations(tokens) + work.input_bytes(rank.value)
+        if self.rank is not None and part.query.joins_unnormed:  # the wider vector, in place of the narrow one
+            saved += work.input_bytes(self.rank.value)
         if gate := self.projections.get("gate"):  # the gate, and the heads that it multiplies
             saved += tokens * (gate.outputs.value + part.num_heads * part.v_head_dim) * work.itemsize
         if part.sinks:  # scores as explicit products: their inputs, the weights twice, and those of the sinks

@@ -4,6 +4,11 @@ from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.roles.drawing import Cell, Inside, X, inside_of, selection_inside
 
 
+def cells_of_query(part: LatentAttention) -> tuple[str, ...]:
+    """Return the cells whose outputs queries are projected from."""
+    return ("q_norm", "q_down") if part.query.joins_unnormed else ("q_norm",)
+
+
 @inside_of(LatentAttention)
 def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     """Draw the low-rank projections of queries, and of keys and values (DeepSeek-AI 2024, figure 3)."""
@@ -22,7 +27,7 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
         cells += [
             Cell("q_down", 0, 0, (X,)),
             Cell("q_norm", 0, 1, ("q_down",), kind="norm", slim=True, label="norm"),
-            Cell("q_up", 0, 2, ("q_norm",)),
+            Cell("q_up", 0, 2, cells_of_query(part)),
         ]
     else:
         cells.append(Cell("q", 0, 0, (X,)))
@@ -52,7 +57,8 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     last = "scores"
     if part.gate is not None:
         column = max((cell.column + cell.span for cell in index.cells), default=3)  # beside the index
-        cells.append(Cell("gate", column, 0, (X,), rows=("gate", "gate_bias")))
+        sources, above = ((X,), 0) if part.gate_from == "input" else (cells_of_query(part), 2)
+        cells.append(Cell("gate", column, above, sources, rows=("gate", "gate_bias")))
         label = f"× {part.gate.activation}(gate)"
         cells.append(
             Cell("gated", 0, row + 1, (last, "gate"), column + 1, label, slim=True, kind="operation", gives="o.in")

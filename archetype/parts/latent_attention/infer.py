@@ -8,9 +8,10 @@ from archetype.parts.attention.spec import OutputGate
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery, Query
 from archetype.parts.lightning_index.spec import LightningIndex
 from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
+from archetype.parts.pool_index.spec import PoolIndex
 from archetype.parts.position.frequencies import yarn_score_scale
 from archetype.parts.position.spec import NoPosition, Rotary
-from archetype.roles.checkpoint import CheckpointMixer, MixerReader, NameTable
+from archetype.roles.checkpoint import CheckpointMixer, Joint, MixerReader, NameTable
 from archetype.roles.position import MixerPosition
 from archetype.spec.registry import provides
 
@@ -29,7 +30,11 @@ NAMES: NameTable = (
     (rf"{PREFIX}k_rope_only_layernorm", "k_norm"),
     *ATTENTION_NAMES,
 )
-SINKS: NameTable = ((rf"{PREFIX}(?:sinks|learnable_sink_param)", "sinks"),)
+NUMBERS: NameTable = (
+    (rf"{PREFIX}(?:sinks|learnable_sink_param)", "sinks"),
+    (rf"{PREFIX}indexer\.index_kpool_compress_gate", "index.pool_gate.weight"),
+    (rf"{PREFIX}indexer\.index_kpool_compress_ape", "index.pool_bias"),
+)
 TOP_K = ("index_topk",)
 SHARES = {"full": False, "F": False, "shared": True, "S": True}  # whether a layer shares an earlier layer's index
 INDEXED = ("indexed_attention", "deepseek_sparse_attention")  # kinds of layers with an index, in `layer_types`
@@ -44,17 +49,21 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     rope_dim = rows - latent_rank
     v_dim = tensors.sides("o.weight")[1] // heads
     nope_dim = tensors.sides("kv_up.weight")[0] // heads - v_dim
-    if min(rope_dim, v_dim, nope_dim) < 1:
+    if min(v_dim, nope_dim) < 1 or rope_dim < (not tensors.quirks.unrotated):
         raise tensors.missing(f"latent attention with {heads} heads and the shapes of its tensors")
     whole = nope_dim + rope_dim if tensors.quirks.share_is_of_head else rope_dim
     ignores = tensors.quirks.head_dim_replaced or tensors.quirks.unrotated
-    if (stated := tensors.size(HEAD_DIM)) not in (None, whole) and not ignores:
+    if not ignores and (stated := tensors.size(HEAD_DIM)) not in (None, whole):
         raise tensors.missing(f"latent attention that rotates {rope_dim} features, where a key says {stated}")
     tensors.settle("latent_order", ("nope_rope",), "no file says which features of a head rotate")
     query: Query = DirectQuery()
+    joins = _joins_unnormed(tensors)
     if "q_down.weight" in tensors.shapes:
         rank = tensors.sides("q_down.weight")[0]
-        query = LowRankQuery(rank=rank, scale=math.sqrt(width / rank) if scales else 1.0)
+        query = LowRankQuery(rank=rank, scale=math.sqrt(width / rank) if scales else 1.0, joins_unnormed=joins)
+    rows = tensors.sides("q_up.weight")[0] if joins else heads * (nope_dim + rope_dim + v_dim)
+    if rows != heads * (nope_dim + rope_dim + v_dim):
+        raise tensors.missing(f"queries of {rows} rows with the gate of {heads} heads")
     position: MixerPosition = NoPosition()
     if not tensors.quirks.unrotated:
         position = tensors.rotary(rope_dim, nope_dim + rope_dim)
@@ -66,19 +75,32 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         qk_rope_head_dim=rope_dim,
         v_head_dim=v_dim,
         position=position,
-        norm=RMSNorm(eps=tensors.eps if scales else 1e-6),
+        norm=RMSNorm(eps=tensors.eps if scales or tensors.quirks.latents_eps_is_shared else 1e-6),
         latent_scale=math.sqrt(width / latent_rank) if scales else 1.0,
         key_norm=RMSNorm(eps=tensors.eps) if "k_norm.weight" in tensors.shapes else NoNorm(),
         bias="o.bias" in tensors.shapes,
         scale=yarn_score_scale(nope_dim + rope_dim, position.scaling) if isinstance(position, Rotary) else None,
         sinks="sinks" in tensors.shapes,
         gate=_gate(tensors, heads, v_dim),
+        gate_from="query" if joins else "input",
         query_scale=query_scale(tensors, rotates=True),
         index=_index(tensors, position, rope_dim),
     )
 
 
+def _joins_unnormed(tensors: CheckpointMixer) -> bool:
+    # A.X K2: queries and gates, in one tensor, read the low-rank vector and the same before its norm
+    if "q_down.weight" not in tensors.shapes or "q_up.weight" not in tensors.shapes:
+        return False
+    joins = tensors.sides("q_up.weight")[1] == 2 * tensors.sides("q_down.weight")[0]
+    if joins:
+        tensors.settle("doubled_query", ("query_gate_per_head",), "no file says which rows are the gate's")
+    return joins
+
+
 def _gate(tensors: CheckpointMixer, heads: int, v_dim: int) -> OutputGate | None:
+    if _joins_unnormed(tensors):
+        return OutputGate()
     if "gate.weight" not in tensors.shapes:
         return None
     rows = tensors.sides("gate.weight")[0]
@@ -88,8 +110,33 @@ def _gate(tensors: CheckpointMixer, heads: int, v_dim: int) -> OutputGate | None
     return OutputGate(per="head" if rows == heads else "feature", activation=activation)
 
 
-def _index(tensors: CheckpointMixer, position: MixerPosition, rope_dim: int) -> LightningIndex | None:
+def _pool_index(tensors: CheckpointMixer) -> PoolIndex:
+    # GLM-5.3-Flash, whose index has no positions
+    heads, width = tensors.sides("index.weights.weight")[0], tensors.sides("index.k.weight")[0]
+    top_k, pool, place = tensors.size(TOP_K), *tensors.shape("index.pool_bias")
+    shapes = (tensors.sides("index.q.weight")[0], tensors.sides("index.pool_gate.weight")[0])
+    norm = {tensors.shape(f"index.k_norm.{kind}") for kind in ("weight", "bias")}
+    stated = [tensors.size((key,)) for key in ("index_n_heads", "index_head_dim", "index_kpool")]
+    if shapes != (heads * width, width) or norm != {(width,)} or place != width or stated != [heads, width, pool]:
+        raise tensors.missing("an index of pools with other sizes than its keys name")
+    if top_k is None or top_k % pool or not tensors.config.flag("index_kpool_always_select_tail", True):
+        raise tensors.missing("an index of pools that does not select whole pools and the newest keys")
+    return PoolIndex(
+        pool=pool,
+        top_pools=top_k // pool,
+        num_heads=heads,
+        head_dim=width,
+        norm=LayerNorm(eps=1e-6),
+        norm_of="keys",
+        pooling="gated",
+        head_weights=True,
+    )
+
+
+def _index(tensors: CheckpointMixer, position: MixerPosition, rope_dim: int) -> LightningIndex | PoolIndex | None:
     # DeepSeek-V3.2; its first `rope_dim` features rotate by the angles of the attention, possibly in other pairs
+    if "index.pool_bias" in tensors.shapes:
+        return _pool_index(tensors)
     distance, kind = _distance(tensors), tensors.entry("layer_types")
     has_tensors = any(param.startswith("index.") for param in tensors.shapes)
     if not has_tensors and not distance and (tensors.size(TOP_K) is None or kind not in (None, *INDEXED)):
@@ -152,5 +199,11 @@ def _shares(tensors: CheckpointMixer, layer: int) -> bool:
     return bool(max(layer - offset + 1, 0) % max(period, 1))
 
 
+def _joint(mixer: LatentAttention, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
+    return Joint(("q_up", "gate"), mixer.num_heads) if path == "q_up" and mixer.query.joins_unnormed else None
+
+
 SIGN = rf"{PREFIX}kv_a_proj_with_mqa\.weight"
-provides("infer", LatentAttention)(MixerReader(NAMES, read, sign=(SIGN, 2), parameters=SINKS, stands_alone=False))
+provides("infer", LatentAttention)(
+    MixerReader(NAMES, read, sign=(SIGN, 2), parameters=NUMBERS, stands_alone=False, joint=_joint)
+)

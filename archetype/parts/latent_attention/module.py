@@ -60,10 +60,10 @@ class LatentAttention(KeepsKeys, nn.Module):
         match mixer.query:
             case spec.DirectQuery():
                 self.q = Linear(d_model, heads * mixer.head_dim, bias=False)
-            case spec.LowRankQuery(rank=rank):
+            case spec.LowRankQuery(rank=rank, joins_unnormed=joins):
                 self.q_down = Linear(d_model, rank, bias=mixer.bias)
                 self.q_norm = build_norm(mixer.norm, rank)
-                self.q_up = Linear(rank, heads * mixer.head_dim, bias=False)
+                self.q_up = Linear(rank * (1 + joins), heads * mixer.head_dim, bias=False)
             case _:
                 assert_never(mixer.query)
         self.kv_down = Linear(d_model, latent + mixer.qk_rope_head_dim, bias=mixer.bias)
@@ -75,7 +75,8 @@ class LatentAttention(KeepsKeys, nn.Module):
         self.sinks = nn.Parameter(torch.empty(heads)) if mixer.sinks else None
         self.gate: nn.Linear | None = None
         if mixer.gate is not None:
-            self.gate = Linear(d_model, heads * (mixer.v_head_dim if mixer.gate.per == "feature" else 1), bias=False)
+            num_gates = heads * (mixer.v_head_dim if mixer.gate.per == "feature" else 1)
+            self.gate = Linear(mixer.gate_features(d_model), num_gates, bias=False)
         has_gate_bias = mixer.gate is not None and mixer.gate.bias
         self.gate_bias = nn.Parameter(torch.empty(heads)) if has_gate_bias else None
         self.index = build_selection(mixer.index, place, mixer.query_features(d_model))
@@ -94,19 +95,24 @@ class LatentAttention(KeepsKeys, nn.Module):
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Attend from the new positions to themselves and the cache. Append them to the cache."""
-        query = self.spec.query
-        inputs = x if query.rank is None else scaled(self.q_norm(self.q_down(x)), query.scale)
-        queries, latents = self._queries(inputs, context), self._latents(x, context)
+        inputs = of_queries = x  # which an index reads, and from which queries are projected
+        if not self._is_direct:
+            low = self.q_down(x)  # (B, T, r)
+            inputs = of_queries = scaled(self.q_norm(low), self.spec.query.scale)
+            if self.spec.query.joins_unnormed:
+                of_queries = torch.cat((inputs, low.to(inputs.dtype)), dim=-1)  # (B, T, 2 r)
+        queries, latents = self._queries(of_queries, context), self._latents(x, context)
         if context.rows is not None:
             y = self.attend_in_shared_rows(queries, latents, context, context.rows)
         elif cache is not None:
             y = self.attend_to_cache(queries, latents, x, inputs, context, cache)
         else:
             y = self.attend_within(queries, latents, x, inputs, context)
-        z: Tensor = self.o(context.probe(self, "heads", self.apply_gate(y, x)).transpose(1, 2).flatten(2))
+        gated_heads = self.apply_gate(y, x if self.spec.gate_from == "input" else of_queries)
+        z: Tensor = self.o(context.probe(self, "heads", gated_heads).transpose(1, 2).flatten(2))
         return z
 
-    def apply_gate(self, y: Float[Tensor, "B H T Q"], x: Vectors) -> Float[Tensor, "B H T Q"]:
+    def apply_gate(self, y: Float[Tensor, "B H T Q"], x: Tensor) -> Float[Tensor, "B H T Q"]:
         return y if self.gate is None else gated(y, self.gate(x), self.spec.gate, self.gate_bias)
 
     def attend(
@@ -274,7 +280,7 @@ def attend_to_latents(
         return None
     (plain, turned), (key_up, value_up) = queries, attention.expansions
     q = torch.einsum("bhtp,hpc->bhtc", plain, key_up)  # (B, H, 1, C)
-    rotated = turned, cache.values
+    rotated = (turned, cache.values) if turned.shape[-1] else None
     # scores are q latent^T + turned key^T, and the latents are the values too
     scales = (cache.scales[0], *cache.scales) if cache.scales else ()
     mixed = native.attend(

@@ -13,7 +13,7 @@ from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import Flag, Positive, Probability, Spec
+from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec
 from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import Named, part
 from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
@@ -26,6 +26,7 @@ class DirectQuery(Spec):
 
     rank: ClassVar[None] = None
     scale: ClassVar[float] = 1.0
+    joins_unnormed: ClassVar[bool] = False
     kind: Literal["direct"] = "direct"
 
 
@@ -35,13 +36,16 @@ class LowRankQuery(Spec):
     Attributes:
         rank: width of the low-rank query vector.
         scale: factor of this vector after its norm.
+        joins_unnormed: whether queries are projected from this vector and, behind it, the vector before its norm.
     """
 
     kind: Literal["low_rank"] = "low_rank"
     rank: Width
     scale: Positive = 1.0
+    joins_unnormed: Flag = False
 
 
+RotatedWidth = Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)]
 Query = Annotated[DirectQuery | LowRankQuery, Field(discriminator="kind"), Named()]
 
 
@@ -53,14 +57,15 @@ class LatentAttention(Mixer):
     The rotated part of `qk_rope_head_dim` features is shared by all heads. The cache holds only c and the rotated part.
     By default `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim). With `position: none` nothing is rotated
     (Kimi Linear). `latent_scale` multiplies the latent, and `key_norm` normalizes the rotated part first (dots 3).
-    `gate`, `sinks` and `query_scale` are as in attention (Ling 3, Hy4, Mistral Small 4).
+    `gate`, `sinks` and `query_scale` are as in attention (Ling 3, Hy4, Mistral Small 4). In A.X K2, queries and the
+    gate are projected from the low-rank query vector with and without its norm.
 
     Attributes:
         num_heads: number of heads, H.
         query: how queries are projected.
         kv_lora_rank: width of the latent, C.
         qk_nope_head_dim: unrotated features of a head's query and key.
-        qk_rope_head_dim: rotated features of a head's query and key, R.
+        qk_rope_head_dim: rotated features of a head's query and key, R (0 with `position: none`: GLM-5.3-Flash).
         v_head_dim: width of a head's value, Q.
         position: rotary embedding of the rotated features, or none.
         norm: norm of the latent and of the low-rank query vector.
@@ -69,7 +74,8 @@ class LatentAttention(Mixer):
         bias: whether the down projections and the output projection have a bias.
         scale: factor on scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
         sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
-        gate: gate on the output before the output projection, computed from the layer's input (absent: none).
+        gate: gate on the output before the output projection (absent: none).
+        gate_from: whether the gate is computed from the layer's input, or from what queries are projected from.
         query_scale: scaling of queries with their position (absent: none).
         index: selection of the keys that each query attends to (absent: all).
         dropout: dropout probability of the attention weights in training.
@@ -86,7 +92,7 @@ class LatentAttention(Mixer):
     query: Query = DirectQuery()
     kv_lora_rank: Width
     qk_nope_head_dim: HeadWidth
-    qk_rope_head_dim: HeadWidth
+    qk_rope_head_dim: RotatedWidth
     v_head_dim: HeadWidth
     position: AnyMixerPosition = Rotary(interleaved=True)
     norm: VectorNorm = RMSNorm(eps=1e-6)
@@ -96,6 +102,7 @@ class LatentAttention(Mixer):
     scale: ScoreScale | None = None
     sinks: Flag = False
     gate: OutputGate | None = None
+    gate_from: Literal["input", "query"] = "input"
     query_scale: QueryScale | None = None
     index: AnyKeySelection | None = None
     dropout: Probability = 0.0
@@ -106,6 +113,8 @@ class LatentAttention(Mixer):
             invalid("qk_rope_head_dim", f"{self.qk_rope_head_dim} features cannot be paired", "use an even number")
         if self.position.is_absent:
             return self
+        if not self.qk_rope_head_dim:
+            invalid("qk_rope_head_dim", "0 features cannot be rotated", "use an even number, or position: none")
         if not isinstance(self.position, Rotary):
             invalid("position", "latents have no score bias", "use rotary or none")
         if self.position.dim is not None:
@@ -114,11 +123,23 @@ class LatentAttention(Mixer):
         if self.position.scaling.follows_length:
             cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
             invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
+        return self
+
+    @model_validator(mode="after")
+    def _index_fits(self) -> "LatentAttention":
+        if not self.key_norm.is_absent and not self.qk_rope_head_dim:
+            invalid("key_norm", "there are no features to normalize", "remove it")
         if self.index is not None and self.index.reads_heads:
             invalid("index", "latents have no keys of heads", "use an index with projections of its own")
         if self.index is not None and self.index.num_selections > 1:
             cause = f"{self.index.num_selections} heads select keys, but all heads read the same latents"
             invalid("index.num_heads", cause, "use 1")
+        return self
+
+    @model_validator(mode="after")
+    def _gate_has_a_source(self) -> "LatentAttention":
+        if self.gate_from == "query" and (self.gate is None or self.query.rank is None):
+            invalid("gate_from", "needs a gate and a low-rank query vector", "use input, or set both")
         return self
 
     @property
@@ -163,8 +184,14 @@ class LatentAttention(Mixer):
         return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, rotated)
 
     def query_features(self, d_model: int) -> int:
-        """Return the width of the vectors from which queries are projected."""
+        """Return the width of the vectors from which queries are projected, without those before a norm."""
         return self.query.rank or d_model
+
+    def gate_features(self, d_model: int) -> int:
+        """Return the width of the vectors from which the gate is projected."""
+        if self.gate_from == "input" or self.query.rank is None:
+            return d_model
+        return self.query.rank * (1 + self.query.joins_unnormed)
 
     def attention_sizes(self, width: int) -> AttentionSizes:
         return self.sizes

@@ -36,7 +36,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
     """
 
     layouts: ClassVar = {
-        "q.weight": "H(P|R) D", "q_down.weight": "r D", "q_up.weight": "H(P|R) r", "kv_down.weight": "C|R D",
+        "q.weight": "H(P|R) D", "q_down.weight": "r D", "kv_down.weight": "C|R D",
         "kv_up.weight": "H(P|Q) C", "o.weight": "D HQ", "gate_bias": "H",
         "sinks": "H",
     }  # fmt: skip
@@ -48,7 +48,9 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
     convolutions: ClassVar = ()
 
     def layouts_of(self, part: LatentAttention) -> Mapping[str, str]:
-        return {"gate.weight": "HQ D" if part.gate is not None and part.gate.per == "feature" else "H D"}
+        low = "r|r" if part.query.joins_unnormed else "r"
+        gates = "HQ" if part.gate is not None and part.gate.per == "feature" else "H"
+        return {"gate.weight": f"{gates} {'D' if part.gate_from == 'input' else low}", "q_up.weight": f"H(P|R) {low}"}
 
     def sizes(self, part: LatentAttention, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {**super().sizes(part, sizes), "R": part.qk_rope_head_dim, "r": part.query_features(0)}
@@ -97,7 +99,9 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         if "q.weight" in tensors:
             q = with_bias(tensors, "q")
         else:
-            q = part.query.scale * _gained(tensors["q_up.weight"], tensors, "q_norm") @ with_bias(tensors, "q_down")
+            normed, *unnormed = _of_normed(part, tensors["q_up.weight"])
+            normed = part.query.scale * _gained(normed, tensors, "q_norm")
+            q = sum(unnormed, start=normed) @ with_bias(tensors, "q_down")
             queries = ("q_down.weight", "q_up.weight")
         q, turned = q.unflatten(0, (count, -1)), down[rank:].expand(count, -1, -1)
         k, v = up[:, :plain], up[:, plain:]
@@ -130,8 +134,11 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
 
     def _drawn(self, at: Transfer[LatentAttention]) -> Factors:
         count, tensors = at.new.num_heads, at.tensors
-        has_rank = "q_down.weight" in tensors
-        q = tensors["q_up.weight"] @ with_bias(tensors, "q_down") if has_rank else with_bias(tensors, "q")
+        if "q_down.weight" in tensors:
+            normed, *unnormed = _of_normed(at.new, tensors["q_up.weight"])
+            q = sum(unnormed, start=normed) @ with_bias(tensors, "q_down")
+        else:
+            q = with_bias(tensors, "q")
         q, up = (matrix.unflatten(0, (count, -1)) for matrix in (q, tensors["kv_up.weight"]))
         return Factors(q.double(), with_bias(tensors, "kv_down").double(), up.double())
 
@@ -169,6 +176,9 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         old, new, length = at.old, at.new, at.new_sizes["T"]
         for field, name in (("gate", "gate.weight"), ("sinks", "sinks")):
             before, after = getattr(old, field, None) or None, getattr(new, field) or None
+            if field == "gate" and getattr(old, "gate_from", "input") != new.gate_from:
+                at.require(after is None, "the gate's inputs")
+                continue
             if field == "gate" and before is None and new.gate is not None:
                 open_gate(at, new.gate)
                 continue
@@ -224,6 +234,11 @@ def set_matrix(at: Transfer[LatentAttention], name: str, matrix: Tensor, sources
         at.put(f"{name}.bias", matrix[:, -1], "merged", sources, FACTORIZED)
     else:
         at.require(not matrix[:, -1].any(), "biases that the part does not have")
+
+
+def _of_normed(part: LatentAttention, up: Tensor) -> tuple[Tensor, ...]:
+    # columns that read the normalized query vector, and those that read it before the norm
+    return up.chunk(1 + part.query.joins_unnormed, dim=1)
 
 
 def _gained(matrix: Tensor, tensors: Mapping[str, Tensor], norm: str) -> Tensor:

@@ -1,6 +1,6 @@
 """Cost of the n-gram memory."""
 
-from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.formula import Counts, Formula, constant, symbol
 from archetype.cost.registry import FeedForwardCost, Linear, NormCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.ngram_memory import spec
@@ -16,7 +16,9 @@ class NgramMemoryCost(FeedForwardCost):
     def __init__(self, part: spec.NgramMemory, d: Formula) -> None:
         super().__init__(part, d)
         self.features, self.kernel = symbol("E", part.width, part), symbol("c", part.conv_kernel, part)
-        self.projections = {"key": Linear(self.features, d), "value": Linear(self.features, d)}
+        self.streams = symbol("n", part.num_streams, part) if part.num_streams > 1 else constant(1)
+        self.all = self.streams * d if part.num_streams > 1 else d  # features of all streams
+        self.projections = {"key": Linear(self.features, self.all), "value": Linear(self.features, d)}
         self.norm = NormCost.of(part.norm, d)
 
     def parameters(self) -> Counts:
@@ -28,25 +30,26 @@ class NgramMemoryCost(FeedForwardCost):
 
     def _others(self) -> Counts:
         counts = self.projection_parameters()
-        norms = dict.fromkeys(("key_norm", "query_norm", "conv_norm"), self.norm.parameters())
-        return counts | norms | {"conv": self.kernel * self.d}
+        norm = self.norm.parameters() if self.part.num_streams == 1 else self.streams * self.norm.parameters()
+        norms = dict.fromkeys(("key_norm", "query_norm", "conv_norm"), norm)
+        return counts | norms | {"conv": self.kernel * self.all}
 
     def flops(self, tokens: Formula) -> Counts:
         counts = self.projection_flops(tokens)
-        return counts | {"conv": 2 * tokens * self.kernel * self.d}
+        return counts | {"conv": 2 * tokens * self.kernel * self.all}
 
     def state(self, length: int) -> int:
-        return (self.part.conv_kernel - 1) * self.part.n * self.d.value
+        return (self.part.conv_kernel - 1) * self.part.n * self.all.value
 
     def state_integers(self, length: int) -> int:
         return self.part.n - 1
 
     def saved_activations(self, work: TrainingWork) -> int:
         # rows and their ids, keys, values, gated values, the convolution's output, and inputs of three norms
-        d, tokens = self.d.value, work.tokens
-        saved = work.input_bytes(d) + tokens * self.part.num_rows * 8 + tokens * 4 * FLOAT32
+        d, tokens = self.all.value, work.tokens
+        saved = work.input_bytes(d) + tokens * self.part.num_rows * 8 + tokens * 4 * self.part.num_streams * FLOAT32
         # in float32 keys and queries need no wider copy
         vectors, copies = (4, 0) if work.itemsize == FLOAT32 else (5, 2)
         saved += tokens * (self.part.width + vectors * d) * work.itemsize + tokens * copies * d * FLOAT32
         padding = self.state(0) * work.itemsize * work.rows
-        return saved + 3 * self.norm.saved_activations(tokens) + padding
+        return saved + 3 * self.norm.saved_activations(tokens * self.part.num_streams) + padding

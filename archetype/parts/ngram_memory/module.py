@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype.nn.cache import LayerState
-from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.context import ForwardContext
 from archetype.nn.convolution import CausalConvolution, ConvolutionState, after_newest
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
@@ -30,37 +30,42 @@ class NgramState(ConvolutionState):
 class NgramMemory(nn.Module):
     """Values of the n-grams that end at each position, gated by the stream, and their convolution."""
 
-    probes: ClassVar = {"gate": "B T 1", "value": "B T D"}
+    probes: ClassVar = {"gate": "B T n", "value": "B T nD"}
 
     def __init__(self, memory: spec.NgramMemory, place: Place) -> None:
         super().__init__()
         self.spec, self.multipliers = memory, memory.multipliers(place.vocab_size)
         self.table = nn.Parameter(torch.empty(memory.total_rows, memory.row_width))
-        self.key, self.value = (Linear(memory.width, place.d_model, bias=False) for _ in range(2))
-        self.key_norm, self.query_norm, self.conv_norm = (build_norm(memory.norm, place.d_model) for _ in range(3))
-        self.conv = CausalConvolution(place.d_model, memory.conv_kernel, bias=False, dilation=memory.n)
+        d_model, streams = place.d_model, memory.num_streams
+        self.key = Linear(memory.width, streams * d_model, bias=False)
+        self.value = Linear(memory.width, d_model, bias=False)
+        self.key_norm, self.query_norm, self.conv_norm = (norms_of(memory, d_model) for _ in range(3))
+        self.conv = CausalConvolution(streams * d_model, memory.conv_kernel, bias=False, dilation=memory.n)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> NgramState:
         tokens = torch.full((batch, 1, self.spec.n - 1), self.spec.boundary, dtype=torch.long, device=device)
         return NgramState(self.conv.new_state(batch, dtype, device), tokens)
 
-    def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
+    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        """Return what is added to `x`: vectors (B, T, D), or streams (B, T, n, D)."""
         assert context.tokens is not None, "a memory of n-grams reads tokens"
         cache = self.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
         assert isinstance(cache, NgramState)
         before = context.before(cache)
         history, newest = after_newest(context.tokens[:, None].long(), context, before.tokens)
         rows = nn.functional.embedding(self.row_ids(history[:, 0]), self.table).flatten(-2)  # (B, T, E)
-        exact = torch.promote_types(x.dtype, torch.float32)
-        key, query = self.key_norm(self.key(rows), context), self.query_norm(x, context)
-        gate = (key.to(exact) * query.to(exact)).sum(-1, keepdim=True) / math.sqrt(x.shape[2])  # (B, T, 1)
+        exact, streams = torch.promote_types(x.dtype, torch.float32), (self.spec.num_streams, -1)
+        key = normalized(self.key_norm, self.key(rows).unflatten(-1, streams), context)  # (B, T, n, D)
+        query = normalized(self.query_norm, x.unflatten(-1, (1, -1)) if x.dim() == 3 else x, context)
+        gate = (key.to(exact) * query.to(exact)).sum(-1) / math.sqrt(x.shape[-1])  # (B, T, n)
         gate = gate.abs().clamp(min=SMALLEST).sqrt() * gate.sign()
         gate = context.probe(self, "gate", gate.sigmoid().to(x.dtype))
-        value = context.probe(self, "value", gate * self.value(rows))  # (B, T, D)
-        y, conv = self.conv.convolve(self.conv_norm(value, context), context, before.conv)
+        value = gate[..., None] * self.value(rows)[:, :, None]  # (B, T, n, D)
+        value = context.probe(self, "value", value.flatten(2)).unflatten(-1, streams)
+        y, conv = self.conv.convolve(normalized(self.conv_norm, value, context).flatten(2), context, before.conv)
         cache.conv, cache.tokens = conv.to(cache.conv.dtype), newest
-        result: Tensor = value + nn.functional.silu(y)
-        return result
+        result: Tensor = value + nn.functional.silu(y).unflatten(-1, streams)
+        return result.view_as(x)
 
     def row_ids(self, history: Int[Tensor, "B S"]) -> Int[Tensor, "B T R"]:
         """Return the row of the table for each hash of each position, after n - 1 earlier tokens in `history`."""
@@ -76,3 +81,16 @@ class NgramMemory(nn.Module):
             mixed = mixed ^ (tokens.masked_fill(~is_open, boundary) * self.multipliers[back])
             ids.append(mixed[..., None] % sizes[back - 1] + offsets[back - 1])
         return torch.cat(ids, dim=-1)
+
+
+def norms_of(memory: spec.NgramMemory, d_model: int) -> nn.Module:
+    """Build the norm of one vector of each position, or of each of its streams."""
+    norms = [build_norm(memory.norm, d_model) for _ in range(memory.num_streams)]
+    return norms[0] if len(norms) == 1 else nn.ModuleList(norms)
+
+
+def normalized(norm: nn.Module, x: Float[Tensor, "B T n D"], context: ForwardContext) -> Float[Tensor, "B T n D"]:
+    """Normalize each stream by its own norm."""
+    norms = norm if isinstance(norm, nn.ModuleList) else [norm]
+    parts = [of_stream(part, context) for of_stream, part in zip(norms, x.unbind(2), strict=True)]
+    return torch.stack(parts, dim=2)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from archetype.parts.norm.spec import RMSNorm
 from archetype.roles.feedforward import FeedForward
-from archetype.roles.norm import AnyNorm
+from archetype.roles.norm import VectorNorm
 from archetype.spec.base import Index, Size
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
@@ -28,7 +28,8 @@ class NgramMemory(FeedForward):
     e joins a row for each n-gram of 2 to `n` tokens that ends at the position and for each of `heads` hashes of it. A
     hash is the exclusive or of the tokens, each times an odd number, modulo a prime of at least `rows`: the hashes of
     transformers' Qwen4-Exp. The convolution has a dilation of `n`. Used as the feed-forward part of a block without
-    mixer and norm, it adds to the stream.
+    mixer and norm, it adds to the stream. With `num_streams` it reads and writes each of several residual streams, with
+    the same value v and a key, a gate, norms and a convolution of its own for each (Qwen4-Exp).
 
     Attributes:
         rows: least number of rows of each table; the numbers of rows are different primes.
@@ -39,6 +40,7 @@ class NgramMemory(FeedForward):
         boundary: token that n-grams do not cross, such as the end of a text; it also precedes the first token.
         table: index of this memory among those of the model; each has other hashes.
         seed: seed of the hashes.
+        num_streams: residual streams of a position that are read and written (1: the vector that a sublayer reads).
         multiple: the rows of all tables together are padded to a multiple of this.
         norm: norm of the stream, of the keys and of the convolution's input, each with its own weights.
     """
@@ -49,6 +51,7 @@ class NgramMemory(FeedForward):
         "P": "features of a row",
         "M": "rows of all tables",
         "c": "positions of a convolution",
+        "n": "residual streams",
     }
     kind: Literal["ngram_memory"] = "ngram_memory"
     rows: Size
@@ -59,8 +62,9 @@ class NgramMemory(FeedForward):
     boundary: Index = 0
     table: Annotated[int, Field(strict=True, ge=0, lt=64)] = 0
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    num_streams: Size = 1
     multiple: Size = 1
-    norm: AnyNorm = RMSNorm()
+    norm: VectorNorm = RMSNorm()
 
     @property
     def num_rows(self) -> int:
@@ -86,6 +90,10 @@ class NgramMemory(FeedForward):
         bound = max(1, (2**63 - 1) // max(vocab_size, 1) // 2)
         seed = self.seed + TABLE_STRIDE * self.table
         return tuple(2 * (_mixed(seed + STEP * (index + 1)) % bound) + 1 for index in range(self.n))
+
+    @property
+    def reads_streams(self) -> int:
+        return self.num_streams if self.num_streams > 1 else 0
 
     @property
     def tokens_read_by(self) -> str:

@@ -1,6 +1,6 @@
 """Cost of norms, all computed in float32."""
 
-from archetype.cost.formula import ZERO, Formula, constant
+from archetype.cost.formula import ZERO, Formula, constant, symbol
 from archetype.cost.registry import NormCost, cost_of
 from archetype.cost.work import FLOAT32
 from archetype.parts.norm import spec
@@ -32,6 +32,31 @@ class RMSNormCost(NormCost):
         # the input and, without a weight, the mean square
         d, part = self.d.value, self.part
         return (vectors * (d + (not part.weight)) + d * part.unit_offset) * FLOAT32
+
+
+@cost_of(spec.GatedRMSNorm)
+class GatedRMSNormCost(NormCost):
+    """Cost of RMSNorm, of two projections, and of the product with the gate."""
+
+    part: spec.GatedRMSNorm
+
+    def __init__(self, part: spec.GatedRMSNorm, d: Formula) -> None:
+        super().__init__(part, d)
+        self.rank = symbol("r", part.rank, part)
+
+    def parameters(self) -> Formula:
+        return self.d + 2 * self.d * self.rank
+
+    def flops(self, tokens: Formula) -> Formula:
+        return 4 * tokens * self.d * self.rank
+
+    def saved_activations(self, vectors: int) -> int:
+        return vectors * self.d.value * FLOAT32  # what the norm reads
+
+    @property
+    def saved_by_products(self) -> int:
+        # the norm's output, the gate, and the narrow vector before and after its activation
+        return 2 * (self.d.value + self.rank.value)
 
 
 @cost_of(spec.L2Norm)

@@ -17,6 +17,12 @@ def _rms(norm: module.RMSNorm, x: Tensor) -> FrozenNorm:
     return FrozenNorm(lambda y: y * scale, _zero(x))
 
 
+def _gated_rms(norm: module.GatedRMSNorm, x: Tensor) -> FrozenNorm:
+    scale = torch.rsqrt(x.double().square().mean() + norm.eps) * _weight(norm)
+    gate = norm.gate((x.double() * scale).to(norm.gate_down.weight.dtype)).double()
+    return FrozenNorm(lambda y: y * scale * gate, _zero(x))
+
+
 def _length(norm: module.L2Norm, x: Tensor) -> FrozenNorm:
     scale = torch.rsqrt(x.double().square().sum() + norm.eps)
     return FrozenNorm(lambda y: y * scale, _zero(x))
@@ -55,6 +61,7 @@ def _zero(x: Tensor) -> Tensor:
 
 provides("inspect", spec.NoNorm)(Shown(frozen=_none))
 provides("inspect", spec.RMSNorm)(Shown(frozen=_rms))
+provides("inspect", spec.GatedRMSNorm)(Shown(frozen=_gated_rms))
 provides("inspect", spec.L2Norm)(Shown(frozen=_length))
 provides("inspect", spec.LayerNorm)(Shown(frozen=_layer))
 provides("inspect", spec.DynamicTanh, spec.DynamicErf)(Shown(frozen=_pointwise))

@@ -61,6 +61,24 @@ class RMSNorm(nn.Module):
         return True
 
 
+@module_for(spec.GatedRMSNorm)
+class GatedRMSNorm(RMSNorm):
+    """y * sigmoid(W_up silu(W_down y)) for y = RMSNorm(x)."""
+
+    def __init__(self, norm: spec.GatedRMSNorm, d_model: int) -> None:
+        super().__init__(spec.RMSNorm(eps=norm.eps), d_model)
+        self.gate_down = nn.Linear(d_model, norm.rank, bias=False)
+        self.gate_up = nn.Linear(norm.rank, d_model, bias=False)
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
+        y = super().forward(x, context)
+        return y * self.gate(y).to(y.dtype)
+
+    def gate(self, y: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        """Return the factor of each feature, between 0 and 1, from the normalized vector."""
+        return torch.sigmoid(self.gate_up(nn.functional.silu(self.gate_down(y))))
+
+
 @module_for(spec.L2Norm)
 class L2Norm(nn.Module):
     """x / sqrt(sum(x^2) + eps), as an RMS norm divided by sqrt(D)."""

@@ -8,8 +8,9 @@ from archetype.roles.norm import Norm
 from archetype.spec.base import Flag, Positive, Probability
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
 
-__all__ = ["BatchNorm", "DynamicErf", "DynamicTanh", "L2Norm", "LayerNorm", "NoNorm", "RMSNorm"]
+__all__ = ["BatchNorm", "DynamicErf", "DynamicTanh", "GatedRMSNorm", "L2Norm", "LayerNorm", "NoNorm", "RMSNorm"]
 
 Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 
@@ -60,6 +61,22 @@ class RMSNorm(Norm):
     @model_validator(mode="after")
     def _offset_has_a_weight(self) -> "RMSNorm":
         return _offset_of_a_weight(self)
+
+
+@part
+class GatedRMSNorm(Norm):
+    """y * sigmoid(W_up silu(W_down y)) for y = x / sqrt(mean(x^2) + eps) * weight: a gate on each feature (A.X K2).
+
+    Attributes:
+        eps: epsilon added to the mean square.
+        rank: width of the vector between the two matrices of the gate.
+    """
+
+    title: ClassVar[str] = "Gated RMSNorm"
+    serves_inside: ClassVar[bool] = False
+    kind: Literal["gated_rms"] = "gated_rms"
+    eps: Positive = 1e-5
+    rank: Width = 16
 
 
 @part
@@ -116,7 +133,7 @@ class BatchNorm(Norm):
     """
 
     title: ClassVar[str] = "BatchNorm"
-    per_vector: ClassVar[bool] = False
+    serves_inside: ClassVar[bool] = False
     kind: Literal["batch"] = "batch"
     eps: Positive = 1e-5
     momentum: Probability = 0.1

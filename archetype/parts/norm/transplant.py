@@ -10,7 +10,7 @@ from archetype.nn.inspect import PartTrace
 from archetype.nn.ledger import Start
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import Transplant, holds
-from archetype.parts.norm.spec import BatchNorm, DynamicTanh, L2Norm, LayerNorm, RMSNorm
+from archetype.parts.norm.spec import BatchNorm, DynamicTanh, GatedRMSNorm, L2Norm, LayerNorm, RMSNorm
 from archetype.roles.norm import Norm
 from archetype.spec.registry import provides
 
@@ -44,6 +44,14 @@ class NormTransplant(Transplant[Any]):
     def gains(self, old: Norm, new: Norm, module: nn.Module) -> Tensor | None:
         """Return the donor's factors of the features, if the new norm has none and is equal otherwise."""
         return None
+
+
+@provides("transplant", GatedRMSNorm)
+class GatedRMSNormTransplant(NormTransplant):
+    """The gate reads and multiplies all features."""
+
+    layouts: ClassVar = {"weight": "N", "gate_down.weight": "r N", "gate_up.weight": "N r"}
+    fields: ClassVar = {"r": "rank"}
 
 
 @provides("transplant", L2Norm, BatchNorm, DynamicTanh)

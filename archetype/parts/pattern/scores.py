@@ -94,6 +94,16 @@ class ScoreFunction:
         return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
 
 
+def of_symbolic_length(q: Float[Tensor, "B H T P"], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return keys and values, repeated for each query head if the number of queries is symbolic."""
+    if not is_symbolic(q.shape[2]):
+        return tensors
+    # heads cannot be grouped for a symbolic length; by index, since the view that repeats them has strides which torch
+    # cannot compare for symbolic lengths
+    heads = torch.arange(q.shape[1], device=q.device) // (q.shape[1] // tensors[0].shape[1])
+    return tuple(x.index_select(1, heads) for x in tensors)
+
+
 def at_least_float32(scores: Tensor) -> Tensor:
     """Cast scores to float32; keep float64."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))

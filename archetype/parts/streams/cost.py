@@ -54,3 +54,51 @@ class StreamsExitCost(StreamsCost):
     def saved_activations(self, work: TrainingWork) -> int:
         n = self.part.num_streams
         return work.tokens * (n * self.d.value + 1 + 4 * n) * FLOAT32
+
+
+@cost_of(spec.GatedStreams)
+class GatedStreamsCost(ResidualCost):
+    """Cost of one sublayer's gates and write weights, both products with all streams."""
+
+    part: spec.GatedStreams
+
+    def __init__(self, part: spec.GatedStreams, d: Formula) -> None:
+        super().__init__(part, d)
+        self.n, self.streams = symbol("n", part.num_streams, part), part.num_streams
+        self.rank = symbol("r", part.rank, part)
+
+    def parameters(self) -> Formula:
+        return self.n * self.d * (1 + 2 * self.rank) + self.n * self.n * self.d
+
+    def flops(self, tokens: Formula) -> Formula:
+        return 4 * tokens * self.n * self.d * self.rank + 2 * tokens * self.n * self.n * self.d
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        # the normalized streams, which are computed twice, and the weights of writing
+        features, n = self.streams * self.d.value, self.part.num_streams
+        written = features * (FLOAT32 + work.itemsize) + FLOAT32 + (2 * n + self.d.value) * work.itemsize
+        return self._read(work) + work.tokens * written
+
+    def _read(self, work: TrainingWork) -> int:
+        # the streams, their normalized vectors before and after the weights and as a product reads them, the gates, and
+        # the narrow vector before and after its activation
+        features = self.streams * self.d.value
+        exact = 3 * features * FLOAT32 + FLOAT32
+        copy = 0 if work.itemsize == FLOAT32 else features
+        return work.tokens * (exact + (features + copy + 2 * self.part.rank) * work.itemsize)
+
+    def exit(self, num_layers: int) -> ResidualCost | None:
+        return GatedStreamsExitCost(self.part, self.d)
+
+
+class GatedStreamsExitCost(GatedStreamsCost):
+    """Cost of reading the last layer's streams."""
+
+    def parameters(self) -> Formula:
+        return self.n * self.d * (1 + 2 * self.rank)
+
+    def flops(self, tokens: Formula) -> Formula:
+        return 4 * tokens * self.n * self.d * self.rank
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        return self._read(work)

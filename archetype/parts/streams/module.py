@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.autocast import without_autocast
+from archetype.nn.autocast import cast_for_products, without_autocast
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.nn.residual import ResidualStream
 from archetype.parts.streams import spec
+from archetype.weights.linear import Linear
 
 CERTAIN = 8.0  # logit of a weight that begins at its limit
 OWN = 4.0  # initial logit with which a stream keeps its content, relative to taking that of another
@@ -127,3 +128,62 @@ class StreamsExit(StreamWeights):
 
     def forward(self, stream: Float[Tensor, "B T n D"]) -> Vectors:
         return self.read(stream)
+
+
+class StreamGates(nn.Module):
+    """Gates of all features of all streams, by which one vector is read of them."""
+
+    def __init__(self, residual: spec.GatedStreams, d_model: int) -> None:
+        super().__init__()
+        self.spec, features = residual, residual.num_streams * d_model
+        self.norm_weight = nn.Parameter(torch.empty(features))
+        self.gate_down = Linear(features, residual.rank, bias=False)
+        self.gate_up = Linear(residual.rank, features, bias=False)
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        if is_norm := name == "norm_weight":
+            tensor.fill_(0.0 if self.spec.unit_offset else 1.0)
+        return is_norm
+
+    def normalized(self, stream: Float[Tensor, "B T n D"]) -> Float[Tensor, "B T nD"]:
+        """Return the normalized streams of each position, one behind the other."""
+        with without_autocast(stream):
+            exact = torch.promote_types(stream.dtype, torch.float32)
+            weight = self.norm_weight.to(exact) + float(self.spec.unit_offset)
+            z = nn.functional.rms_norm(stream.to(exact), stream.shape[-1:], None, self.spec.norm_eps)
+            return cast_for_products((z.flatten(2) * weight).to(stream.dtype))
+
+    def read_normalized(self, z: Float[Tensor, "B T nD"]) -> Vectors:
+        n = self.spec.num_streams
+        gates = torch.sigmoid(self.gate_up(nn.functional.silu(self.gate_down(z) / n)))
+        y: Vectors = (gates * z).unflatten(-1, (n, -1)).mean(2)
+        return y
+
+    def forward(self, stream: Float[Tensor, "B T n D"]) -> Vectors:
+        return self.read_normalized(self.normalized(stream))
+
+
+@module_for(spec.GatedStreams)
+class GatedStreamsModule(ResidualStream):
+    """x_i + b_i F(mean_i g_i * z_i) for one sublayer, with weights of each position."""
+
+    def __init__(self, residual: spec.GatedStreams, place: Place) -> None:
+        super().__init__(residual, place)
+        self.gates = StreamGates(residual, place.d_model)
+        self.write_weights = Linear(residual.num_streams * place.d_model, residual.num_streams, bias=False)
+
+    @staticmethod
+    def enter(residual: spec.GatedStreams, x: Vectors) -> Float[Tensor, "B T n D"]:
+        return x[:, :, None].repeat(1, 1, residual.num_streams, 1)
+
+    @staticmethod
+    def exit(residual: spec.GatedStreams, place: Place) -> nn.Module | None:
+        return StreamGates(residual, place.d_model)
+
+    def read(self, stream: Float[Tensor, "B T n D"], context: ForwardContext) -> Vectors:
+        y: Vectors = self.gates(stream)
+        return y
+
+    def write(self, stream: Float[Tensor, "B T n D"], y: Vectors, context: ForwardContext) -> Float[Tensor, "B T n D"]:
+        weights = 2 * torch.sigmoid(self.write_weights(self.gates.normalized(stream)) / self.spec.num_streams)
+        return stream + (weights[..., None] * y[:, :, None]).to(stream.dtype)

@@ -5,10 +5,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from archetype.roles.residual import Residual
-from archetype.spec.base import NotNegative, Positive, Size
+from archetype.spec.base import Flag, NotNegative, Positive, Size
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
 
-__all__ = ["Streams"]
+__all__ = ["GatedStreams", "Streams"]
 
 
 @part
@@ -40,3 +41,35 @@ class Streams(Residual):
     eps: NotNegative = 1e-6
     write_eps: NotNegative = 0.0
     norm_eps: Positive = 1e-6
+
+    @property
+    def streams(self) -> int:
+        return self.num_streams
+
+
+@part
+class GatedStreams(Residual):
+    """n residual streams x_i, of which a sublayer reads mean_i g_i * z_i and to which it writes b_i F (Qwen4-Exp).
+
+    z_i = norm(x_i) * w_i has weights of its own. For z, the z_i one behind the other, the gates g = sigmoid(W_up
+    silu(W_down z / n)) are one for each feature of each stream, and the write weights b = 2 sigmoid(W_b z / n) one for
+    each stream. What a sublayer reads is normalized already. The stack's output is read with gates of its own.
+
+    Attributes:
+        num_streams: residual vectors of each position, n.
+        rank: width of the vector between the two matrices of the gates.
+        norm_eps: epsilon of the norm of each stream, added to the mean square.
+        unit_offset: whether the factor of the norm is 1 + weight.
+    """
+
+    title: ClassVar[str] = "Gated residual streams"
+    letters: ClassVar = {"n": "residual streams"}
+    kind: Literal["gated_streams"] = "gated_streams"
+    num_streams: Size = 4
+    rank: Width = 16
+    norm_eps: Positive = 1e-6
+    unit_offset: Flag = False
+
+    @property
+    def streams(self) -> int:
+        return self.num_streams

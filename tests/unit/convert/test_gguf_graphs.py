@@ -30,6 +30,9 @@ SCAN = ("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_ra
 EXPERT, SHARED, WINDOW = "expert_feed_forward_length", "expert_shared_count", "attention.sliding_window"
 LATENT = ("attention.q_lora_rank", "attention.kv_lora_rank")
 INDEX = tuple(f"attention.indexer.{key}" for key in ("head_count", "key_length", "top_k"))
+MLA = ("attention.key_length_mla", "attention.value_length_mla")
+BLOCKS = ("attention.indexer.block_size", "attention.indexer.local_blocks")
+HYPER = ("count", "epsilon", "magnitude")
 # Keys without which llama.cpp reads no file of an architecture, besides those of all (src/models, load_arch_hparams).
 NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
@@ -49,11 +52,12 @@ NEEDED: dict[str, tuple[str, ...]] = {
             "nomic-bert",
             "bert",
             "jina-bert-v3",
+            "jina-bert-v2",
         ),
         (LAYER,),
     ),
     **dict.fromkeys(("granite", "granitemoe"), (RMS, "logit_scale")),
-    **dict.fromkeys(("glm4moe", "dots1", "afmoe", "deepseek", "bailingmoe"), (RMS, EXPERT, SHARED)),
+    **dict.fromkeys(("glm4moe", "dots1", "afmoe", "deepseek", "bailingmoe", "deepseek2-ocr"), (RMS, EXPERT, SHARED)),
     **dict.fromkeys(("hunyuan-moe", "minimax-m2", "mellum", "hy_v3"), (RMS, EXPERT)),
     **dict.fromkeys(("deepseek32", "glm-dsa"), (RMS, EXPERT, SHARED, *LATENT, *INDEX)),
     **dict.fromkeys(("qwen2vl", "qwen3vl", "qwen3vlmoe"), (RMS, "rope.dimension_sections")),
@@ -81,8 +85,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "mimo2": (RMS, EXPERT, WINDOW),
     "kimi-linear": (
         RMS,
-        "attention.key_length_mla",
-        "attention.value_length_mla",
+        *MLA,
         LATENT[1],
         "ssm.conv_kernel",
         "kda.head_dim",
@@ -118,6 +121,27 @@ NEEDED: dict[str, tuple[str, ...]] = {
         "attention.value_length_swa",
     ),
     "gemma-embedding": (RMS, WINDOW),
+    "jais": (LAYER, "attention.max_alibi_bias"),
+    "maple": (RMS, WINDOW, f"{WINDOW}_pattern", EXPERT, "swiglu_clamp_exp"),
+    "muse-glimmer": (RMS, WINDOW, "logit_scale"),
+    "step35": (RMS, WINDOW, f"{WINDOW}_pattern", EXPERT),
+    "nomic-bert-moe": (LAYER, "moe_every_n_layers"),
+    "rwkv7": ("wkv.head_size", *(f"attention.{rank}_lora_rank" for rank in ("decay", "iclr", "value_residual_mix"))),
+    "bailingmoe3": (
+        RMS,
+        *MLA,
+        LATENT[1],
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        "kda.gate_lower_bound",
+        EXPERT,
+        SHARED,
+        "leading_dense_block_count",
+        "expert_gating_func",
+    ),
+    "hy_v4": (RMS, *LATENT, *MLA, EXPERT, SHARED, *(f"hyper_connection.{key}" for key in HYPER)),
+    "minimax-01": (RMS, "residual_scale"),
+    "minimax-m3": (RMS, EXPERT, SHARED, "expert_gating_func", *INDEX, *BLOCKS),
     "t5encoder": (RMS, "attention.relative_buckets_count"),
 }
 OF_ALL = ("context_length", "embedding_length", "block_count")
@@ -126,10 +150,16 @@ LATER = (
     "attention.recurrent_layers", "attention.value_scale", *INDEX, "attention.indexer.types",
     "attention.compress_rope_freq_base", "attention.compress_ratios", "attention.output_group_count",
     "attention.output_lora_rank", "hyper_connection.count", "hyper_connection.sinkhorn_iterations",
-    "hyper_connection.epsilon", "hash_layer_count",
+    "hyper_connection.epsilon", "hash_layer_count", "hyper_connection.magnitude", *BLOCKS, "kda.safe_gate",
+    "kda.gate_lower_bound",
 )  # fmt: skip
-# Tensors that llama.cpp reads, where its converter has one of both.
-HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps")}
+# Tensors that llama.cpp reads, where its converter has one of both, or joins them under no name of its table.
+HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_fused",)}
+
+
+# Parameters that are no tensors of the file: RoBERTa's first two vectors of positions, and xIELU's numbers of two
+# layers; the first layer of RWKV-7 has tensors of its rates twice
+UNWRITTEN = {"roberta": 2 * 32, "apertus": 2 * 4, "rwkv7": -(128 + 2 * 6 * 128)}
 
 
 def written(name: str, model_spec: spec.ModelSpec, file: Path) -> tuple[Any, Any]:
@@ -177,15 +207,15 @@ def test_a_file_is_read_as_the_same_model(name: str, tmp_path: Path) -> None:
         others = {one for one in bare if one.rsplit(".")[-1] in HALVES.get(architecture, ())}
         assert bare - others <= places, bare - places
     parameters = sum(p.numel() for p in model.state_dict().values())
-    # RoBERTa's two first vectors of positions are not written; the divisors of frequencies are no parameters
-    unused = 2 * model.spec.d_model if name == "roberta" else 0
+    # the divisors of frequencies are no parameters
+    unused = UNWRITTEN.get(name, 0)
     stored = sum(tensor.n_elements for tensor in file.tensors if tensor.name != "rope_freqs.weight")
     assert stored == parameters - unused
     read = read_gguf(tmp_path / "model.gguf", torch.float32).model
     assert plain(read.spec.replace(name="")).num_layers == model.spec.num_layers
     expected = outputs(model, TOKENS)
-    # the factors of Falcon-H1 are in its matrices
-    exact = architecture != "falcon-h1"
+    # the factors of Falcon-H1 are in its matrices, and the rows of Hy4's are in another order
+    exact = name not in ("falcon_h1", "hy_v4 halves")
     assert torch.equal(outputs(read, TOKENS), expected) or not exact
     assert torch.allclose(outputs(read, TOKENS), expected, atol=1e-5)
     assert not torch.allclose(outputs(read, TOKENS.flip(1)), expected)  # the control
@@ -211,6 +241,58 @@ def test_what_is_stored_otherwise(tmp_path: Path) -> None:
     assert (tensor(file, "blk.0.attn_gate.weight") == values.flatten(0, 1).numpy()).all()
 
 
+def copied(file: Any, architecture: str, path: Path, changed: dict[str, Any]) -> None:
+    """Write a file again with other values of keys, or without those that are None."""
+    writer = gguf.GGUFWriter(path, architecture)
+    keys = {key: field.contents() for key, field in file.fields.items() if "." in key and key.split(".")[0] != "GGUF"}
+    for key, value in (keys | changed).items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif value is not None and not key.startswith("general.architecture"):
+            kind = file.fields[key].types[0] if key not in changed else gguf.GGUFValueType.FLOAT32
+            writer.add_key_value(key, value, kind)
+    for one in file.tensors:
+        writer.add_tensor(one.name, np.asarray(one.data), raw_dtype=one.tensor_type)
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+
+
+@torch.no_grad()
+def test_parameters_that_are_keys(tmp_path: Path) -> None:
+    """Numbers of xIELU in a file of bfloat16, and in files with one for all layers, or too few."""
+    model = randomize(build(SPECS["apertus"])).to(torch.bfloat16).eval()
+    write_gguf(model, family_of("apertus"), None, tmp_path / "model.gguf")
+    file = gguf.GGUFReader(tmp_path / "model.gguf")
+    numbers = {name: file.fields[f"xielu.{name}"].contents() for name in ("alpha_p", "alpha_n", "beta", "eps")}
+    state = model.state_dict()
+    for name, values in numbers.items():
+        assert values == [float(state[f"blocks.{layer}.feedforward.activation.{name}"]) for layer in range(2)]
+    read = read_gguf(tmp_path / "model.gguf").model.state_dict()
+    assert {tensor.dtype for tensor in read.values()} == {torch.bfloat16}
+    assert all(torch.equal(tensor, state[name]) for name, tensor in read.items())
+    for label, value in {"one": 0.25, "short": [0.25]}.items():
+        copied(file, "apertus", tmp_path / label, {"xielu.beta": value})
+    betas = [f"blocks.{layer}.feedforward.activation.beta" for layer in range(2)]
+    one_for_all = read_gguf(tmp_path / "one").model.state_dict()
+    assert [float(one_for_all[name]) for name in betas] == [0.25, 0.25]
+    with pytest.raises(CheckpointError, match=r"xielu.beta: \[0.25\] does not have a number for each of 2 layers"):
+        read_gguf(tmp_path / "short")
+
+
+@pytest.mark.parametrize("name", ["plamo3", "gpt_oss"])
+def test_bases_of_rotations_in_windows(name: str, tmp_path: Path) -> None:
+    """A file without the key: PLaMo 3's windows have 10,000 in llama.cpp, gpt-oss's the base of the other layers."""
+    model, file = written(name, SPECS[name], tmp_path / "model.gguf")
+    architecture = gguf_of(name, model.spec).architecture
+    copied(file, architecture, tmp_path / "without.gguf", {f"{architecture}.rope.freq_base_swa": None})
+    read = read_gguf(tmp_path / "without.gguf").model.spec
+    assert isinstance(read, spec.Decoder)
+    mixers: list[Any] = [block.mixer for block in read.layers]
+    bases = {mixer.pattern.kind: mixer.position.theta for mixer in mixers}
+    assert bases["window"] == (10_000.0 if name == "plamo3" else bases["full"]) and bases["full"] != 10_000.0
+
+
 EDITS: dict[str, tuple[str, list[str], str]] = {
     "an activation": ("olmo2", ["layers[*].feedforward.activation=gelu"], "layers[*].feedforward.activation"),
     "a scale": ("starcoder2", ["layers[*].mixer.scale=0.5"], "layers[*].mixer.scale"),
@@ -229,6 +311,15 @@ EDITS: dict[str, tuple[str, list[str], str]] = {
         "nemotron_h_moe", ["layers[3].feedforward={kind: mlp, d_ff: 48, activation: relu2}"],
         "layers[*].feedforward: llama.cpp does not support experts in some layers and none in others",
     ),
+    "narrow heads": ("rwkv7", ["layers[*].mixer.num_heads=4"], "layers[*].mixer.num_heads: llama.cpp does not support"),
+    "a first layer without attention": (
+        "nemotron-nas", ["layers[0].mixer={kind: none}"], "layers[0].mixer: llama.cpp does not support a first layer",
+    ),
+    "experts of another width": (
+        "nomic_bert_moe", ["layers[1].feedforward.expert.d_ff=40"], "layers[*].feedforward.d_ff: llama.cpp does not",
+    ),
+    "an unbounded decay": ("bailing_hybrid", ["layers[0].mixer.decay_bound=null"], "layers[*].mixer.decay_bound"),
+    "slopes": ("jais", ["layers[*].mixer.position.scale=0.5"], "layers[*].mixer.position.scale"),
     "another mixer": (
         "lfm2", ["layers[1].mixer={kind: mamba}"], "layers[1].mixer: only kind",
     ),
@@ -255,16 +346,8 @@ def test_a_model_of_no_family_is_written_as_what_computes_it() -> None:
 
 def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
     _, file = written("cohere2", SPECS["cohere2"], tmp_path / "model.gguf")
-    writer = gguf.GGUFWriter(tmp_path / "changed.gguf", "cohere2")
-    for key, field in file.fields.items():
-        if key.startswith("cohere2.") and not key.endswith("sliding_window_pattern"):
-            writer.add_key_value(key, field.contents(), field.types[0])
-    writer.add_array("cohere2.attention.sliding_window_pattern", [True])
-    for one in file.tensors:
-        writer.add_tensor(one.name, np.asarray(one.data))
-    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
-        write()
-    writer.close()
+    key = "cohere2.attention.sliding_window_pattern"
+    copied(file, "cohere2", tmp_path / "changed.gguf", {key: [True]})
     with pytest.raises(CheckpointError, match=r"sliding_window_pattern: \[True\] lacks layers; fix the file"):
         read_gguf(tmp_path / "changed.gguf")
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from archetype.convert.gguf.vocabulary import CONTROL, NEVER, NORMAL, UNKNOWN, UNUSED, vocabulary
+from archetype.convert.gguf.llama_cpp import LlamaCppTokenizer
+from archetype.convert.gguf.vocabulary import BYTE, CONTROL, NEVER, NORMAL, UNKNOWN, UNUSED, vocabulary
 from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
-from tests.parity.test_llama_cpp_tokenizers import pieces, unigram, wordpiece
+from tests.parity.test_llama_cpp_tokenizers import pieces, unigram, whole_texts, wordpiece
 from tests.unit.tokenizers.test_every_kind import marian
 
 
@@ -35,6 +36,17 @@ def test_unigram_keeps_its_scores_and_rules(make: Any) -> None:
     assert vocab.scores[199] == NEVER and -20 < vocab.scores[tokenizer.encode("the")[0]] < 0
     assert vocab.special == {"unknown": 2}
     assert vocab.flags == {"add_space_prefix": True, "remove_extra_whitespaces": True}
+
+
+def test_bpe_of_whole_texts_keeps_its_merges_and_marks_its_bytes() -> None:
+    tokenizer = whole_texts()
+    vocab = vocabulary(tokenizer, 400)
+    assert (vocab.model, vocab.pre, vocab.special) == ("gemma4", None, {"bos": 2, "unknown": 3})
+    assert vocab.types[2:6] == [CONTROL] * 2 + [BYTE] * 2 and vocab.tokens[4] == "<0x00>"
+    assert vocab.merges is not None and vocab.merges[-1] == "\n\n\n\n\n\n\n \n"
+    ours = LlamaCppTokenizer(vocab)
+    for text in ("The small cat", " café\n\n\n猫", "", "\n", "\n" * 8):
+        assert ours.encode(text) == tokenizer.encode(text)
 
 
 def changed(tokenizer: HuggingFaceTokenizer, *keys: str, value: Any) -> HuggingFaceTokenizer:
@@ -63,6 +75,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "unigram with bytes": (lambda: changed(unigram(True), "model", "byte_fallback", value=True), "supports Unigram"),
     "sentencepiece of words": (lambda: SentencePieceTokenizer(pieces("word")), "BPE and Unigram"),
+    "whole texts without bytes": (
+        lambda: changed(whole_texts(), "model", "byte_fallback", value=False), "a piece for every byte",
+    ),
+    "whole texts that are cut": (
+        lambda: changed(whole_texts(), "pre_tokenizer", value={"type": "Metaspace", "replacement": "▁"}), "BPE of char",
+    ),
+    "whole texts without a beginning": (
+        lambda: changed(whole_texts(), "post_processor", value=None), "always adds a bos token",
+    ),
     "marian": (marian, "GGUF does not support a tokenizer of kind marian"),
 }  # fmt: skip
 

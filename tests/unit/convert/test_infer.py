@@ -176,12 +176,10 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
     [
         ("model.layers.0.self_attn.A_log", "a recurrent or state-space mixer of another kind"),
         ("model.layers.0.attn.attn_sink", "attention sinks of another form"),
-        ("model.layers.0.self_attn.sqk", "learned gains inside attention and networks (nGPT)"),
-        ("model.layers.0.input_layernorm.W_down.weight", "norms with a gate of low rank"),
+        ("model.layers.0.self_attn.sqk", "learned gains of queries, gates and hidden features (nGPT)"),
         ("model.layers.0.attn.compressor.ape", "compressed keys and values"),
-        ("model.layers.0.attn_hyper_connection.hc_norm.weight", "residual streams with a weight for each feature"),
         ("model.layers.0.hc_mixer_base", "residual wirings whose tensors have other names"),
-        ("model.layers.0.attn_sconv.conv1d.weight", "short convolutions of keys, values and outputs"),
+        ("model.layers.0.mlp_sconv.conv1d.weight", "short convolutions behind experts"),
         ("model.layers.0.input_residual", "learned factors on the residual stream"),
         ("model.H_module.z_init", "two stacks that read each other's outputs in cycles"),
         ("model.layers.0.mlp.act_fn.gamma", "an activation with parameters"),
@@ -191,6 +189,15 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
 def test_what_is_refused_names_the_part_that_is_missing(folder: Path, tensor: str, part: str) -> None:
     retensored(folder, lambda tensors: tensors.update({tensor: torch.ones(64)}))
     assert refusal(folder) == f"{tensor}: needs {part}, which is not supported; mystery models cannot be read"
+
+
+def test_every_missing_part_is_named_as_far_as_a_line_has_room(folder: Path) -> None:
+    names = ("self_attn.sqk", "mlp_sconv.conv1d.weight", "altup.coefs", "act_fn.gamma", "laurel.left.weight")
+    tensors = {f"model.layers.0.{name}": torch.ones(64) for name in names}
+    retensored(folder, lambda known: known.update({name: tensors[name] for name in list(tensors)[:2]}))
+    assert "needs learned gains of queries, gates and hidden features (nGPT) and short convolutions" in refusal(folder)
+    retensored(folder, lambda known: known.update(tensors))
+    assert re.search(r"needs .*, .* and 2 further parts, which are not supported", refusal(folder))
 
 
 def test_a_tensor_that_parts_here_explain_does_not_hide_the_missing_part(folder: Path) -> None:

@@ -60,8 +60,8 @@ def padding(model: spec.ModelSpec, rows: int, queries: int, keys: int) -> int:
     """
     added = 0
     for stack in model.stacks:
-        mixers = ((layer, mixer) for layer, block in enumerate(stack.layers) for mixer in block.mixer.each())
-        for layer, mixer in mixers:
+        contents = ((layer, part) for layer, block in enumerate(stack.layers) for part in block.mixer.each())
+        for layer, mixer in ((layer, branch) for layer, part in contents for branch in branches(part)):
             pairs, widths = queries * keys, (0, 0)
             if isinstance(mixer, spec.LatentAttention) and not (mixer.sinks or mixer.absorbs(queries, keys)):
                 widths = mixer.head_dim, mixer.v_head_dim
@@ -72,6 +72,13 @@ def padding(model: spec.ModelSpec, rows: int, queries: int, keys: int) -> int:
                 widths = mixer.sizes(stack.d_model).head_dim, value_width
             added += 2 * rows * pairs * mixer.num_heads * abs(widths[0] - widths[1]) if any(widths) else 0
     return added
+
+
+def branches(mixer: spec.Mixer) -> list[spec.Mixer]:
+    """Attention of a kernel within a mixer, or the mixer itself."""
+    if not isinstance(mixer, spec.NativeSparseAttention):
+        return [mixer]
+    return [mixer.attention(pattern) for pattern in (spec.Full(), spec.Window(size=mixer.window))]
 
 
 def masked_pairs(pattern: spec.Pattern, length: int, layer: int) -> int:

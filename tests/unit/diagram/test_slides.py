@@ -3,6 +3,8 @@
 import pytest
 
 import archetype
+from archetype.cost import cost_report, total_parameters
+from archetype.diagram import architecture
 from archetype.diagram.aspect import with_aspect
 from archetype.diagram.colours import DARK, LIGHT, area_paint
 from archetype.diagram.picture import smallest_text
@@ -43,6 +45,20 @@ def test_kinds_that_differ_are_coloured_and_sizes_tinted() -> None:
         assert resized.fill == colours.tint != plain.fill and resized.edge == plain.edge
         assert changed.edge == colours.changes["changed"] and changed.fill == plain.fill
     assert "boxes resized: 6" in drawing.svg and LIGHT.tint in drawing.svg and DARK.tint in drawing.svg
+
+
+def test_a_scaled_output_is_on_the_card_of_the_last_sublayer() -> None:
+    """Behind its sum; a layer without the scale has a card of its own."""
+    spec = assign(archetype.load_spec("llama-tiny"), ["layers[0].output_scale=true"])
+    scene = architecture._with_cards(cost_report(spec), "parameters", "16:9")
+    assert scene is not None
+    check_places(scene)
+    (scale,) = [box for box in scene.boxes if box.id.endswith("output_scale")]
+    assert (scale.label, scale.cost.parameters) == ("× learned scale", 1)
+    cards = [each for each in scene.containers if each.id.endswith(".card")]
+    (card,) = [each for each in cards if each.x < scale.x < each.x + each.w and each.y < scale.y < each.y + each.h]
+    assert card.id == "blocks.0.feedforward.card" and len(cards) == 3
+    assert sum(box.cost.parameters for box in scene.boxes) == total_parameters(spec)
 
 
 @pytest.mark.parametrize("aspect", ["16:9", "9:16", "1:1"])

@@ -26,7 +26,7 @@ STATES = {
     "attention": "KV cache", "latent": "latent KV cache", "rnn": "recurrent state", "gru": "recurrent state",
     "lstm": "recurrent state", "mamba": "convolution and SSM state", "mamba2": "convolution and SSM state",
     "gated_delta_net": "convolution and delta-rule state",
-    "compressed": "window and pooled keys",
+    "compressed": "window and pooled keys", "native_sparse": "KV cache and compressed keys",
     "mamba3": "SSM state, angles and last token", "mlstm": "mLSTM state",
     "rwkv4": "token shift and weighted sums", "rwkv7": "token shift and delta-rule state",
     "linear_attention": "linear attention state", "rg_lru": "convolution and recurrent state",

@@ -23,6 +23,7 @@ TINY = (
     "kimi-linear-tiny", "retnet-tiny", "gla-tiny", "hgrn2-tiny", "deltanet-tiny", "minimax-tiny", "mamba3-tiny",
     "xlstm-tiny", "rwkv4-tiny", "rwkv7-tiny",
     "block-index-tiny", "engram-tiny", "block-diffusion-tiny",
+    "nsa-tiny", "moba-tiny", "softpick-tiny", "dynamic-tanh-tiny", "canon-tiny",
 )  # fmt: skip
 
 

@@ -226,3 +226,14 @@ def test_bounded_functions_of_each_feature(x: Tensor, kind: type[spec.Norm]) -> 
     shift = 0.0 if norm.shift is None else norm.shift.double()
     expected = f(norm.alpha.double() * x.double() + shift) * norm.weight.double() + norm.bias.double()
     assert distance(norm(x), expected) < 1e-6
+
+
+def test_the_gate_of_a_norm_reads_the_normalized_vector(x: Tensor) -> None:
+    norm = randomize(build_norm(spec.GatedRMSNorm(eps=0.5, rank=3), D))
+    y = x.double() / (x.double().square().mean(-1, keepdim=True) + 0.5) ** 0.5 * norm.weight.double()
+    hidden = y @ norm.gate_down.weight.double().T
+    gate = torch.sigmoid((hidden * torch.sigmoid(hidden)) @ norm.gate_up.weight.double().T)
+    assert distance(norm(x), y * gate) < 1e-6
+    assert distance(norm(x), y) > 1e-2
+    nn.init.zeros_(norm.gate_up.weight)  # then each factor is a half
+    assert distance(norm(x), y / 2) < 1e-6

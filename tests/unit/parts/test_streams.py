@@ -19,6 +19,7 @@ from archetype.nn.context import ForwardContext
 from archetype.parts.streams.module import doubly_stochastic
 from tests.helpers.specs import block, decoder
 from tests.helpers.weights import distance, randomize
+from tests.unit.cost.test_flops import flops_of
 
 TOKENS = torch.randint(31, (2, 16), generator=torch.Generator().manual_seed(2))
 WRONG = 1e-3
@@ -186,3 +187,13 @@ def test_a_layer_that_is_repeated_begins_a_sum_in_each_pass() -> None:
     )
     with torch.no_grad():
         assert torch.equal(shared(TOKENS).logits, unrolled(TOKENS).logits)
+
+
+def test_parallel_sublayers_with_a_shared_norm_read_the_streams_with_weights_of_their_own() -> None:
+    wiring = {"kind": "parallel", "norm": {"kind": "rms"}, "shared_norm": True}
+    drawn = decoder(block(wiring=wiring), residual={"kind": "streams", "num_streams": 2})
+    built = randomize(build(drawn))
+    counted = archetype.cost_report(drawn, batch=2, length=16).flops["forward"]
+    assert flops_of(lambda: built(TOKENS)) == counted
+    built(TOKENS).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in built.parameters())

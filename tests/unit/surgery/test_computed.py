@@ -99,6 +99,22 @@ TABLE = block(mixer=PLAIN["mixer"] | {"value_embedding": {}})
 READS = "layers[1].mixer.keys_from=0"
 
 
+def test_gains_of_the_final_norm_are_folded_into_the_layer_before_the_logits() -> None:
+    old = decoder(block(), head={"kind": "language_model", "transform": {}})
+    donor, model, ledger = transplanted(old, ["final_norm.weight=false"])
+    taken = ledger.tensors["lm_head.dense.weight"]
+    assert (taken.how, taken.note) == ("merged", "times the gains of the norm before it")
+    assert ledger.start == Start.ROUNDED
+    assert compare(donor, model, ROWS, [0]).start <= Start.ROUNDED
+
+
+def test_a_table_of_values_gets_rows_for_new_tokens() -> None:
+    _, model, ledger = transplanted(decoder(TABLE), ["vocab_size=40"])
+    taken = ledger.tensors["blocks.0.mixer.value_embedding.weight"]
+    assert taken.how == "grown"
+    assert model.blocks[0].mixer.value_embedding.weight.shape[0] == 40
+
+
 def test_layers_with_equal_tensors_may_still_differ() -> None:
     """Equal tensors of another pattern, and keys that are clipped, biased or added to."""
     cases: dict[str, tuple[ModelSpec, list[str], Any]] = {

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from archetype.api import loading
+from archetype.api.pretrained import open_pretrained
 from archetype.apps.cli.convert import export as export_verb
 from archetype.errors import SpecError
 from archetype.runs.directory import Run, read_run_model
@@ -27,7 +28,7 @@ def test_an_adapter_learns_alone_resumes_to_the_bit_and_is_merged(tmp_path: Path
     tuned = recipe.replace(
         adapter=DoRA(rank=2, dropout=0.1, targets=("q", "blocks.1.feedforward.*")), trainable=("blocks.0.mixer_norm",)
     )
-    whole = start(tmp_path / "whole", tuned, CPU, pretrained=loading.open_pretrained(tmp_path / "base"))
+    whole = start(tmp_path / "whole", tuned, CPU, pretrained=open_pretrained(tmp_path / "base"))
     expected = [measured(step) for step in steps(whole)]
     names = {name.partition(":")[0] for name in optimizer_tensors(whole.model, whole.optimizer)}
     assert {name.rpartition(".")[2] for name in names - {"blocks.0.mixer_norm.weight"}} == {
@@ -36,7 +37,7 @@ def test_an_adapter_learns_alone_resumes_to_the_bit_and_is_merged(tmp_path: Path
     base = loading.load(tmp_path / "base").model.state_dict()
     state = whole.model.state_dict()
     assert {name for name, tensor in base.items() if not torch.equal(tensor, state[name])} == names & base.keys()
-    first = start(tmp_path / "run", tuned, CPU, pretrained=loading.open_pretrained(tmp_path / "base"))
+    first = start(tmp_path / "run", tuned, CPU, pretrained=open_pretrained(tmp_path / "base"))
     first_steps = steps(first, 8)
     second = resume(tmp_path / "run", CPU)
     assert [measured(step) for step in first_steps + steps(second)] == expected

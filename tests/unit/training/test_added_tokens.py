@@ -8,6 +8,7 @@ import transformers
 
 import archetype
 from archetype.api import loading
+from archetype.api.pretrained import open_pretrained
 from archetype.errors import ArchetypeError
 from archetype.spec import LoRA
 from archetype.tokenizers import train_tokenizer
@@ -27,7 +28,7 @@ def test_new_rows_begin_as_the_mean_and_are_exported_with_their_tokens(tmp_path:
     steps(start(tmp_path / "base", recipe, CPU))
     before = loading.load(tmp_path / "base")
     wider = recipe.replace(add_tokens=NAMES)
-    state = start(tmp_path / "run", wider, CPU, pretrained=loading.open_pretrained(tmp_path / "base"))
+    state = start(tmp_path / "run", wider, CPU, pretrained=open_pretrained(tmp_path / "base"))
     assert state.model.spec.vocab_size == 260  # type: ignore[union-attr]
     for name in ("embedding.token.weight", "lm_head.weight"):
         old, new = before.model.state_dict()[name], state.model.state_dict()[name]
@@ -50,7 +51,7 @@ def test_new_rows_begin_as_the_mean_and_are_exported_with_their_tokens(tmp_path:
     assert model.get_input_embeddings().num_embeddings == 260
     tuned = start(
         tmp_path / "tuned", wider.replace(adapter=LoRA()), CPU,
-        pretrained=loading.open_pretrained(tmp_path / "base"),
+        pretrained=open_pretrained(tmp_path / "base"),
     )  # fmt: skip
     assert tuned.recipe.trainable == ("embedding.token", "lm_head")
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 import archetype
 from archetype.api.exporting import export
 from archetype.api.language_model import LanguageModel
-from archetype.api.loading import load, open_pretrained
+from archetype.api.loading import load
+from archetype.api.pretrained import open_pretrained
 from archetype.errors import ArchetypeError, SpecError
 from archetype.families.llama import llama
 from archetype.models.build import build

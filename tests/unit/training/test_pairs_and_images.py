@@ -9,6 +9,7 @@ from PIL import Image
 from torch.nn.functional import cross_entropy
 
 from archetype.api import loading
+from archetype.api.pretrained import open_pretrained
 from archetype.data.images import Images, read_image_folder
 from archetype.data.pairs import Pairs
 from archetype.families.seq2seq import seq2seq
@@ -125,7 +126,7 @@ def test_a_trained_vision_encoder_gets_a_head_for_the_classes_of_a_folder(tmp_pa
             for number in range(16):
                 pixels = (level + drawn.integers(-30, 30, (9, 11))).astype(np.uint8)
                 Image.fromarray(pixels).save(tmp_path / folder / name / f"{number}.png")
-        before = loading.open_pretrained(tmp_path / ("base" if folder == "first" else "tuned first"))
+        before = open_pretrained(tmp_path / ("base" if folder == "first" else "tuned first"))
         tuned = recipe.replace(data=ImageData(file=str(tmp_path / folder)), optimizer=AdamW(learning_rate=1e-2))
         state = start(tmp_path / f"tuned {folder}", tuned, device, pretrained=before)
         trained, weights = before.model.state_dict(), state.model.state_dict()
@@ -138,7 +139,7 @@ def test_a_trained_vision_encoder_gets_a_head_for_the_classes_of_a_folder(tmp_pa
         assert lm.labels == classes
         pictures = read_image_folder(tmp_path / folder, 1, 8, lm.open_image_processor())
         assert lm.classify(torch.from_numpy(pictures.images)).argmax(1).tolist() == pictures.labels.tolist()
-    same = start(tmp_path / "same", tuned, device, pretrained=loading.open_pretrained(tmp_path / "tuned second"))
+    same = start(tmp_path / "same", tuned, device, pretrained=open_pretrained(tmp_path / "tuned second"))
     assert all(torch.equal(tensor, lm.model.state_dict()[name]) for name, tensor in same.model.state_dict().items())
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype.api.loading import open_pretrained
+from archetype.api.pretrained import open_pretrained
 from archetype.training.loop import run, take_step
 from archetype.training.rate_finder import find_rate, steepest
 from archetype.training.recipe import Recipe

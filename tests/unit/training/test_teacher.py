@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from archetype.api.language_model import LanguageModel
-from archetype.api.loading import load, open_pretrained, open_teacher
+from archetype.api.loading import load
+from archetype.api.pretrained import open_pretrained, open_teacher
 from archetype.errors import ArchetypeError, SpecError
 from archetype.models.build import Model, build
 from archetype.nn.parameter_names import TRAINING_ONLY

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from archetype.api import loading
+from archetype.api.pretrained import open_pretrained
 from archetype.apps.cli.encoder import classify
 from archetype.apps.cli.evaluate import evaluate
 from archetype.errors import ArchetypeError
@@ -50,7 +51,7 @@ def test_a_new_head_learns_classes_by_name(
 ) -> None:
     recipe = recipe_of(labelled["classes"], spec)
     steps(start(tmp_path / "base", recipe.replace(steps=1), CPU))  # a model with some weights and its tokenizer
-    whole = start(tmp_path / "run", recipe, CPU, pretrained=loading.open_pretrained(tmp_path / "base"))
+    whole = start(tmp_path / "run", recipe, CPU, pretrained=open_pretrained(tmp_path / "base"))
     assert run(whole, lambda event: None) is None
     lm = loading.load(tmp_path / "run")
     assert lm.labels == ("bad", "good") and lm.spec.head.kind == "classification"
@@ -58,7 +59,7 @@ def test_a_new_head_learns_classes_by_name(
     evaluate(tmp_path / "run", data=labelled["classes"], as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["accuracy"] == 1.0 and report["classes"]["good"]["support"] == 60
-    first = steps(start(tmp_path / "parts", recipe, CPU, pretrained=loading.open_pretrained(tmp_path / "base")), 13)
+    first = steps(start(tmp_path / "parts", recipe, CPU, pretrained=open_pretrained(tmp_path / "base")), 13)
     second = resume(tmp_path / "parts", CPU)
     assert second.step == 13
     expected = [(line["step"], line["loss"]) for line in _metrics(tmp_path / "run") if "loss" in line]
@@ -69,7 +70,7 @@ def test_a_new_head_learns_classes_by_name(
 def test_other_classes_get_a_new_head_that_learns_beside_an_adapter(labelled: dict[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(labelled["classes"], "bert-tiny", steps=2)
     steps(start(tmp_path / "base", recipe, CPU))
-    pretrained = loading.open_pretrained(tmp_path / "base")
+    pretrained = open_pretrained(tmp_path / "base")
     same = start(tmp_path / "same", recipe, CPU, pretrained=pretrained)
     assert torch.equal(same.model.classifier.weight, pretrained.model.classifier.weight)  # type: ignore[union-attr]
     other = tmp_path / "other.csv"

@@ -13,6 +13,7 @@ from torch.nn.functional import cosine_similarity, normalize
 import archetype
 from archetype.api import loading
 from archetype.api.language_model import LanguageModel
+from archetype.api.pretrained import open_pretrained
 from archetype.errors import ArchetypeError
 from archetype.models.build import build
 from archetype.models.file import parse
@@ -222,7 +223,7 @@ def test_the_longest_text_and_small_letters_of_a_pretrained_model_are_obeyed(
     (tmp_path / "first/sentence/sentence_bert_config.json").write_text(json.dumps(settings))
     loud = tmp_path / "loud.jsonl"
     loud.write_text(files["pairs"].read_text().upper().replace("ANCHOR", "anchor").replace("POSITIVE", "positive"))
-    begin = loading.open_pretrained(tmp_path / "first")
+    begin = open_pretrained(tmp_path / "first")
     state = start(tmp_path / "second", recipe_of({"pairs": loud}, "pairs"), CPU, pretrained=begin)
     assert state.recipe.sequence_length == 9 and state.recipe.data.lowercase  # type: ignore[attr-defined]
     tokens = state.objective.batch(0)[0]

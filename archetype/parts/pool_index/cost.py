@@ -1,0 +1,69 @@
+"""Cost of the pool index (Qwen4-Exp)."""
+
+from collections.abc import Hashable, Mapping
+
+from archetype.cost.formula import Counts, Formula, constant, symbol
+from archetype.cost.registry import Linear, NormCost, SelectionCost, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.pool_index import spec
+from archetype.parts.position.cost import PositionCost
+
+
+@cost_of(spec.PoolIndex)
+class PoolIndexCost(SelectionCost):
+    """Cost of two projections, and of a product over all pairs of a position and a pool if pools are left out.
+
+    The FLOPs of its loss, which computes the attention weights again, are not counted.
+    """
+
+    part: spec.PoolIndex
+
+    def __init__(self, part: spec.PoolIndex, d: Formula, query: Formula) -> None:
+        super().__init__(part, d, query)
+        self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
+        self.norm = NormCost.of(part.norm, self.head_dim)
+        self.projections = {"q": Linear(query, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
+        if part.head_weights:
+            self.projections["weights"] = Linear(d, self.heads)
+        if part.pooling == "gated":
+            self.projections["pool_gate"] = Linear(d, self.head_dim)
+
+    def parameters(self) -> Counts:
+        norms = ("q_norm", "k_norm") if self.part.norm_of == "pools" else ("k_norm",)
+        counts = self.projection_parameters() | dict.fromkeys(norms, self.norm.parameters())
+        return counts | ({"pool_bias": self.part.pool * self.head_dim} if self.part.pooling == "gated" else {})
+
+    def flops(self, work: Work) -> Counts:
+        # only what is kept of a position is computed if nothing is left out
+        counts = self.projection_flops(work.tokens)
+        if self.part.sees_all(work.length.value):
+            return {name: flops for name, flops in counts.items() if name in ("k", "pool_gate")}
+        pools = constant(work.length.value // self.part.pool)
+        return counts | {"scores": 2 * work.tokens * pools * self.heads * self.head_dim}
+
+    def state(self, length: int) -> int:
+        return length * self.part.key_features
+
+    def most_keys(self, length: int) -> int:
+        return min((self.part.top_pools + 1) * self.part.pool - 1, length)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        # queries, pooled keys, products by head and pool, both distributions and the masks
+        if not self.part.adds_to_loss:
+            return 0
+        part, tokens, pools = self.part, work.tokens, work.length // self.part.pool
+        saved = self.norm.saved_activations(tokens * part.num_heads + work.rows * pools)
+        saved += (tokens * part.num_heads + work.rows * pools) * part.head_dim * FLOAT32
+        saved += tokens * pools * (part.num_heads + 2) * FLOAT32 + FLOAT32 * tokens
+        if part.head_weights:
+            saved += tokens * part.num_heads * FLOAT32 * (1 + pools)
+        if part.pooling == "gated":
+            saved += tokens * part.head_dim * (FLOAT32 + 2 * work.itemsize)
+        return saved + 2 * tokens * pools
+
+    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
+        # tables of angles, if rotated queries and keys are trained
+        if self.part.position is None or not self.part.adds_to_loss:
+            return {}
+        heads, _, _, rotary_dim, _ = self.part.sizes
+        return PositionCost.of(self.part.position, self.d).shared_activations(heads, rotary_dim, work)
