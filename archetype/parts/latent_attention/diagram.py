@@ -4,11 +4,6 @@ from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.roles.drawing import Cell, Inside, X, inside_of, selection_inside
 
 
-def cells_of_query(part: LatentAttention) -> tuple[str, ...]:
-    """Return the cells whose outputs queries are projected from."""
-    return ("q_norm", "q_down") if part.query.joins_unnormed else ("q_norm",)
-
-
 @inside_of(LatentAttention)
 def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     """Draw the low-rank projections of queries, and of keys and values (DeepSeek-AI 2024, figure 3)."""
@@ -24,10 +19,11 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     if rotates:
         cells.append(Cell("rope_k", 1, 3, (key,), label="rotate k", kind="position", slim=True, gives="k_rope"))
     if part.query.rank is not None:
+        label = "norm & input" if part.query.joins_unnormed else "norm"
         cells += [
             Cell("q_down", 0, 0, (X,)),
-            Cell("q_norm", 0, 1, ("q_down",), kind="norm", slim=True, label="norm"),
-            Cell("q_up", 0, 2, cells_of_query(part)),
+            Cell("q_norm", 0, 1, ("q_down",), kind="norm", slim=True, label=label),
+            Cell("q_up", 0, 2, ("q_norm",)),
         ]
     else:
         cells.append(Cell("q", 0, 0, (X,)))
@@ -57,7 +53,7 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     last = "scores"
     if part.gate is not None:
         column = max((cell.column + cell.span for cell in index.cells), default=3)  # beside the index
-        sources, above = ((X,), 0) if part.gate_from == "input" else (cells_of_query(part), 2)
+        sources, above = ((X,), 0) if part.gate_from == "input" else (("q_norm",), 2)
         cells.append(Cell("gate", column, above, sources, rows=("gate", "gate_bias")))
         label = f"× {part.gate.activation}(gate)"
         cells.append(
