@@ -19,10 +19,10 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     if rotates:
         cells.append(Cell("rope_k", 1, 3, (key,), label="rotate k", kind="position", slim=True, gives="k_rope"))
     if part.query.rank is not None:
-        low_rank = "norm and its input" if part.query.joins_unnormed else "norm"
+        label = "norm & input" if part.query.joins_unnormed else "norm"
         cells += [
             Cell("q_down", 0, 0, (X,)),
-            Cell("q_norm", 0, 1, ("q_down",), kind="norm", slim=True, label=low_rank),
+            Cell("q_norm", 0, 1, ("q_down",), kind="norm", slim=True, label=label),
             Cell("q_up", 0, 2, ("q_norm",)),
         ]
     else:
