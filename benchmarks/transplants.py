@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from archetype.models.spec import ModelSpec
@@ -199,11 +200,12 @@ def _changed(of: Sizes) -> Iterator[Change]:
         for way in ("activation", "magnitude", "random"):
             yield Change(f"{what}, by {way}", assignments, "test_pruning: CUTS", "Muralidharan 2024",
                          {"choices": {"cut": way}})  # fmt: skip
-    of_experts = {"donor": [[of.experts(of.d_ff)]], "trains_donor": True}
-    fewer = ["layers[*].feedforward.num_experts=2"]
-    yield Change("half of the experts", fewer, "test_pruning: CUTS", "Muralidharan 2024", **of_experts)  # type: ignore[arg-type]
-    merged = {"choices": {"experts": "merged"}}
-    yield Change("half of the experts, merged", fewer, "test_pruning: merged", "Li 2024", merged, **of_experts)  # type: ignore[arg-type]
+    of_experts = partial(
+        Change, assignments=["layers[*].feedforward.num_experts=2"], donor=[[of.experts(of.d_ff)]], trains_donor=True
+    )
+    yield of_experts("half of the experts", test="test_pruning: CUTS", source="Muralidharan 2024")
+    yield of_experts("half of the experts, merged", test="test_pruning: merged", source="Li 2024",
+                     options={"choices": {"experts": "merged"}})  # fmt: skip
     yield Change("another tokenizer", [], "test_vocabulary", "Gee 2022", exchanges=True)
     base = [f"{mixer}.position.theta=500000.0"]
     yield Change("base of the positions times 50", base, "test_transplant: changed start", "Xiong 2023")
