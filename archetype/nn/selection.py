@@ -161,7 +161,10 @@ def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S
     # of a symbolic number of keys, which may be fewer than are chosen: then the smallest score is minus infinity
     all_scores = nn.functional.pad(scores, (0, count), value=-math.inf) if is_symbolic(scores.shape[-1]) else scores
     least = all_scores.topk(count).values[..., -1:]  # (B, T, 1)
-    above, equal = scores > least, scores == least
+    # equal keys have equal scores up to rounding, which depends on the number of queries
+    rounding = (16 * torch.finfo(scores.dtype).eps * least.abs()).nan_to_num(posinf=0.0)
+    above = scores > least + rounding
+    equal = ~above & (scores >= least - rounding)
     # of the keys that equal the smallest chosen score, the earliest fill the remaining places
     room = count - above.sum(-1, keepdim=True)
     return above | (equal & (equal.cumsum(-1) <= room))
