@@ -161,7 +161,7 @@ def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S
     # of a symbolic number of keys, which may be fewer than are chosen: then the smallest score is minus infinity
     all_scores = nn.functional.pad(scores, (0, count), value=-math.inf) if is_symbolic(scores.shape[-1]) else scores
     least = all_scores.topk(count).values[..., -1:]  # (B, T, 1)
-    # equal keys have equal scores up to rounding, which depends on the number of queries
+    # scores of equal keys differ by rounding where the keys were computed in passes of other lengths
     rounding = (16 * torch.finfo(scores.dtype).eps * least.abs()).nan_to_num(posinf=0.0)
     above = scores > least + rounding
     equal = ~above & (scores >= least - rounding)

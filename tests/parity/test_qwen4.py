@@ -1,4 +1,4 @@
-"""Qwen4-Exp is read by its files: gated residual streams, and an index of pooled keys beside gated delta nets."""
+"""Logits of Qwen4-Exp: gated residual streams, and an index of pooled keys beside gated delta nets."""
 
 import json
 from pathlib import Path

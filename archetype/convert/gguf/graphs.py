@@ -20,7 +20,7 @@ from archetype.convert.gguf import (
     streams,
 )
 from archetype.convert.gguf.changes import Change
-from archetype.convert.gguf.decoders import without_windows
+from archetype.convert.gguf.decoders import OUTER, without_windows
 from archetype.convert.gguf.graph import Graph, Windows
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.layers import Layer
@@ -46,7 +46,6 @@ from archetype.convert.gguf.names import (
     LFM_OUTER,
     NETWORK,
     OF_ENCODERS,
-    OUTER,
     OUTPUTS,
     PRE,
     PRE_POST_ATTENTION,
@@ -109,6 +108,10 @@ GLM_4_MOE = Routing(
     "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", correction="all", dense="first"
 )
 SHARED = Routing("key", renormalize=None, scaled=True, correction="any", shared="expert_shared_count", dense="first")
+CORRECTED_SIGMOID = Routing(
+    "key", usual="sigmoid", renormalize=None, scaled=True, correction="any",
+    shared="expert_shared_feed_forward_length", dense="any",
+)  # fmt: skip
 STATES = (changes.RATES, changes.KERNEL)
 STATES_2 = (changes.RATES_OF_HEADS, changes.GAINS_OF_HEADS, changes.GROUPED_NORM, changes.KERNEL)
 
@@ -466,15 +469,7 @@ ROWS: dict[str, Gguf] = {
         Graph(
             qk_norm="head",
             output_bias="any",
-            routing=Routing(
-                "key",
-                usual="sigmoid",
-                renormalize=None,
-                scaled=True,
-                correction="any",
-                shared="expert_shared_feed_forward_length",
-                dense="any",
-            ),
+            routing=CORRECTED_SIGMOID,
         ),
         PRE,
         ATTENTION,
@@ -770,15 +765,7 @@ ROWS |= {
             gate=OutputGate(per="head"),
             head="own",
             windows=Windows(0, required=True, theta=10_000.0),
-            routing=Routing(
-                "key",
-                usual="sigmoid",
-                renormalize=None,
-                scaled=True,
-                correction="any",
-                shared="expert_shared_feed_forward_length",
-                dense="any",
-            ),
+            routing=CORRECTED_SIGMOID,
             finish=finish.step35,
             further=finish.step35_keys,
         ),

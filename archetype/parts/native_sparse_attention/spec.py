@@ -118,7 +118,7 @@ class NativeSparseAttention(Mixer):
             cause = f"{step} does not divide the block of {self.compression.block} positions"
             invalid("compression.stride", cause, "use a divisor")
         if chosen.block % step:
-            cause = f"{chosen.block} is no multiple of {step}, the stride of compressed blocks"
+            cause = f"{chosen.block} is not a multiple of {step}, the stride of compressed blocks"
             invalid("selection.block", cause, "use a multiple")
         if (always := chosen.first_blocks + chosen.local_blocks) > chosen.top_blocks:
             cause = f"{chosen.top_blocks} is less than the {always} blocks that are always selected"

@@ -195,7 +195,7 @@ def test_of_equal_scores_the_first_keys_are_chosen_whatever_follows() -> None:
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 def test_scores_that_rounding_alone_tells_apart_tie(size: float) -> None:
-    """Equal keys may get scores that differ in the last bits, by how many queries are read at once."""
+    """Keys of the same token, computed in passes of other lengths, differ in the last bits, and so do their scores."""
     scores, later = torch.tensor([[[0.5, 1.0, 0.7, 1.0]]]) * size, torch.tensor([0.0, 0.0, 0.0, 1.0]) * size
     for noise, expected in ((2e-7, 1), (-2e-7, 1), (1e-4, 3), (-1e-4, 1)):
         assert best_keys(scores + noise * later, 1)[0, 0].nonzero().item() == expected

@@ -55,10 +55,10 @@ def rotated(x: Tensor, part: spec.NativeSparseAttention) -> Tensor:
 
 def compressed(mixer: NativeSparseAttention, name: str, x: Tensor, t: int) -> list[Tensor]:
     """Equation 7: what the blocks of x, (T, P), become that end up to position t."""
-    l, d, vectors = mixer.spec.compression.block, mixer.spec.compression.step, []  # noqa: E741
+    length, step, vectors = mixer.spec.compression.block, mixer.spec.compression.step, []
     weights = dict(mixer.compress[name].named_parameters())
-    for i in range((t + 1 - l) // d + 1):
-        block = x[i * d : i * d + l]
+    for i in range((t + 1 - length) // step + 1):
+        block = x[i * step : i * step + length]
         if not weights:
             vectors.append(block.mean(0))
             continue
@@ -71,7 +71,7 @@ def by_definition(mixer: NativeSparseAttention, x: Tensor) -> Tensor:
     """Equations 5 to 12 for one sequence (T, D), one token and one head after the other."""
     part = mixer.spec
     heads, keys, scale = part.num_heads, part.kv_heads, part.head_dim**-0.5
-    l, d, size = part.compression.block, part.compression.step, part.selection.block  # noqa: E741
+    length, step, size = part.compression.block, part.compression.step, part.selection.block
     q = rotated((x @ mixer.q.weight.T).unflatten(-1, (heads, -1)), part)
     k = {b: rotated((x @ each.weight.T).unflatten(-1, (keys, -1)), part) for b, each in mixer.k.items()}
     v = {b: (x @ each.weight.T).unflatten(-1, (keys, -1)) for b, each in mixer.v.items()}
@@ -86,7 +86,7 @@ def by_definition(mixer: NativeSparseAttention, x: Tensor) -> Tensor:
             p = {h: (scale * blocks[0] @ q[t, h]).softmax(0) if blocks else x.new_zeros(0) for h in members}
             importance = {}
             for j in range(1, t // size + 2):  # equation 9, in which blocks count from 1
-                terms = [size // d * j - m - n for m in range(size // d) for n in range(l // d)]
+                terms = [size // step * j - m - n for m in range(size // step) for n in range(length // step)]
                 importance[j - 1] = float(sum(p[h][i - 1] for h in members for i in terms if 1 <= i <= len(p[h])))
             own = t // size
             always = {j for j in importance if j < part.selection.first_blocks or own - j < part.selection.local_blocks}
@@ -191,7 +191,7 @@ def test_the_state_grows_by_keys_and_by_one_compressed_key_for_each_stride() -> 
         ({"compression": {"block": 4, "stride": 3}},
          "compression.stride: 3 does not divide the block of 4 positions; use a divisor"),
         ({"selection": {"block": 3, "top_blocks": 3}},
-         "selection.block: 3 is no multiple of 2, the stride of compressed blocks; use a multiple"),
+         "selection.block: 3 is not a multiple of 2, the stride of compressed blocks; use a multiple"),
         ({"selection": {"block": 4, "top_blocks": 2}},
          "selection.top_blocks: 2 is less than the 3 blocks that are always selected; use at least 3"),
         ({"head_dim": 5}, "head_dim: 5 features cannot be paired for rotary positions; use an even number"),
