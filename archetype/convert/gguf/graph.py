@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from archetype.convert.gguf.keys import FileKeys, Keys, check_activations, unsupported
+from archetype.convert.gguf.keys import FileKeys, Keys, check_activations, unsupported, written_sizes
 from archetype.convert.gguf.layers import Has, Layer, has
 from archetype.convert.gguf.mixers import OtherMixer
 from archetype.convert.gguf.rope import read_scaling, written_scaling
@@ -37,7 +37,6 @@ from archetype.roles.norm import Norm
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import MixerPosition
 from archetype.roles.wiring import Wiring
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.repeats import MAX_LAYERS
 
 RMS_NORM, SILU, TABLE = RMSNorm(), SiLU(), Embedding()
@@ -190,7 +189,8 @@ class Graph:
     def read(self, config: Any) -> Any:
         """Return the model that a file describes."""
         keys: FileKeys = config
-        num_layers, d_model = keys.size("block_count", most=MAX_LAYERS), keys.size("embedding_length")
+        num_layers, sizes = keys.size("block_count", most=MAX_LAYERS), keys.sizes()
+        d_model = sizes["d_model"]
         keys.used |= {"attention.head_count", "attention.head_count_kv"}  # of no layer, where none has attention
         norm = self.norm.replace(eps=keys.positive(self.eps_key))
         if self.both_eps:
@@ -200,12 +200,7 @@ class Graph:
         blocks = tuple(
             self._block(Layer(keys, layer), d_model, norm, windows, factors["residual"]) for layer in range(num_layers)
         )
-        body: dict[str, Any] = {
-            "vocab_size": keys.size("vocab_size", most=MAX_WIDE),
-            "context_length": keys.size("context_length", most=MAX_LENGTH),
-            "d_model": d_model,
-            "layers": blocks,
-        }
+        body: dict[str, Any] = {**sizes, "layers": blocks}
         if self.encodes:
             return self.finish(keys, self._encoder(keys, norm, body))
         decoder = Decoder(
@@ -274,10 +269,7 @@ class Graph:
     def _write_body(self, model: Decoder | Encoder) -> Keys:
         check_activations(model.layers, self.activations)
         keys: Keys = {
-            "context_length": model.context_length,
-            "embedding_length": model.d_model,
-            "block_count": model.num_layers,
-            "vocab_size": model.vocab_size,
+            **written_sizes(model),
             self.eps_key: float(getattr(model.final_norm, "eps", 0.0)) or _eps(model),
         }
         if self.both_eps:
