@@ -10,7 +10,7 @@ from archetype.nn.cache import KeepsKeys, LayerState, write_slots
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
-from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence
+from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence, of_blocks
 from archetype.nn.symbolic import is_symbolic, num_blocks
 from archetype.parts.block_index import spec
 from archetype.parts.pattern.scores import MASKED, at_least_float32, of_symbolic_length
@@ -88,8 +88,7 @@ class BlockIndex(KeepsKeys, KeySelector):
             local = (distance >= 0) & (distance < self.spec.local_blocks)
             best = best_keys(blocks.detach().masked_fill(local, math.inf).flatten(0, 1), self.spec.top_blocks)
             selected = best.view_as(blocks)
-            of_keys = selected[..., torch.arange(count, device=selected.device) // size]  # (B, H, T, S)
-            chosen = context.probe(self, "chosen", allowed & of_keys)
+            chosen = context.probe(self, "chosen", allowed & of_blocks(selected, size, count))
             blocks = blocks.masked_fill(~selected, MASKED)
         return Choice(chosen, self.spec.top_blocks * size, blocks if learns else None)
 

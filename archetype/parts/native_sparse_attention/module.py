@@ -13,7 +13,7 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import after_newest
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
-from archetype.nn.selection import EVERY_KEY, Choice, best_keys
+from archetype.nn.selection import EVERY_KEY, Choice, best_keys, of_blocks
 from archetype.nn.symbolic import is_symbolic, num_blocks
 from archetype.parts.attention.build import build_pairs
 from archetype.parts.attention.chosen import ChosenPairs
@@ -238,8 +238,7 @@ class NativeSparseAttention(KeepsKeys, nn.Module):
         scores = scores.masked_fill(is_kept, torch.inf).masked_fill(distance < 0, -torch.inf)
         best = best_keys(scores.flatten(0, 1), selection.top_blocks).view_as(scores)
         positions = context.shared_positions if keys.positions is None else keys.positions
-        of_keys = best[..., torch.arange(count, device=best.device) // selection.block]
-        chosen = of_keys & self.selected.allowed(context, positions)
+        chosen = of_blocks(best, selection.block, count) & self.selected.allowed(context, positions)
         return Choice(context.probe(self, "chosen", chosen), most)
 
 
