@@ -43,6 +43,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"],
         "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 6},
     },
+    # two layers in the loop, one before and one after it
+    "dory": {
+        "num_hidden_layers": 4, "n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1,
+        "initializer_range": 0.3,  # about the size of the random numbers: with less, scores are in the thousands
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    },
     # a layer that only reads images, between two of text
     "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
     "moshi": {"sliding_window": 64},  # transformers applies a shorter window with a cache alone

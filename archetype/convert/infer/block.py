@@ -17,6 +17,7 @@ from archetype.convert.infer.quirks import (
     ACTIVATION,
     EXPERTS_PER_TOKEN,
     GROUPS,
+    INITIAL_STD,
     NORMS_FIRST,
     PARALLEL,
     RENORMALIZE,
@@ -25,11 +26,12 @@ from archetype.convert.infer.quirks import (
 )
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
-from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
+from archetype.models.block.spec import Interpolated, OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
 from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.channel_mixing.spec import ChannelMixing
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
+from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import GatedRMSNorm, NoNorm
 from archetype.parts.router.spec import HashRouter, SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
 from archetype.parts.together.spec import FeedForwardsTogether
@@ -69,7 +71,9 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     names = layer.network
     network = _scaled(info, _dense(info, layer, names, transposed))
-    if "hidden_norm.weight" not in names:
+    if "gate_gain.weight" in names:  # Dory: sqrt(D) times what is stored
+        network = network.replace(hidden_gain=Gain(init=layer.d_model**0.5))
+    if "hidden_norm.weight" not in names and not info.quirks.output_norms:
         return network
     if not isinstance(network, MLP | GatedMLP):
         raise info.missing(layer.prefix, "a norm inside a network with factors")
@@ -258,7 +262,7 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
             raise info.missing(layer.prefix, "residual streams with a norm, and another one behind it")
         return PreNorm(norm=NoNorm()), {}
     if not paths:
-        return _wiring_without_weights(info), {}
+        return _wiring_without_weights(info, layer), {}
     contents = {"mixer": bool(layer.mixer), "feedforward": bool(layer.network) or layer.sparse}
     there = [name for name, present in contents.items() if present]
     kind, norm_paths = _wiring(info, layer, paths, ends_in_norm, there)
@@ -314,8 +318,11 @@ def _wiring_of(
     return wiring
 
 
-def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
+def _wiring_without_weights(info: CheckpointInfo, layer: Layer) -> Wiring:
     # norms without weights leave no tensors
+    if layer.residual.keys() & {"mixer_rate", "feedforward_rate"}:  # Dory
+        rate, stored = info.config.positive("ngpt_alpha_init", 0.05), info.positive(INITIAL_STD, 0.02)
+        return Interpolated(norm=info.norm(bias=False, weight=False), rate=rate, stored_rate=stored)
     if info.quirks.norm is None:
         info.assume("layers[*].wiring", "pre_norm with norms without weights", "no tensor is a norm")
     return PreNorm(norm=info.norm(bias=False, weight=False))

@@ -50,6 +50,7 @@ OUTER: NameTable = (
      r"lm_head\.decoder|decoder)", "lm_head"),
     (r"(?:project_in|encoder\.embedding_hidden_mapping_in)", "embedding.project"),
     (r"project_out", "lm_head.dense"),
+    (r"lm_head\.gain", "lm_head.gain"),
     (r"score", "classifier"),
     (r"embed_tokens_per_layer", "embedding.per_layer.token"),
     (r"per_layer_model_projection", "embedding.per_layer.projection"),
@@ -94,6 +95,7 @@ NETWORKS: NameTable = (
     (rf"{NETWORK}proj_up", "up"),
     (rf"{NETWORK}(?:down_proj|proj_down|w2|c_proj|fc2|fc_out|dense_4h_to_h|lin2|linear_out|output\.dense|2)", "down"),
     (rf"{NETWORK}ffn_sub_norm", "hidden_norm"),
+    *((rf"{NETWORK}{name}_gain", f"{name}_gain") for name in ("gate", "up")),
     *((rf"feed_forward\.{theirs}", ours) for theirs, ours in (("key", "up"), ("value", "down"))),  # of RWKV
     (r"feed_forward\.receptance", "receptance"),
     (r"intermediate\.dense", "up"),
@@ -128,6 +130,7 @@ STREAMS += tuple(
         ("block_inject_weight\\.weight", "write_weights.weight"),
     )
 )
+STREAMS += tuple((f"{content}_rate", f"{content}_rate") for content in ("mixer", "feedforward"))  # of nGPT's steps
 STREAMS_EXIT: NameTable = tuple(
     (rf"hyper_connection_mixer\.{theirs}", f"residual_exit.{param}") for theirs, param in GATED_STREAMS
 ) + tuple(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from archetype.convert.infer.names import HASHES
 from archetype.families.config import Config
 from archetype.parts.activation.spec import GELUTanh, ReLU
-from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.norm.spec import L2Norm, LayerNorm, RMSNorm
 from archetype.parts.position.spec import Sinusoidal
 from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import MixerQuirks
@@ -165,7 +165,7 @@ class FamilyQuirks(MixerQuirks):
     sparse_mixer: bool = False
     activation: Activation | None = None
     eps: float | None = None
-    norm: LayerNorm | RMSNorm | None = None
+    norm: LayerNorm | RMSNorm | L2Norm | None = None
     embedding_norm: bool = False
     scaled_embedding: bool = False
     round_scale: bool = False
@@ -302,6 +302,23 @@ def recurrent_gemma(keys: Config) -> dict[str, Any]:
         "final_logit_softcapping": keys.positive("logits_soft_cap"),
         "embedding_multiplier": math.ldexp(round(fraction * 2**8), exponent - 8),
     }
+
+
+def dory(keys: Config) -> dict[str, Any]:
+    """Return Dory's layers, whose files count attention and networks apart, and the rotary settings of each kind."""
+    kinds, count = keys.get("layer_types"), keys.get("num_hidden_layers") or 0
+    derived: dict[str, Any] = {}
+    if isinstance(kinds, list) and "mlp" in kinds:
+        if "mlp" in kinds[::2] or set(kinds[1::2]) != {"mlp"}:
+            raise keys.error("layer_types", "needs attention and network in turn", "fix the file")
+        counts = ("num_hidden_layers", "n_input_layers", "n_recurrent_layers", "n_output_layers")
+        derived = {key: value // 2 for key in counts if isinstance(value := keys.get(key), int)}
+        kinds = kinds[::2]
+    if kinds is None:
+        kinds = ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(count)]
+    thetas = {"sliding_attention": 1e4, "full_attention": 1e7}
+    usual = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    return derived | {"layer_types": kinds, "rope_parameters": keys.get("rope_parameters") or usual}
 
 
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
@@ -474,6 +491,21 @@ QUIRKS: dict[str, FamilyQuirks] = {
             (r"head\.(.*)", r"lm_head.\1"),
             (r"embed\.(.*)", r"embed_tokens.\1"),
             (r"(.*\.)?ffn\.gate\.bias", r"\1ffn.gate.e_score_correction_bias"),
+        ),
+    ),
+    "dory": FamilyQuirks(
+        norm=L2Norm(),
+        eps=1e-6,
+        qk_norm=True,
+        output_norms=True,
+        derive=dory,
+        renames=(
+            (r"lm_head\.logit_scale", "lm_head.gain.weight"),
+            (r"self_attn\.sqk", "self_attn.query_gain.weight"),
+            (r"self_attn\.s_gate", "self_attn.gate_gain.weight"),
+            (r"mlp\.suv_(gate|up)", r"mlp.\1_gain.weight"),
+            ("lambda_1", "mixer_rate"),
+            ("lambda_2", "feedforward_rate"),
         ),
     ),
     "moshi": FamilyQuirks(
