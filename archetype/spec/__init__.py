@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.embedding.spec import *
     from archetype.parts.experts.spec import *
     from archetype.parts.feedforward.spec import *
-    from archetype.parts.gated_delta_net.spec import *
     from archetype.parts.gain.spec import *
+    from archetype.parts.gated_delta_net.spec import *
     from archetype.parts.head.spec import *
     from archetype.parts.latent_attention.spec import *
     from archetype.parts.lightning_index.spec import *
