@@ -35,7 +35,7 @@ GEMMA4: dict[str, Any] = {"per_layer_config": {}, "hidden_size_per_layer_input":
 SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("deepseek_v2", "deepseek_v3", "deepseek_v32", "axk1", "axk2", "minicpm3", "glm4_moe_lite", "glm_moe_dsa",
-         "longcat_flash", "sarvam_mla"),
+         "sarvam_mla"),
         LATENT,
     ),
     "deepseek_v4": {
@@ -43,6 +43,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"],
         "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 6},
     },
+    "longcat_flash": LATENT | {"num_hidden_layers": 4},  # which are two of the file
     # two layers in the loop, one before and one after it
     "dory": {
         "num_hidden_layers": 4, "n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1,

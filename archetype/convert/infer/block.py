@@ -41,6 +41,7 @@ from archetype.roles.wiring import Wiring
 
 NETWORK_SCALES = "mlp_multipliers"
 GATE_RANK = "gated_norm_rank"
+IDLE = "zero_expert_num"  # number of experts that return their input
 OF_NORM = re.compile(r"(\.gate_(down|up))?\.(weight|bias)$")  # ends of the names of a norm's tensors
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 # Kinds of routers by their score functions.
@@ -61,7 +62,12 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     """
     if layer.sparse:
         experts = _experts(info, layer)
-        return _beside_experts(info, layer, experts, transposed) if layer.dense else experts
+        if not layer.dense:
+            return experts
+        if info.quirks.delayed_experts:
+            parts = (_dense(info, layer, layer.dense, transposed), experts)
+            return FeedForwardsTogether(parts=parts, delayed=(False, True))
+        return _beside_experts(info, layer, experts, transposed)
     names = layer.network
     if not names and (layer.reader.stands_alone or apart):
         return NoFeedForward()
@@ -135,7 +141,10 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     if "router.weight" not in names:
         raise info.missing(layer.prefix, "an unknown kind of router")
     # the router's matrix is (E, D)
-    num_experts, width = info.sides(names["router.weight"])[0], _expert_width(info, layer)
+    rows, width, idle = info.sides(names["router.weight"])[0], _expert_width(info, layer), _idle(info)
+    num_experts = rows - idle
+    if num_experts < 1:
+        raise info.missing(layer.prefix, f"a router of {rows} experts, of which {idle} return their input")
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
         raise CheckpointError(tensor, f"belongs to an expert beyond the {num_experts} of the router", "fix the file")
     if "experts.gate_up.weight" in names or "shared.gate_up.weight" in names:
@@ -150,6 +159,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         shared = _network(info, gated, info.sides(names["shared.down.weight"])[1])
     return MixtureOfExperts(
         num_experts=num_experts,
+        idle=idle,
         experts_per_token=_experts_per_token(info),
         expert=_network(info, gated, width, routed=True),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
@@ -161,6 +171,11 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         router=_router(info, names),
         groups=_groups(info, num_experts, expert_bias="correction" in names),
     )
+
+
+def _idle(info: CheckpointInfo) -> int:
+    # LongCat-Flash
+    return info.config.size(IDLE) if info.config.get(IDLE) else 0
 
 
 def gate_up_order(info: CheckpointInfo) -> GateUpOrder:

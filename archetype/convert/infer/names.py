@@ -16,6 +16,8 @@ LEFT_OUT = re.compile(
 # Names of the part for text in files of several modalities.
 TEXT_PARTS = ("language_model", "text_model")
 HEADS = ("lm_head", "score", "classifier")  # of a text, beside the parts of other modalities
+# Matrices of LongCat-Flash's experts, of which transformers writes some for experts that return their input.
+EXPERT_MATRIX = re.compile(r".*\.mlp\.experts\.(\d+)\.(?:gate|up)_proj\.weight")
 # Causal masks of older files, which are scalars or have four dimensions.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
 # Numbers of the hashes of an n-gram memory (Qwen4-Exp), which follow from the configuration.
@@ -207,6 +209,13 @@ def is_of_shared_keys(name: str, config: Config) -> bool:
     if not config.values.get("num_kv_shared_layers") or (match := SHARED_KEYS.fullmatch(name)) is None:
         return False
     return int(match[1]) >= config.size("num_hidden_layers") - config.size("num_kv_shared_layers")
+
+
+def is_of_idle_expert(name: str, config: Config) -> bool:
+    """Return whether a tensor belongs to an expert that returns its input (LongCat-Flash)."""
+    if not config.values.get("zero_expert_num") or (match := EXPERT_MATRIX.fullmatch(name)) is None:
+        return False
+    return int(match[1]) >= config.size("n_routed_experts")
 
 
 def prediction_tensors(names: Iterable[str]) -> list[str]:

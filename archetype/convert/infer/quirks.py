@@ -4,6 +4,7 @@ Spellings are tried in order, the most common first.
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -114,6 +115,8 @@ NEUTRAL = (
 OF_ATTENTION = r".*(head|rope|attention|window|layer_types).*"
 OF_EXPERTS = r".*(expert|moe|topk|routed|router|n_group).*"
 
+Replacement = str | Callable[[re.Match[str]], str]
+
 
 @dataclass(frozen=True)
 class FamilyQuirks(MixerQuirks):
@@ -153,6 +156,7 @@ class FamilyQuirks(MixerQuirks):
         asks: keys whose values the class derives if the file lacks them.
         derive: returns keys that the class computes from others.
         renames: patterns of tensor names, with their replacements.
+        delayed_experts: experts beside a network are added after the next layer.
         computed: pattern of tensors that are computed instead of being read.
     """
 
@@ -188,8 +192,9 @@ class FamilyQuirks(MixerQuirks):
     only: tuple[tuple[str, Any], ...] = ()
     asks: tuple[str, ...] = ()
     derive: Callable[[Config], dict[str, Any]] | None = None
-    renames: tuple[tuple[str, str], ...] = ()
+    renames: tuple[tuple[str, Replacement], ...] = ()
     computed: str | None = None
+    delayed_experts: bool = False
 
 
 def mimo_v2_flash(keys: Config) -> dict[str, Any]:
@@ -282,6 +287,21 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
         "partial_rotary_factor": None,
         "qk_rope_head_dim": keys.get("qk_rope_head_dim") or int(keys.size("head_dim", 512) * share),
     }
+
+
+def longcat_flash(keys: Config) -> dict[str, Any]:
+    """Return how LongCat-Flash's router scores experts, which its class fixes."""
+    keys.expect("router_bias", False, "a bias that the class does not read")
+    return {"scoring_func": "softmax"}
+
+
+def _half_layer(name: re.Match[str]) -> str:
+    # LongCat-Flash's layer is two of ours, and the first has the experts
+    return f"{name[1]}{2 * int(name[2]) + int(name[4])}.{'mlp' if name[3] == 'mlps' else name[3]}.{name[5]}"
+
+
+def _first_half(name: re.Match[str]) -> str:
+    return f"{name[1]}{2 * int(name[2])}.moe.{name[3].replace('router.classifier.', 'router.')}"
 
 
 def moshi(keys: Config) -> dict[str, Any]:
@@ -416,6 +436,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         index_interleaved=True,
         head_dim_replaced=True,
         latents_scaled=True,
+        latents_eps_is_shared=True,
         share_is_of_head=True,
     ),
     "glm5_next_text": FamilyQuirks(
@@ -425,6 +446,20 @@ QUIRKS: dict[str, FamilyQuirks] = {
         unrotated=True,
         latents_eps_is_shared=True,
         streams_mean=True,
+    ),
+    "longcat_flash": FamilyQuirks(
+        interleaved=True,
+        head_dim_replaced=True,
+        latents_scaled=True,
+        delayed_experts=True,
+        derive=longcat_flash,
+        renames=(
+            (r"(model\.layers\.)(\d+)\.mlp\.(.*)", _first_half),
+            (
+                r"(model\.layers\.)(\d+)\.(self_attn|mlps|(?:input|post_attention)_layernorm)\.([01])\.(.*)",
+                _half_layer,
+            ),
+        ),
     ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
@@ -549,7 +584,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
     (r".*\.laurel\..*", "a low-rank path beside attention (LAuReL)"),
-    (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),

@@ -24,7 +24,7 @@ SIZES: dict[str, int] = {
         ),
         (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers"),
         (2, "num_blocks num_encoder_layers num_key_value_heads num_kv_heads kv_n_heads num_experts_per_tok depth"),
-        (2, "top_k_experts n_recurrent_layers"),
+        (2, "top_k_experts moe_topk n_recurrent_layers"),
         (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
@@ -34,11 +34,12 @@ SIZES: dict[str, int] = {
         (8, "indexer_head_dim hc_lowrank"),
         (6, "indexer_budget"),
         (32, "ple_embed_dim"),
-        (3, "index_block_size"),
+        (3, "index_block_size zero_expert_num"),
         (2, "index_topk_blocks"),  # blocks: fewer than the tokens of the comparison, too
         # with few heads, keys without a relevant head tie at 0, and any of them may be selected
         (16, "index_n_heads indexer_n_heads"),
         (16, "global_head_dim moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
+        (16, "expert_ffn_hidden_size"),
         (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
         (12, "q_lora_rank"),
         (10, "kv_lora_rank"),

@@ -24,6 +24,7 @@ from archetype.convert.infer.names import (
     STREAMS_EXIT,
     TEXT_PARTS,
     image_tensors,
+    is_of_idle_expert,
     is_of_shared_keys,
     prediction_tensors,
     read_name,
@@ -204,7 +205,7 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
         # a bias named attn.bias has one dimension; GPT-2's causal mask has four
         return len(info.shapes[name]) in (0, 4)
     computed = info.quirks.computed
-    if is_of_shared_keys(name, info.config):
+    if is_of_shared_keys(name, info.config) or is_of_idle_expert(name, info.config):
         return True
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)
 
