@@ -322,6 +322,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
             feedforward=experts(router={"kind": "softmax", "bias": True}, expert=GATED | {"limit": 0.5, "bias": True})
         )
     ),
+    "delayed experts": decoder(
+        block(feedforward={"kind": "together", "parts": [GATED, experts(idle=2)], "delayed": [False, True]}),
+        block(),
+        block(feedforward={"kind": "together", "parts": [GATED, GATED, GATED], "delayed": [True, False, True]}),
+        block(),
+    ),
     "latent experts": decoder(block(feedforward=experts(latent_width=5, weighs="inputs", shared=GATED))),
     "narrow tokens": decoder(
         block(),
