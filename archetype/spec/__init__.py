@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.native_sparse_attention.spec import *
     from archetype.parts.ngram_memory.spec import *
     from archetype.parts.norm.spec import *
+    from archetype.parts.normed_sum.spec import *
     from archetype.parts.pattern.spec import *
     from archetype.parts.per_layer_input.spec import *
     from archetype.parts.pool_index.spec import *

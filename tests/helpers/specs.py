@@ -323,7 +323,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
         )
     ),
     "delayed experts": decoder(
-        block(feedforward={"kind": "together", "parts": [GATED, experts(idle=2)], "delayed": [False, True]}),
+        block(feedforward={"kind": "together", "parts": [GATED, experts()], "delayed": [False, True]}),
         block(),
         block(feedforward={"kind": "together", "parts": [GATED, GATED, GATED], "delayed": [True, False, True]}),
         block(),
@@ -404,6 +404,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
         )
     ),
     "grown queries": attending(query_scale={"beta": 0.3, "length": 4, "form": "power"}, gate={"bias": True}),
+    "normed sum": decoder(
+        block(), block(), residual={"kind": "normed_sum", "added": "affine"}, embedding={"norm": "affine"}
+    ),
     "scaled sum": decoder(block(), block(), residual={"kind": "scaled_sum"}),
     "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),

@@ -58,6 +58,7 @@ def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
         st.builds(spec.RMSNorm, eps=eps, unit_offset=st.booleans()),
         st.builds(spec.RMSNorm, eps=eps, weight=st.just(False)),
         st.builds(spec.L2Norm, eps=eps),
+        st.builds(spec.Affine, bias=st.booleans()),
         st.builds(spec.DynamicTanh, alpha=positive(0.1, 2.0, wild)),
     )
 
@@ -792,7 +793,8 @@ def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) 
         spec.DepthAttention, layers_per_block=counts(1, 3, wild), normed_values=st.booleans(), scaled=st.booleans()
     )
     grows = not any(block.wiring.reads_first or block.reinject for block in layers)
-    sums = st.sampled_from([spec.ResidualSum(), spec.ScaledSum()])
+    normed = st.builds(spec.NormedSum, carried=vector_norms(wild), added=vector_norms(wild))
+    sums = st.sampled_from([spec.ResidualSum(), spec.ScaledSum()]) | normed
     return draw(st.one_of(sums, streams, gated, *([depth] if grows else [])))
 
 
