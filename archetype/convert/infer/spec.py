@@ -41,6 +41,7 @@ from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.activation.spec import GELU, NoActivation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
+from archetype.parts.gain.spec import Gain
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
 from archetype.parts.ngram_memory.spec import NgramMemory
 from archetype.parts.norm.spec import NoNorm
@@ -159,7 +160,8 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         for layer, first in zip(tensors.layers, firsts, strict=True)
         for block in (*_memory(info, layer), *_with_further(info, layer, first))
     )
-    weightless = not any(norms or layer.residual for layer, (_, norms) in zip(tensors.layers, wirings, strict=True))
+    blocks = blocks if tensors.loop is None else tensors.loop.unrolled(blocks)
+    weightless = not any(norms or layer.streams for layer, (_, norms) in zip(tensors.layers, wirings, strict=True))
     model = Decoder(
         vocab_size=vocab_size,
         context_length=dims.context_length,
@@ -202,7 +204,7 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         return _gated_streams(info, tensors)
     config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
     if "residual_exit.weight" not in tensors.outer and not is_mean:
-        if tensors.layers[0].residual:
+        if tensors.layers[0].streams:
             raise info.missing(tensors.layers[0].prefix, "residual streams that end in another form of sum")
         return ResidualSum()
     num_streams = config.size(STREAMS[0]) if is_mean else info.sides(tensors.outer["residual_exit.weight"])[0]
@@ -316,9 +318,14 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
         tied=_tied(info, tensors),
         bias="lm_head.bias" in tensors.outer,
         scale=scale,
+        gain=_logit_gain(info) if "lm_head.gain.weight" in tensors.outer else None,
         softcap=softcap,
         transform=_transform(info, tensors),
     )
+
+
+def _logit_gain(info: CheckpointInfo) -> Gain:
+    return Gain(stored=info.positive(INITIAL_STD, 0.02))  # Dory
 
 
 def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
 
-from archetype.models.block.spec import Block
+from archetype.models.block.spec import Block, Reinject
 from archetype.spec.base import EACH_LAYER, Flag, Size, Spec
 from archetype.spec.errors import invalid
 from archetype.spec.repeats import MAX_LAYERS, runs
@@ -19,14 +19,15 @@ class Repeat(Spec):
     Attributes:
         repeat: number of repetitions.
         shared: whether all repetitions share the weights of the first (Lan 2019; Dehghani 2018).
-        reinject: whether the input of the first repetition is added to the input of each later repetition.
+        reinject: whether the input of the first repetition is added to the input of each later repetition; with
+            `unit`, both are first scaled to length 1 (Dory).
         block: a single layer.
         blocks: several layers in order.
     """
 
     repeat: Size = 1
     shared: Flag = False
-    reinject: Flag = False
+    reinject: Reinject = False
     block: Block | None = None
     blocks: tuple[Block, ...] | None = None
 
@@ -81,7 +82,7 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
         for offset, block in enumerate(group)
     ]
     if item.get("reinject", False):
-        repetition[0]["reinject"] = True
+        repetition[0]["reinject"] = item["reinject"]
     return [*group, *repetition * (times - 1)]
 
 
@@ -98,7 +99,7 @@ def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]
         size, times = _shared(layers, start, users)
         if times > 1:
             again = layers[start + size]
-            words = {"shared": True} | ({"reinject": True} if again.reinject else {})
+            words = {"shared": True} | ({"reinject": again.reinject} if again.reinject else {})
             items.append(_item(times, layers[start : start + size], info, words))
             start += size * times
             continue
@@ -125,7 +126,7 @@ def _shared(layers: Sequence[Block], start: int, users: Mapping[int | None, int]
     end = start + size
     while end < len(layers):
         offset = (end - start) % size
-        if layers[end].weights_of != start + offset or layers[end].reinject != (again and offset == 0):
+        if layers[end].weights_of != start + offset or layers[end].reinject != (again if offset == 0 else False):
             break
         end += 1
     return size, (end - start) // size

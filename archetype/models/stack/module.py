@@ -16,6 +16,10 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_class
 from archetype.nn.residual import build_exit, enter, leave
+from archetype.parts.norm import spec as norm_spec
+from archetype.parts.norm.module import L2Norm, normalize_stream
+
+UNIT = L2Norm(norm_spec.L2Norm(), 1)  # of vectors of any width
 
 
 class Blocks(nn.ModuleList):
@@ -70,6 +74,7 @@ class Stack(nn.Module):
             ]
         )
         self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
+        self.of_unit_length = {index for index, block in enumerate(stack.layers) if block.reinject == "unit"}
         self.residual, self.sources = stack.residual, stack.sources
         self.residual_exit = build_exit(stack.residual, Place(stack.d_model, len(stack.layers), len(stack.layers)))
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
@@ -87,13 +92,17 @@ class Stack(nn.Module):
             layers: compute only these layers, with residual streams as input and output (pipeline parallelism).
         """
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
+        context.later = {}
         stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
         read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
         for index in range(len(self.blocks)) if layers is None else layers:
             if index in self.recorded:
                 self.recorded[index] = stream
             if index in self.reinjected:
-                stream = stream + read[self.reinjected[index]]
+                first = read[self.reinjected[index]]
+                if index in self.of_unit_length:
+                    first, stream = (normalize_stream(UNIT, x, context) for x in (first, stream))
+                stream = stream + first
             # the input of the first repetition, which the later ones add to theirs
             elif index in self.reinjected.values():
                 read[index] = stream
