@@ -248,7 +248,7 @@ def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
         raise info.missing(layer.prefix, "an n-gram memory without keys")
     width = info.sides(keys)[1]
     memory = NgramMemory(
-        rows=config.size("ngram_vocab_size_base"),
+        rows=config.size("ngram_vocab_size_base", most=MAX_LENGTH),
         row_width=max(width // ((n - 1) * heads), 1),
         n=n,
         heads=heads,
