@@ -328,6 +328,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward={"kind": "together", "parts": [GATED, GATED, GATED], "delayed": [True, False, True]}),
         block(),
     ),
+    "mlp router": decoder(
+        block(feedforward=experts(router={"kind": "mlp", "width": 6})),
+        block(feedforward=experts(router={"kind": "mlp", "width": 6, "carried": True, "expert_bias": True})),
+    ),
     "latent experts": decoder(block(feedforward=experts(latent_width=5, weighs="inputs", shared=GATED))),
     "narrow tokens": decoder(
         block(),
