@@ -149,6 +149,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
         pattern={"kind": "window", "size": 5},
     ),
     "norm of heads": attending(gate={}, heads_norm={"kind": "rms"}),
+    "joint convolution": attending(
+        joint_convolution={"kernels": [2, 3]},
+        key_factors=True,
+        position={"kind": "rotary"},
+        qk_norm={"kind": "rms", "weight": False, "eps": 1e-12},
+    ),
     "gains": decoder(
         block(
             mixer=ATTENTION | {"gate": {}, "gate_gain": GAIN, "query_gain": GAIN, "position": {"kind": "rotary"}},
