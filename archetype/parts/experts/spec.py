@@ -46,15 +46,16 @@ class MixtureOfExperts(FeedForward):
     or their inputs with `weighs: inputs` (Llama 4). With `latent_width` the routed experts work in a smaller space,
     between a projection into it and a projection out of it (Nemotron 3). The default `router` is a softmax with
     renormalized weights. For a single expert per token it keeps the affinity, since a renormalized weight would always
-    be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash);
-    costs assume that all experts are selected equally often. With `norm` the experts read norm(x) where the router
-    reads x (Gemma 4).
+    be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash), or
+    nothing with `idle_output: zero` (ZAYA1); costs assume that all experts are selected equally often. With `norm` the
+    experts read norm(x) where the router reads x (Gemma 4).
 
     Attributes:
         num_experts: number of experts, E.
         experts_per_token: number of experts that a token selects, k.
         expert: form of each expert.
-        idle: further experts that return their input.
+        idle: further experts that compute nothing.
+        idle_output: what they return: their input, or zero.
         norm: norm of the vectors that the experts read, and not the router.
         latent_width: width of the routed experts' inputs and outputs (absent: d_model).
         weighs: whether an expert's weight multiplies its output or its input.
@@ -75,6 +76,7 @@ class MixtureOfExperts(FeedForward):
     experts_per_token: Size
     expert: Expert
     idle: Index = 0
+    idle_output: Literal["input", "zero"] = "input"
     norm: VectorNorm = NoNorm()
     latent_width: Width | None = None
     weighs: Literal["outputs", "inputs"] = "outputs"
@@ -95,6 +97,10 @@ class MixtureOfExperts(FeedForward):
     def always_said(self) -> tuple[str, ...]:
         # the router of a single expert has another default
         return ("router",) if self.experts_per_token == 1 else ()
+
+    @property
+    def router_state(self) -> tuple[int, int]:
+        return self.router.state_width * self.router.reads_state, self.router.state_width
 
     @property
     def tokens_read_by(self) -> str | None:
