@@ -28,6 +28,8 @@ NO_CLASS = "a reader: its type has code of its own, and no class in transformers
 # Types that docs/zoo.md has no row for, as transformers has no causal class of theirs; `test_published_models.py` and
 # `test_glm5.py` compare them.
 PROVEN = {"mistral3", "kimi_k2", "kimi_k25", "glm5_next"}
+# Types without a class in transformers, which tests compare with their equations, by the file of the test.
+BY_EQUATIONS = {"kimi_k3": "tests/parity/test_kimi_k3.py"}
 # What a type is read without, and an entry might have.
 NOTES = {"cohere2_moe": "refused where a shared expert is averaged with the others"}
 
@@ -67,6 +69,6 @@ def find(entry: Entry, pinned: Mapping[str, tuple[str, str]], zoo: Mapping[str, 
         return Found(
             entry, status == "agrees", "by its type alone", NOTES.get(entry.type, "") if status == "agrees" else said
         )
-    if entry.type in PROVEN or entry.type in published():
+    if entry.type in PROVEN or entry.type in BY_EQUATIONS or entry.type in published():
         return Found(entry, True, "by its type alone")
     return Found(entry, False, "not known", NEEDS.get(entry.id, NO_CLASS))

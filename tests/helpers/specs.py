@@ -314,6 +314,15 @@ DECODERS: dict[str, spec.ModelSpec] = {
         )
     ),
     "latent experts": decoder(block(feedforward=experts(latent_width=5, weighs="inputs", shared=GATED))),
+    "latent experts, normed": decoder(
+        block(
+            feedforward=experts(
+                latent_width=5,
+                latent_norm=RMS,
+                expert=GATED | {"activation": {"kind": "situ", "beta": 0.5}, "up_bound": 0.7},
+            )
+        )
+    ),
     "narrow tokens": decoder(
         block(),
         embedding={"position": {"kind": "learned"}, "width": 5, "project_first": True},
@@ -388,6 +397,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "grown queries": attending(query_scale={"beta": 0.3, "length": 4, "form": "power"}, gate={"bias": True}),
     "scaled sum": decoder(block(), block(), residual={"kind": "scaled_sum"}),
     "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
+    "depth attention, normed": decoder(
+        *3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2, "norm_weight": True}
+    ),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }
 OTHERS: dict[str, spec.ModelSpec] = {

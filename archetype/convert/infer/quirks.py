@@ -39,7 +39,7 @@ ACTIVATION = (
     "ffn_activation",
 )
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
-SCORING = ("scoring_func", "expert_selection_fn")  # router scores: softmax or sigmoid
+SCORING = ("scoring_func", "expert_selection_fn", "moe_router_activation_func")  # router scores: softmax or sigmoid
 RENORMALIZE, GROUPS = ("norm_topk_prob", "moe_renormalize"), ("n_group", "num_expert_group")
 ROUTER_SCALE = (
     "routed_scaling_factor",
@@ -104,7 +104,7 @@ NEUTRAL = (
     r"(linear_(conv|key|value|num_value|num_heads|head_dim|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
-    r"(moe_latent_size|interleave_moe_layer_step)",
+    r"(moe_latent_size|routed_expert_hidden_size|latent_moe_use_norm|mla_use_output_gate|interleave_moe_layer_step)",
     r"(global_head_dim|num_kv_shared_layers|hidden_size_per_layer_input|use_double_wide_mlp|enable_moe_block)",
     r"gating",  # whether a gate is of a head or of a feature, which its shape shows
     r"rescale_every",  # halves the stream and what is added to it in passes without gradients, for 16 bits

@@ -40,6 +40,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.activation.spec import GELU, NoActivation
 from archetype.parts.attention.spec import Attention
+from archetype.parts.depth_attention.spec import DepthAttention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
 from archetype.parts.ngram_memory.spec import NgramMemory
@@ -198,6 +199,8 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
 def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     if info.quirks.scaled_residual:
         return ScaledSum()
+    if "residual_exit.query" in tensors.outer:
+        return _depth_attention(info, tensors)
     if "residual_exit.norm_weight" in tensors.outer:
         return _gated_streams(info, tensors)
     config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
@@ -228,6 +231,17 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         write_eps=eps,
         norm_eps=info.norm(bias=False).eps,
     )
+
+
+def _depth_attention(info: CheckpointInfo, tensors: GroupedTensors) -> DepthAttention:
+    # Kimi K3, where the first sublayer has no query
+    of_each = {f"{name}_residual.attend.{param}" for name in CONTENTS for param in ("norm_weight", "query")}
+    for layer in tensors.layers:
+        first = set() if layer.index else {name for name in of_each if name.startswith("mixer")}
+        if layer.residual.keys() != of_each - first:
+            raise info.missing(layer.prefix, "attention over depth in only some sublayers")
+    size = info.config.size("attn_res_block_size")
+    return DepthAttention(layers_per_block=size, norm_weight=True, norm_eps=info.norm(bias=False).eps)
 
 
 def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
