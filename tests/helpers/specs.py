@@ -350,6 +350,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
     "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),
+    "loop with an exit": decoder(
+        {"repeat": 3, "shared": True, "norm_between": True, "blocks": [block(), block()]}, early_exit={"threshold": 0.7}
+    ),
     "norms by content": wired(kind="sandwich", mixer_norm={"kind": "none"}, feedforward_post_norm={"kind": "rms"}),
     "no mixer": decoder(block(), block(mixer={"kind": "none"})),
     "mixers together": mixed(

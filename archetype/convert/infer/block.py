@@ -39,6 +39,7 @@ from archetype.roles.wiring import Wiring
 
 NETWORK_SCALES = "mlp_multipliers"
 GATE_RANK = "gated_norm_rank"
+FIRST_OF_LLAMA, SECOND_OF_LLAMA = "input_layernorm", "post_attention_layernorm"
 OF_NORM = re.compile(r"(\.gate_(down|up))?\.(weight|bias)$")  # ends of the names of a norm's tensors
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 UP_BOUND = "activation_situ_linear_beta"  # of the other factor, with the activation SiTU
@@ -345,6 +346,10 @@ def _wiring(
     if layer.inner_norms and first and after:  # the network has its norms inside, but for one of its output (Gemma 4)
         attention = first_present(AFTER_ATTENTION)
         return SandwichNorm, {"mixer_norm": first, "mixer_post_norm": attention, "feedforward_post_norm": after}
+    if paths == {name for norm in (FIRST_OF_LLAMA, SECOND_OF_LLAMA) for name in (norm, f"{norm}_2")}:  # Ouro
+        places = ("mixer_norm", "mixer_post_norm", "feedforward_norm", "feedforward_post_norm")
+        names = (FIRST_OF_LLAMA, f"{FIRST_OF_LLAMA}_2", SECOND_OF_LLAMA, f"{SECOND_OF_LLAMA}_2")
+        return SandwichNorm, dict(zip(places, names, strict=True))
     if after and first and before is None and len(paths) == 3 and "post_attention_layernorm" in paths:
         # the network alone has two, of which the first has Llama's name (A.X K1)
         between = "post_attention_layernorm"

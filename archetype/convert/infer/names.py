@@ -51,6 +51,7 @@ OUTER: NameTable = (
      r"lm_head\.decoder|decoder)", "lm_head"),
     (r"(?:project_in|encoder\.embedding_hidden_mapping_in)", "embedding.project"),
     (r"project_out", "lm_head.dense"),
+    (r"early_exit_gate", "exit_gate"),
     (r"score", "classifier"),
     (r"embed_tokens_per_layer", "embedding.per_layer.token"),
     (r"per_layer_model_projection", "embedding.per_layer.projection"),

@@ -29,7 +29,9 @@ FILE = Path(__file__).with_name("proved.json")
 # Types verified by other tests: Kimi K2 and the text part of Kimi K2.5 use DeepSeek-V3's class. Types that transformers
 # has no class for are compared with their equations, written out.
 EQUATIONS = "its equations"
-ELSEWHERE = dict.fromkeys(("kimi_k2", "kimi_k25"), "transformers 5.23.0") | {"kimi_k3": EQUATIONS}
+ELSEWHERE = dict.fromkeys(("kimi_k2", "kimi_k25"), "transformers 5.23.0") | dict.fromkeys(
+    ("kimi_k3", "nanbeige", "ouro"), EQUATIONS
+)
 # tasks by the ending of a class's name
 TASKS = ((TEXTS, ("texts",)), (TOKENS, ("tokens",)), ("", ("causal", "pairs", "image_text")))
 

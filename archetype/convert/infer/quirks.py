@@ -149,6 +149,7 @@ class FamilyQuirks(MixerQuirks):
         streams_mean: the last layer's residual streams become their mean, which has no tensors.
         side_by_side: each layer has attention beside a state space.
         expert_bias_on: scores to which the expert selection bias is added.
+        loops: key with the number of passes over all layers, which share weights (None: one pass).
         only: keys that the class treats differently, each with the value for which the difference does not matter.
         asks: keys whose values the class derives if the file lacks them.
         derive: returns keys that the class computes from others.
@@ -185,6 +186,7 @@ class FamilyQuirks(MixerQuirks):
     side_by_side: bool = False
     streams_mean: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
+    loops: str | None = None
     only: tuple[tuple[str, Any], ...] = ()
     asks: tuple[str, ...] = ()
     derive: Callable[[Config], dict[str, Any]] | None = None
@@ -209,6 +211,21 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     }
     before = keys.get("sliding_window_size")
     return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
+
+
+def nanbeige(keys: Config) -> dict[str, Any]:
+    """Return the passes that Nanbeige 4.2's class makes, and refuse what its published models do not have."""
+    for key in ("emb_neighbor_num", "insert_ngram_layer_idx", "ngram_insert_all_layers", "enable_double_loop_split",
+                "loop_share_kv", "enable_hyper_connection", "enable_mhc", "enable_depth_attention"):  # fmt: skip
+        if value := keys.get(key):
+            raise keys.error(key, f"{value!r} needs a part that is not supported", "only false is")
+    # settings of these parts, and the text of losses that training adds up
+    keys.used |= {
+        key for key in keys.values if key.startswith(("ngram_", "mhc_", "depth_attention_", "emb_", "skip_n"))
+    }
+    keys.used |= {"loop_middle_layers", "num_residual_streams", "enable_h_res_identity"}
+    weights = keys.get("loop_loss_weights") or []
+    return {"num_loops": len(weights) + 1 if weights else keys.get("num_loops", 1)}
 
 
 def dbrx(keys: Config) -> dict[str, Any]:
@@ -424,6 +441,8 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "hy_v4": FamilyQuirks(
         sigmoid=True, clamps="experts", head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
     ),
+    "nanbeige": FamilyQuirks(loops="num_loops", derive=nanbeige),
+    "ouro": FamilyQuirks(loops="total_ut_steps", only=(("early_exit_step", None), ("use_sliding_window", False))),
     "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
     "ctrl": FamilyQuirks(
         activation=ReLU(),

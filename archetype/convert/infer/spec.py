@@ -38,6 +38,7 @@ from archetype.families.family import Family, InferenceReport
 from archetype.models.block.spec import Block, NoMixer, OutputNorm, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
+from archetype.models.stack.spec import EarlyExit
 from archetype.parts.activation.spec import GELU, NoActivation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.depth_attention.spec import DepthAttention
@@ -60,6 +61,7 @@ from archetype.spec.errors import explain
 from archetype.spec.registry import provided
 
 USUAL_CONTEXT = 2048
+MAX_PASSES = 100
 # Of residual streams: number, largest write weight, epsilon, and normalizations of the matrix that mixes them.
 STREAMS = ("hc_mult", "hc_magnitude", "hc_eps", "hc_sinkhorn_iters")
 # Of n-gram memories: numbers of the layers before which there is one, counted from 1, and sizes.
@@ -160,6 +162,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         for layer, first in zip(tensors.layers, firsts, strict=True)
         for block in (*_memory(info, layer), *_with_further(info, layer, first))
     )
+    blocks = (*blocks, *_further_passes(info, blocks))
     weightless = not any(norms or layer.residual for layer, (_, norms) in zip(tensors.layers, wirings, strict=True))
     model = Decoder(
         vocab_size=vocab_size,
@@ -169,10 +172,26 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         layers=blocks,
         residual=_residual(info, tensors),
         final_norm=_norm(info, tensors, "final_norm", assumed=weightless),
+        early_exit=_early_exit(info, tensors),
         head=_head(info, tensors, d_model),
         initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
     )
     return model, [norms for _, norms in wirings]
+
+
+def _further_passes(info: CheckpointInfo, blocks: tuple[Block, ...]) -> list[Block]:
+    # of a loop over all layers, behind its first pass (Ouro, Nanbeige 4.2)
+    if (key := info.quirks.loops) is None:
+        return []
+    normed = not info.config.flag("skip_loop_final_norm", False)
+    again = [block.replace(weights_of=index, norm_between=normed and not index) for index, block in enumerate(blocks)]
+    return again * (info.config.size(key, most=MAX_PASSES) - 1)
+
+
+def _early_exit(info: CheckpointInfo, tensors: GroupedTensors) -> EarlyExit | None:
+    if "exit_gate.weight" not in tensors.outer:
+        return None
+    return EarlyExit(threshold=info.config.optional_positive("early_exit_threshold"))
 
 
 def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:

@@ -116,7 +116,7 @@ class SiTU(Activation):
     """
 
     title: ClassVar[str] = "SiTU"
-    num_saved: ClassVar[int] = 2  # both factors of the product are saved
+    num_saved: ClassVar[int] = 3  # the tanh, and both factors of the product
     kind: Literal["situ"] = "situ"
     beta: Positive
 
