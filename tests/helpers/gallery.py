@@ -28,8 +28,8 @@ NO_CLASS = "a reader: its type has code of its own, and no class in transformers
 # Types that docs/zoo.md has no row for, as transformers has no causal class of theirs; `test_published_models.py` and
 # `test_glm5.py` compare them.
 PROVEN = {"mistral3", "kimi_k2", "kimi_k25", "glm5_next"}
-# Types without a class in transformers, which tests compare with their equations, by the file of the test.
-BY_EQUATIONS = {"kimi_k3": "tests/parity/test_kimi_k3.py"}
+# Types without a class in transformers, which tests compare with their equations, by the file in tests/parity.
+BY_EQUATIONS = {"kimi_k3": "test_kimi_k3.py", "nanbeige": "test_loops.py", "ouro": "test_loops.py"}
 # What a type is read without, and an entry might have.
 NOTES = {"cohere2_moe": "refused where a shared expert is averaged with the others"}
 

@@ -27,7 +27,7 @@ def inferred_rules(
         CheckpointError: the specification and the file have different numbers of layers.
     """
     num_blocks = sum(layer.num_blocks for layer in tensors.layers)
-    owners = [block for block in model.layers if block.weights_of is None] if isinstance(model, Decoder) else []
+    owners = [block for stack in model.stacks for block in stack.layers if block.weights_of is None]
     if not isinstance(model, Decoder) or len(owners) != num_blocks:
         cause = f"the file has {num_blocks} layers"
         raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
