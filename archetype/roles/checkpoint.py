@@ -47,9 +47,9 @@ class MixerQuirks:
     # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
     head_dim_replaced: bool = False
     value_norm: bool = False  # values have an RMSNorm without weights
+    output_norms: bool = False  # so have the inputs of the output projections of attention and networks
     share_is_of_head: bool = False  # latent attention: `partial_rotary_factor` is about a whole head, not its part
-    # latents have `eps` of the model's norms, and are multiplied by sqrt(d_model / rank)
-    latents_scaled: bool = False
+    latents_scaled: bool = False  # latents are multiplied by sqrt(d_model / rank)
     latents_eps_is_shared: bool = False  # norms of latents have `eps` of the model's norms
     unrotated: bool = False  # latent attention has no rotary positions, whatever its keys say
     # exponent and length of a power of its position that multiplies a query in layers without rotary positions

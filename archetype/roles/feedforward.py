@@ -28,6 +28,11 @@ class FeedForward(Content, Part):
         return 0
 
     @property
+    def delays_output(self) -> bool:
+        """Whether a part of the output is added to the stream only after the next layer."""
+        return False
+
+    @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
         if self.separates_documents:  # no state is carried from position to position
             return None

@@ -17,7 +17,7 @@ FEW = (
     "deepseek-v3",
     "gemma-3-27b",
     "kimi-k2",
-    "lfm2.5-350m",
+    "granite-4.1-30b",
     "nemotron-3-nano-30b-a3b",
     "deepseek-v4.1-flash",
 )

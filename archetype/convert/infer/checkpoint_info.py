@@ -23,7 +23,7 @@ from archetype.families.config import ACTIVATIONS, Config
 from archetype.families.decoder_classes import read_class_head
 from archetype.parts.activation.spec import SiTU
 from archetype.parts.head.spec import ClassHead
-from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.norm.spec import L2Norm, LayerNorm, RMSNorm
 from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import Shape
 from archetype.spec.base import MAX_SIZE
@@ -227,7 +227,7 @@ class CheckpointInfo:
             raise self.missing(f"{self.config.place}: activation", f"the activation {name!r}")
         return ACTIVATIONS[name]
 
-    def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
+    def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm | L2Norm:
         """Return LayerNorm if the norms have a bias or the key for epsilon names LayerNorm, otherwise RMSNorm.
 
         The class's own key counts if the file has another name for it (EXAONE 3 calls it `layer_norm_epsilon`).

@@ -17,6 +17,8 @@ LEFT_OUT = re.compile(
 # Names of the part for text in files of several modalities.
 TEXT_PARTS = ("language_model", "text_model")
 HEADS = ("lm_head", "score", "classifier")  # of a text, beside the parts of other modalities
+# Matrices of LongCat-Flash's experts, of which transformers writes some for experts that return their input.
+EXPERT_MATRIX = re.compile(r".*\.mlp\.experts\.(\d+)\.(?:gate|up)_proj\.weight")
 # Causal masks of older files, which are scalars or have four dimensions.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
 # Numbers of the hashes of an n-gram memory (Qwen4-Exp), which follow from the configuration.
@@ -52,6 +54,7 @@ OUTER: NameTable = (
     (r"(?:project_in|encoder\.embedding_hidden_mapping_in)", "embedding.project"),
     (r"project_out", "lm_head.dense"),
     (r"early_exit_gate", "exit_gate"),
+    (r"lm_head\.gain", "lm_head.gain"),
     (r"score", "classifier"),
     (r"embed_tokens_per_layer", "embedding.per_layer.token"),
     (r"per_layer_model_projection", "embedding.per_layer.projection"),
@@ -97,6 +100,7 @@ NETWORKS: NameTable = (
     (rf"{NETWORK}proj_up", "up"),
     (rf"{NETWORK}(?:down_proj|proj_down|w2|c_proj|fc2|fc_out|dense_4h_to_h|lin2|linear_out|output\.dense|2)", "down"),
     (rf"{NETWORK}ffn_sub_norm", "hidden_norm"),
+    *((rf"{NETWORK}{name}_gain", f"{name}_gain") for name in ("gate", "up")),
     *((rf"feed_forward\.{theirs}", ours) for theirs, ours in (("key", "up"), ("value", "down"))),  # of RWKV
     (r"feed_forward\.receptance", "receptance"),
     (r"intermediate\.dense", "up"),
@@ -131,6 +135,7 @@ STREAMS += tuple(
         ("block_inject_weight\\.weight", "write_weights.weight"),
     )
 )
+STREAMS += tuple((f"{content}_rate", f"{content}_rate") for content in ("mixer", "feedforward"))  # of nGPT's steps
 # Attention over depth (Kimi K3): weights of the norm and the query of each sublayer, and of the stack's end.
 DEPTH = (("norm", "norm_weight"), ("proj", "query"))
 STREAMS += tuple(
@@ -216,6 +221,13 @@ def is_of_shared_keys(name: str, config: Config) -> bool:
     if not config.values.get("num_kv_shared_layers") or (match := SHARED_KEYS.fullmatch(name)) is None:
         return False
     return int(match[1]) >= config.size("num_hidden_layers") - config.size("num_kv_shared_layers")
+
+
+def is_of_idle_expert(name: str, config: Config) -> bool:
+    """Return whether a tensor belongs to an expert that returns its input (LongCat-Flash)."""
+    if not config.values.get("zero_expert_num") or (match := EXPERT_MATRIX.fullmatch(name)) is None:
+        return False
+    return int(match[1]) >= config.size("n_routed_experts")
 
 
 def prediction_tensors(names: Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@ Spellings are tried in order, the most common first.
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 from archetype.convert.infer.names import HASHES
 from archetype.families.config import Config
 from archetype.parts.activation.spec import GELUTanh, ReLU
-from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.norm.spec import L2Norm, LayerNorm, RMSNorm
 from archetype.parts.position.spec import Sinusoidal
 from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import MixerQuirks
@@ -114,6 +115,8 @@ NEUTRAL = (
 OF_ATTENTION = r".*(head|rope|attention|window|layer_types).*"
 OF_EXPERTS = r".*(expert|moe|topk|routed|router|n_group).*"
 
+Replacement = str | Callable[[re.Match[str]], str]
+
 
 @dataclass(frozen=True)
 class FamilyQuirks(MixerQuirks):
@@ -154,6 +157,7 @@ class FamilyQuirks(MixerQuirks):
         asks: keys whose values the class derives if the file lacks them.
         derive: returns keys that the class computes from others.
         renames: patterns of tensor names, with their replacements.
+        delayed_experts: experts beside a network are added after the next layer.
         computed: pattern of tensors that are computed instead of being read.
     """
 
@@ -166,7 +170,7 @@ class FamilyQuirks(MixerQuirks):
     sparse_mixer: bool = False
     activation: Activation | None = None
     eps: float | None = None
-    norm: LayerNorm | RMSNorm | None = None
+    norm: LayerNorm | RMSNorm | L2Norm | None = None
     embedding_norm: bool = False
     scaled_embedding: bool = False
     round_scale: bool = False
@@ -190,8 +194,9 @@ class FamilyQuirks(MixerQuirks):
     only: tuple[tuple[str, Any], ...] = ()
     asks: tuple[str, ...] = ()
     derive: Callable[[Config], dict[str, Any]] | None = None
-    renames: tuple[tuple[str, str], ...] = ()
+    renames: tuple[tuple[str, Replacement], ...] = ()
     computed: str | None = None
+    delayed_experts: bool = False
 
 
 def mimo_v2_flash(keys: Config) -> dict[str, Any]:
@@ -301,6 +306,21 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
     }
 
 
+def longcat_flash(keys: Config) -> dict[str, Any]:
+    """Return how LongCat-Flash's router scores experts, which its class fixes."""
+    keys.expect("router_bias", False, "a bias that the class does not read")
+    return {"scoring_func": "softmax"}
+
+
+def _half_layer(name: re.Match[str]) -> str:
+    # LongCat-Flash's layer is two of ours, and the first has the experts
+    return f"{name[1]}{2 * int(name[2]) + int(name[4])}.{'mlp' if name[3] == 'mlps' else name[3]}.{name[5]}"
+
+
+def _first_half(name: re.Match[str]) -> str:
+    return f"{name[1]}{2 * int(name[2])}.moe.{name[3].replace('router.classifier.', 'router.')}"
+
+
 def moshi(keys: Config) -> dict[str, Any]:
     """Refuse a window shorter than the context, which the class of Moshi applies to cached keys alone."""
     window, context = keys.get("sliding_window"), keys.get("max_position_embeddings")
@@ -319,6 +339,23 @@ def recurrent_gemma(keys: Config) -> dict[str, Any]:
         "final_logit_softcapping": keys.positive("logits_soft_cap"),
         "embedding_multiplier": math.ldexp(round(fraction * 2**8), exponent - 8),
     }
+
+
+def dory(keys: Config) -> dict[str, Any]:
+    """Return Dory's layers, whose files count attention and networks apart, and the rotary settings of each kind."""
+    kinds, count = keys.get("layer_types"), keys.get("num_hidden_layers") or 0
+    derived: dict[str, Any] = {}
+    if isinstance(kinds, list) and "mlp" in kinds:
+        if "mlp" in kinds[::2] or set(kinds[1::2]) != {"mlp"}:
+            raise keys.error("layer_types", "needs attention and network in turn", "fix the file")
+        counts = ("num_hidden_layers", "n_input_layers", "n_recurrent_layers", "n_output_layers")
+        derived = {key: value // 2 for key in counts if isinstance(value := keys.get(key), int)}
+        kinds = kinds[::2]
+    if kinds is None:
+        kinds = ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(count)]
+    thetas = {"sliding_attention": 1e4, "full_attention": 1e7}
+    usual = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    return derived | {"layer_types": kinds, "rope_parameters": keys.get("rope_parameters") or usual}
 
 
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
@@ -416,6 +453,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         index_interleaved=True,
         head_dim_replaced=True,
         latents_scaled=True,
+        latents_eps_is_shared=True,
         share_is_of_head=True,
     ),
     "glm5_next_text": FamilyQuirks(
@@ -425,6 +463,20 @@ QUIRKS: dict[str, FamilyQuirks] = {
         unrotated=True,
         latents_eps_is_shared=True,
         streams_mean=True,
+    ),
+    "longcat_flash": FamilyQuirks(
+        interleaved=True,
+        head_dim_replaced=True,
+        latents_scaled=True,
+        delayed_experts=True,
+        derive=longcat_flash,
+        renames=(
+            (r"(model\.layers\.)(\d+)\.mlp\.(.*)", _first_half),
+            (
+                r"(model\.layers\.)(\d+)\.(self_attn|mlps|(?:input|post_attention)_layernorm)\.([01])\.(.*)",
+                _half_layer,
+            ),
+        ),
     ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
@@ -495,6 +547,21 @@ QUIRKS: dict[str, FamilyQuirks] = {
             (r"(.*\.)?ffn\.gate\.bias", r"\1ffn.gate.e_score_correction_bias"),
         ),
     ),
+    "dory": FamilyQuirks(
+        norm=L2Norm(),
+        eps=1e-6,
+        qk_norm=True,
+        output_norms=True,
+        derive=dory,
+        renames=(
+            (r"lm_head\.logit_scale", "lm_head.gain.weight"),
+            (r"self_attn\.sqk", "self_attn.query_gain.weight"),
+            (r"self_attn\.s_gate", "self_attn.gate_gain.weight"),
+            (r"mlp\.suv_(gate|up)", r"mlp.\1_gain.weight"),
+            ("lambda_1", "mixer_rate"),
+            ("lambda_2", "feedforward_rate"),
+        ),
+    ),
     "moshi": FamilyQuirks(
         derive=moshi,
         renames=((r"(.*_proj)\.linear\.(.*)", r"\1.\2"), (r"(.*\.mlp)\.fc1\.(.*)", r"\1.gate_up_proj.\2")),
@@ -536,7 +603,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
     (r".*\.laurel\..*", "a low-rank path beside attention (LAuReL)"),
-    (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),

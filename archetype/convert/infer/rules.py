@@ -26,9 +26,8 @@ def inferred_rules(
     Raises:
         CheckpointError: the specification and the file have different numbers of layers.
     """
-    num_blocks = sum(layer.num_blocks for layer in tensors.layers)
-    owners = [block for stack in model.stacks for block in stack.layers if block.weights_of is None]
-    if not isinstance(model, Decoder) or len(owners) != num_blocks:
+    num_blocks = tensors.num_blocks
+    if not isinstance(model, Decoder) or model.num_layers != num_blocks:
         cause = f"the file has {num_blocks} layers"
         raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
     dims = ModelDims(model.d_model, model.context_length, tensors.transposed)

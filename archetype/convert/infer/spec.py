@@ -43,6 +43,7 @@ from archetype.parts.activation.spec import GELU, NoActivation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.depth_attention.spec import DepthAttention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
+from archetype.parts.gain.spec import Gain
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
 from archetype.parts.ngram_memory.spec import NgramMemory
 from archetype.parts.norm.spec import NoNorm
@@ -61,7 +62,6 @@ from archetype.spec.errors import explain
 from archetype.spec.registry import provided
 
 USUAL_CONTEXT = 2048
-MAX_PASSES = 100
 # Of residual streams: number, largest write weight, epsilon, and normalizations of the matrix that mixes them.
 STREAMS = ("hc_mult", "hc_magnitude", "hc_eps", "hc_sinkhorn_iters")
 # Of n-gram memories: numbers of the layers before which there is one, counted from 1, and sizes.
@@ -162,8 +162,8 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         for layer, first in zip(tensors.layers, firsts, strict=True)
         for block in (*_memory(info, layer), *_with_further(info, layer, first))
     )
-    blocks = (*blocks, *_further_passes(info, blocks))
-    weightless = not any(norms or layer.residual for layer, (_, norms) in zip(tensors.layers, wirings, strict=True))
+    blocks = blocks if tensors.loop is None else tensors.loop.unrolled(blocks)
+    weightless = not any(norms or layer.streams for layer, (_, norms) in zip(tensors.layers, wirings, strict=True))
     model = Decoder(
         vocab_size=vocab_size,
         context_length=dims.context_length,
@@ -177,15 +177,6 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
     )
     return model, [norms for _, norms in wirings]
-
-
-def _further_passes(info: CheckpointInfo, blocks: tuple[Block, ...]) -> list[Block]:
-    # of a loop over all layers, behind its first pass (Ouro, Nanbeige 4.2)
-    if (key := info.quirks.loops) is None:
-        return []
-    normed = not info.config.flag("skip_loop_final_norm", False)
-    again = [block.replace(weights_of=index, norm_between=normed and not index) for index, block in enumerate(blocks)]
-    return again * (info.config.size(key, most=MAX_PASSES) - 1)
 
 
 def _early_exit(info: CheckpointInfo, tensors: GroupedTensors) -> EarlyExit | None:
@@ -224,7 +215,7 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         return _gated_streams(info, tensors)
     config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
     if "residual_exit.weight" not in tensors.outer and not is_mean:
-        if tensors.layers[0].residual:
+        if tensors.layers[0].streams:
             raise info.missing(tensors.layers[0].prefix, "residual streams that end in another form of sum")
         return ResidualSum()
     num_streams = config.size(STREAMS[0]) if is_mean else info.sides(tensors.outer["residual_exit.weight"])[0]
@@ -279,7 +270,7 @@ def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
         raise info.missing(layer.prefix, "an n-gram memory without keys")
     width = info.sides(keys)[1]
     memory = NgramMemory(
-        rows=config.size("ngram_vocab_size_base"),
+        rows=config.size("ngram_vocab_size_base", most=MAX_LENGTH),
         row_width=max(width // ((n - 1) * heads), 1),
         n=n,
         heads=heads,
@@ -349,9 +340,14 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
         tied=_tied(info, tensors),
         bias="lm_head.bias" in tensors.outer,
         scale=scale,
+        gain=_logit_gain(info) if "lm_head.gain.weight" in tensors.outer else None,
         softcap=softcap,
         transform=_transform(info, tensors),
     )
+
+
+def _logit_gain(info: CheckpointInfo) -> Gain:
+    return Gain(stored=info.positive(INITIAL_STD, 0.02))  # Dory
 
 
 def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) -> None:

@@ -193,6 +193,9 @@ class NoMixer(Mixer):
         return
 
 
+Reinject = Flag | Literal["unit"]
+
+
 class Block(Spec):
     """One layer: mixer, optional cross-attention to an encoder's output, feed-forward part.
 
@@ -207,7 +210,8 @@ class Block(Spec):
         residual_scale: factor on each sublayer's output.
         output_scale: whether the block's output is multiplied by a learned number (Gemma 4).
         weights_of: index of an earlier layer whose weights this layer shares (absent: its own weights).
-        reinject: whether the input of that earlier layer is added to the input of this layer.
+        reinject: whether the input of that earlier layer is added to the input of this layer; with `unit`, both are
+            first scaled to length 1 (Dory).
         norm_between: whether the stack's final norm is applied to the input of this layer.
     """
 
@@ -219,7 +223,7 @@ class Block(Spec):
     residual_scale: Positive = 1.0
     output_scale: Flag = False
     weights_of: Index | None = None
-    reinject: Flag = False
+    reinject: Reinject = False
     norm_between: Flag = False
 
     @property

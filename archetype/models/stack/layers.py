@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
 
-from archetype.models.block.spec import Block
+from archetype.models.block.spec import Block, Reinject
 from archetype.spec.base import EACH_LAYER, Flag, Size, Spec
 from archetype.spec.errors import invalid
 from archetype.spec.repeats import MAX_LAYERS, runs
@@ -26,7 +26,8 @@ class Repeat(Spec):
     Attributes:
         repeat: number of repetitions.
         shared: whether all repetitions share the weights of the first (Lan 2019; Dehghani 2018).
-        reinject: whether the input of the first repetition is added to the input of each later repetition.
+        reinject: whether the input of the first repetition is added to the input of each later repetition; with
+            `unit`, both are first scaled to length 1 (Dory).
         norm_between: whether the stack's final norm is applied between the repetitions (Ouro, Nanbeige 4.2).
         block: a single layer.
         blocks: several layers in order.
@@ -34,7 +35,7 @@ class Repeat(Spec):
 
     repeat: Size = 1
     shared: Flag = False
-    reinject: Flag = False
+    reinject: Reinject = False
     norm_between: Flag = False
     block: Block | None = None
     blocks: tuple[Block, ...] | None = None
@@ -90,7 +91,7 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
         {**(block if isinstance(block, dict) else dict(block)), "weights_of": start + offset}
         for offset, block in enumerate(group)
     ]
-    repetition[0] |= {name: True for name in OF_PASSES if item.get(name, False)}
+    repetition[0] |= {name: item[name] for name in OF_PASSES if item.get(name, False)}
     return [*group, *repetition * (times - 1)]
 
 
@@ -107,7 +108,7 @@ def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]
         size, times = _shared(layers, start, users)
         if times > 1:
             again = layers[start + size]
-            words = {"shared": True} | {name: True for name in OF_PASSES if getattr(again, name)}
+            words = {"shared": True} | {name: value for name in OF_PASSES if (value := getattr(again, name))}
             items.append(_item(times, layers[start : start + size], info, words))
             start += size * times
             continue

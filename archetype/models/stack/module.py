@@ -17,6 +17,10 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_class
 from archetype.nn.residual import build_exit, enter, leave
+from archetype.parts.norm import spec as norm_spec
+from archetype.parts.norm.module import L2Norm, normalize_stream
+
+UNIT = L2Norm(norm_spec.L2Norm(), 1)  # of vectors of any width
 
 
 class Blocks(nn.ModuleList):
@@ -71,6 +75,7 @@ class Stack(nn.Module):
             ]
         )
         self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
+        self.of_unit_length = {index for index, block in enumerate(stack.layers) if block.reinject == "unit"}
         self.residual, self.sources, self.passes = stack.residual, stack.sources, frozenset(stack.passes)
         self.exit_gate = None if stack.early_exit is None else ExitGate(stack.early_exit, stack.d_model)
         self.residual_exit = build_exit(stack.residual, Place(stack.d_model, len(stack.layers), len(stack.layers)))
@@ -89,6 +94,7 @@ class Stack(nn.Module):
             layers: compute only these layers, with residual streams as input and output (pipeline parallelism).
         """
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
+        context.later = {}
         stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
         read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
         passes: list[tuple[Tensor, Tensor]] = []  # vectors after each pass but the last, and their gates
@@ -100,7 +106,10 @@ class Stack(nn.Module):
                 if self.exit_gate is not None and self.exit_gate.is_open and not self.training:
                     passes.append((before, self.exit_gate(stream)))
             if index in self.reinjected:
-                stream = stream + read[self.reinjected[index]]
+                first = read[self.reinjected[index]]
+                if index in self.of_unit_length:
+                    first, stream = (normalize_stream(UNIT, x, context) for x in (first, stream))
+                stream = stream + first
             # the input of the first repetition, which the later ones add to theirs
             elif index in self.reinjected.values():
                 read[index] = stream

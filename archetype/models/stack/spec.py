@@ -114,7 +114,8 @@ class StackView(NamedTuple):
 
     @property
     def divides(self) -> bool:
-        return self.residual.is_sum and not self.sources and self.reads_tokens_at is None and not self.passes
+        alone = not (self.sources or self.passes or any(block.feedforward.delays_output for block in self.layers))
+        return self.residual.is_sum and alone and self.reads_tokens_at is None
 
     @property
     def readers(self) -> tuple[int, ...]:
@@ -146,6 +147,8 @@ class StackView(NamedTuple):
                     part.check(self.d_model, self.causal and name != "cross")
             self._check_source(index, block)
             self._check_residual(path, block)
+            if block.feedforward.delays_output and index + 1 == len(self.layers):
+                invalid(f"{path}.feedforward.delayed", "there is no next layer", "remove it, or add a layer")
             if block.output_scale and not self.residual.is_sum:
                 cause = f"scales a sum of outputs, and {self.residual.dump()['kind']} keeps more than one vector"
                 invalid(f"{path}.output_scale", cause, "remove it, or use residual: sum")
@@ -170,6 +173,9 @@ class StackView(NamedTuple):
         if not (self.residual.is_sum or block.wiring.adds_to_stream):
             cause = f"{kind} adds outputs to the stream, and {path}.wiring does not"
             invalid(place, cause, "use pre_norm, sandwich, output_norm or parallel")
+        if block.feedforward.delays_output and not (self.residual.is_sum and block.wiring.adds_to_stream):
+            cause = "outputs are added to a plain sum after the next layer"
+            invalid(f"{path}.feedforward.delayed", cause, "remove it, or use residual: sum and pre_norm")
         if self.residual.grows and block.wiring.reads_first:
             invalid(place, f"{kind} needs sublayers in turn, and {path}.wiring computes them at once", "use pre_norm")
         if block.norm_between and (self.final_norm.is_absent or not self.residual.is_sum):

@@ -7,6 +7,7 @@ from archetype.cost.registry import Linear, MixerCost, NormCost, SelectionCost, 
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.attention import spec
 from archetype.parts.convolutions.cost import ConvolutionsCost
+from archetype.parts.gain.cost import GainCost
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.pattern.cost import COMPLEXITIES, PatternCost
 from archetype.parts.pattern.spec import Full, GlobalWindow
@@ -56,6 +57,8 @@ class AttentionCost(MixerCost):
         if part.value_embedding is not None and (value_gate := part.value_embedding.gate) is not None:
             read = d if value_gate.features in (None, d.value) else constant(value_gate.features or 0)
             self.projections["value_gate"] = Linear(read, symbol("K", kv_heads))
+        self.query_gain = GainCost(part.query_gain, q)
+        self.gate_gain = GainCost(part.gate_gain, self.projections["gate"].outputs if part.gate is not None else ZERO)
         self.heads_norm = NormCost.of(part.heads_norm, self.o_features)
         pair_norm = NoNorm() if part.differential is None else part.differential.norm
         self.pair_norm = NormCost.of(pair_norm, 2 * self.value_width)
@@ -73,6 +76,7 @@ class AttentionCost(MixerCost):
         counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
         counts["value_norm"] = self._value_norm().parameters()
         counts["heads_norm"] = self.heads_norm.parameters()
+        counts |= {"query_gain": self.query_gain.parameters(), "gate_gain": self.gate_gain.parameters()}
         if self.part.differential is not None:
             counts |= {f"differential.{name}": self.head_dim for name in spec.LAMBDAS}
             counts["differential.norm"] = self.pair_norm.parameters()
@@ -141,6 +145,7 @@ class AttentionCost(MixerCost):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
         saved += self._value_norm().saved_activations(work.tokens * kv_heads)
         saved += self.heads_norm.saved_activations(work.tokens)
+        saved += sum(gain.saved_activations(work.tokens, work) for gain in (self.query_gain, self.gate_gain))
         if self.part.differential is not None:  # lambda and its parts, the difference, and what is projected
             saved += 3 * FLOAT32
             saved += self.pair_norm.saved_activations(work.tokens * heads // 2)

@@ -33,7 +33,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         cells.append(Cell(values, 2, 1 + part.keys_as_values, ("v",), kind="norm", slim=True, label="v norm"))
     further: list[str] = []
     if part.gate is not None:
-        cells.append(Cell("gate", width, 0, (X,), rows=("gate", "gate_bias")))
+        cells.append(Cell("gate", width, 0, (X,), rows=("gate", "gate_bias", "gate_gain")))
         width += 1
     if part.value_embedding is not None:
         value_modules = tuple(name for name in ("value_embedding", "value_gate", "value_scale") if name in modules)
@@ -66,7 +66,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     if index.output:
         row = max(row, 1 + max(cell.row for cell in index.cells))
         inputs = (*inputs, index.output)
-    score_modules = ("scores", "score", "score_bias", "sinks")
+    score_modules = ("scores", "score", "score_bias", "sinks", "query_gain")
     keys = "T_s" if source == SOURCE else "S"
     cells.append(
         Cell("scores", 0, row, inputs, 2, _scores(part), score_modules, shape=f"(B, H, T, {keys})", gives="weights")

@@ -13,6 +13,7 @@ from archetype.nn.registry import build_norm
 from archetype.parts.attention import spec
 from archetype.parts.convolutions.module import Convolutions, Convolve, unchanged
 from archetype.parts.embedding.module import table
+from archetype.parts.gain.module import amplified, build_gain
 from archetype.parts.pattern.scores import ScoreFunction
 from archetype.weights.linear import Linear
 
@@ -53,6 +54,8 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
             self.gate = Linear(d_model, outputs if attention.gate.per == "feature" else heads[0], bias=False)
         has_gate_bias = attention.gate is not None and attention.gate.bias
         self.gate_bias = nn.Parameter(torch.empty(heads[0])) if has_gate_bias else None
+        self.query_gain = build_gain(attention.query_gain, queries)
+        self.gate_gain = build_gain(attention.gate_gain, 0 if self.gate is None else self.gate.out_features)
         has_heads_norm = not attention.heads_norm.is_absent
         self.heads_norm = build_norm(attention.heads_norm, outputs) if has_heads_norm else None
         self.convolutions: Convolutions | None = None
@@ -135,10 +138,14 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         return y if bound is None else y.clamp(-bound, bound)
 
     def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
+        if self.query_gain is not None:
+            q = q * self.query_gain.factors().view(-1, 1, q.shape[-1]).to(q.dtype)
         return scaled_by_position(q, positions, self.spec.query_scale)
 
     def apply_gate(self, y: ValueHeads, x: Vectors) -> ValueHeads:
-        return y if self.gate is None else gated(y, self.gate(x), self.spec.gate, self.gate_bias)
+        if self.gate is None:
+            return y
+        return gated(y, amplified(self.gate_gain, self.gate(x)), self.spec.gate, self.gate_bias)
 
     def normalize_heads(self, y: ValueHeads) -> ValueHeads:
         """Normalize the results of all heads together, if there is a norm before `o`."""

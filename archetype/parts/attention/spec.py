@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from archetype.errors import SpecError, enumeration
 from archetype.parts.convolutions.spec import Convolutions
+from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
 from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary
@@ -208,7 +209,9 @@ class Attention(Mixer):
         softmax: `standard`; `off_by_one`, a softmax with a further logit of 0; or `softpick`, a rectified one.
         gate: gate on the output before the output projection (absent: none).
         differential: subtraction of the second half of the heads' weights from those of the first (absent: none).
+        gate_gain: learned factor of each logit of the gate (absent: none).
         heads_norm: norm of all heads' outputs together, after the gate and before the output projection.
+        query_gain: learned factor of each feature of the rotated queries (absent: none; nGPT).
         query_scale: scaling of queries with their position (absent: none).
         value_embedding: table by token id whose rows are added to the values (absent: none).
         convolutions: short convolutions over the latest positions (absent: none).
@@ -240,8 +243,10 @@ class Attention(Mixer):
     sinks: Flag = False
     softmax: Softmax = "standard"
     gate: OutputGate | None = None
+    gate_gain: Gain | None = None
     differential: Differential | None = None
     heads_norm: VectorNorm = NoNorm()
+    query_gain: Gain | None = None
     query_scale: QueryScale | None = None
     value_embedding: ValueEmbedding | None = None
     convolutions: AttentionConvolutions | None = None
@@ -298,6 +303,8 @@ class Attention(Mixer):
         ):
             cause = "needs rotary positions and a qk_norm of each head"
             invalid("qk_norm_after_rope", cause, "remove it, or set both")
+        if self.gate_gain is not None and self.gate is None:
+            invalid("gate_gain", "there is no gate", "remove it, or add a gate")
         if isinstance(self.position, Alibi) and isinstance(self.pattern, GlobalWindow | BigBird):
             cause = "alibi suppresses distant tokens, and global tokens must be visible everywhere"
             invalid("position", cause, "use learned positions in the embedding, or pattern window")
@@ -308,6 +315,9 @@ class Attention(Mixer):
             if self.value_embedding is not None:
                 cause = "global projections have no value embedding"
                 invalid("value_embedding", cause, "remove it, or use global_projections: false")
+            if self.query_gain is not None:
+                cause = "global projections have queries of their own"
+                invalid("query_gain", cause, "remove it, or use global_projections: false")
             if self.keys_as_values:
                 cause = "global projections have values of their own"
                 invalid("keys_as_values", cause, "remove it, or use global_projections: false")

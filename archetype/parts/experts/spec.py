@@ -131,6 +131,8 @@ class MixtureOfExperts(FeedForward):
         if not self.expert.activation.is_fixed:
             cause = "has parameters or reads all features, and experts share one elementwise activation"
             invalid("expert.activation", cause, "use another one, such as silu")
+        if self.expert.hidden_gain is not None:
+            invalid("expert.hidden_gain", "experts have no learned factors of their hidden features", "remove it")
         if not self.expert.hidden_norm.is_absent:
             invalid("expert.hidden_norm", "experts have no norm of their hidden features", "remove it")
         for name in ("expert", "shared"):

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from archetype.parts.convolutions.spec import Convolutions
+from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.activation import AnyActivation
 from archetype.roles.feedforward import FeedForward
@@ -51,6 +52,7 @@ class _Projected(FeedForward):
         activation: name of the activation, or {kind: swish, beta: ...}; xielu and poly_norm have trained parameters.
         bias: whether the projections have a bias.
         down_bias: whether the down projection has a bias (absent: same as `bias`).
+        hidden_gain: learned factor of each projected feature before the activation (absent: none; nGPT).
         hidden_norm: norm of the hidden features before the down projection (BitNet b1.58).
         convolutions: short convolutions over the latest positions (absent: none).
     """
@@ -59,6 +61,7 @@ class _Projected(FeedForward):
     activation: AnyActivation
     bias: Flag = False
     down_bias: Flag | None = None
+    hidden_gain: Gain | None = None
     hidden_norm: VectorNorm = NoNorm()
     convolutions: NetworkConvolutions | None = None
 

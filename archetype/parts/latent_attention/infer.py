@@ -79,7 +79,7 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         qk_rope_head_dim=rope_dim,
         v_head_dim=v_dim,
         position=position,
-        norm=RMSNorm(eps=tensors.eps if scales or tensors.quirks.latents_eps_is_shared else 1e-6),
+        norm=RMSNorm(eps=tensors.eps if tensors.quirks.latents_eps_is_shared else 1e-6),
         latent_scale=math.sqrt(width / latent_rank) if scales else 1.0,
         key_norm=RMSNorm(eps=tensors.eps) if "k_norm.weight" in tensors.shapes else NoNorm(),
         bias="o.bias" in tensors.shapes,
