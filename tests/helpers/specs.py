@@ -339,6 +339,15 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=experts(router={"kind": "mlp", "width": 6, "carried": True, "expert_bias": True})),
     ),
     "latent experts": decoder(block(feedforward=experts(latent_width=5, weighs="inputs", shared=GATED))),
+    "latent experts, normed": decoder(
+        block(
+            feedforward=experts(
+                latent_width=5,
+                latent_norm=RMS,
+                expert=GATED | {"activation": {"kind": "situ", "beta": 0.5}, "up_bound": 0.7},
+            )
+        )
+    ),
     "narrow tokens": decoder(
         block(),
         embedding={"position": {"kind": "learned"}, "width": 5, "project_first": True},
@@ -366,6 +375,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
     "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),
+    "loop with an exit": decoder(
+        {"repeat": 3, "shared": True, "norm_between": True, "blocks": [block(), block()]}, early_exit={"threshold": 0.7}
+    ),
     "shared layers, unit length": decoder(
         block(), {"repeat": 3, "shared": True, "reinject": "unit", "blocks": [block(), block()]}
     ),
@@ -419,6 +431,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "scaled sum": decoder(block(), block(), residual={"kind": "scaled_sum"}),
     "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
+    "depth attention, normed": decoder(
+        *3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2, "norm_weight": True}
+    ),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }
 OTHERS: dict[str, spec.ModelSpec] = {

@@ -81,7 +81,8 @@ def norms(wild: bool = False) -> SearchStrategy[spec.Norm]:
 @cache
 def activations(wild: bool = False) -> SearchStrategy[spec.Activation]:
     """Every activation."""
-    return st.one_of(st.sampled_from(ACTIVATIONS), st.builds(spec.Swish, beta=positive(0.1, 4.0, wild)))
+    bounded = (st.builds(kind, beta=positive(0.1, 4.0, wild)) for kind in (spec.Swish, spec.SiTU))
+    return st.one_of(st.sampled_from(ACTIVATIONS), *bounded)
 
 
 @cache
@@ -92,7 +93,7 @@ def experts(wild: bool = False) -> SearchStrategy[spec.Expert]:
     common = {"d_ff": widths, "activation": activations(wild), "bias": st.booleans()}
     common["down_bias"] = st.none() | st.booleans()
     limit = st.none() | positive(0.1, 4.0, wild)
-    gated = st.builds(spec.GatedMLP, limit=limit, unit_offset=st.booleans(), **common)
+    gated = st.builds(spec.GatedMLP, limit=limit, up_bound=limit, unit_offset=st.booleans(), **common)
     return st.builds(spec.MLP, **common) | gated
 
 
@@ -137,6 +138,7 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
         experts_per_token=chosen,
         expert=draw(experts(wild)),
         latent_width=latent_width,
+        latent_norm=spec.NoNorm() if latent_width is None else draw(vector_norms(wild)),
         weighs=draw(st.sampled_from(["outputs", "inputs"])),
         shared=shared,
         shared_gate=shared is not None and draw(st.booleans()),
@@ -790,7 +792,11 @@ def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) 
         spec.GatedStreams, num_streams=counts(1, 3, wild), rank=counts(1, 5, wild), unit_offset=st.booleans()
     )
     depth = st.builds(
-        spec.DepthAttention, layers_per_block=counts(1, 3, wild), normed_values=st.booleans(), scaled=st.booleans()
+        spec.DepthAttention,
+        layers_per_block=counts(1, 3, wild),
+        normed_values=st.booleans(),
+        scaled=st.booleans(),
+        norm_weight=st.booleans(),
     )
     grows = not any(block.wiring.reads_first or block.reinject for block in layers)
     normed = st.builds(spec.NormedSum, carried=vector_norms(wild), added=vector_norms(wild))
