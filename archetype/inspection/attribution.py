@@ -97,6 +97,9 @@ def attribution_view(
         raise SpecError("attribution", "needs a head over the vocabulary", "use the lens instead")
     if not stacks(model)[stack].residual.is_sum:
         raise SpecError("attribution", "this model's residual stream is not a plain sum", "use the lens instead")
+    if stacks(model)[stack].passes:
+        cause = "the norm between the passes of this model's loop is not linear"
+        raise SpecError("attribution", cause, "use the lens instead")
     assert trace.logits is not None
     length, vocab_size = trace.logits.shape[1:]
     if not -length <= position < length:
@@ -115,6 +118,8 @@ def attribution_view(
 
     parts = [part("embedding", "embedding", trace[points[0]][0, position])]
     reinjected = stacks(model)[stack].reinjected
+    if stacks(model)[stack].of_unit_length:
+        raise SpecError("attribution", "vectors are scaled between the passes of a loop", "use the lens instead")
     for index, point in enumerate(points[1:]):
         path = point.removesuffix(".out")
         added = added_by(trace, path)
@@ -161,7 +166,10 @@ def _row(head: LanguageModelHead, embedding: Any, token: int) -> tuple[Float[Ten
     if head.dense is not None or not isinstance(table, Tensor):
         cause = "the head transforms its vectors" if head.dense is not None else "the head's table is quantized"
         raise SpecError("attribution", f"{cause}, so a logit is not a sum of contributions", "use the lens instead")
-    return table[token].double() * head.spec.scale, 0.0 if head.bias is None else float(head.bias[token])
+    row = table[token].double() * head.spec.scale
+    if head.gain is not None:
+        row = row * float(head.gain.factors()[token])
+    return row, 0.0 if head.bias is None else float(head.bias[token])
 
 
 def _by_head(trace: Trace, path: str) -> Float[Tensor, "H T D"] | None:

@@ -47,9 +47,9 @@ class MixerQuirks:
     # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
     head_dim_replaced: bool = False
     value_norm: bool = False  # values have an RMSNorm without weights
+    output_norms: bool = False  # so have the inputs of the output projections of attention and networks
     share_is_of_head: bool = False  # latent attention: `partial_rotary_factor` is about a whole head, not its part
-    # latents have `eps` of the model's norms, and are multiplied by sqrt(d_model / rank)
-    latents_scaled: bool = False
+    latents_scaled: bool = False  # latents are multiplied by sqrt(d_model / rank)
     latents_eps_is_shared: bool = False  # norms of latents have `eps` of the model's norms
     unrotated: bool = False  # latent attention has no rotary positions, whatever its keys say
     # exponent and length of a power of its position that multiplies a query in layers without rotary positions
@@ -173,6 +173,10 @@ def nothing_joint(mixer: Any, tensors: CheckpointMixer, path: str, name: str) ->
     return None  # each part has its own tensor
 
 
+def not_padded(mixer: Any, tensors: CheckpointMixer, param: str) -> int:
+    return 0  # the file's tensor has the size of ours
+
+
 @dataclass(frozen=True)
 class MixerReader:
     """Rules that recognize and read a kind of mixer."""
@@ -186,3 +190,4 @@ class MixerReader:
     stands_alone: bool = True  # whether a layer may have this mixer and no feed-forward part
     # (specification, tensors, our name, name in the file) -> the parts that this tensor of the file holds
     joint: Callable[[Any, CheckpointMixer, str, str], Joint | None] = nothing_joint
+    padding: Callable[[Any, CheckpointMixer, str], int] = not_padded  # (specification, tensors, our name) -> zeros

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.embedding.spec import *
     from archetype.parts.experts.spec import *
     from archetype.parts.feedforward.spec import *
+    from archetype.parts.gain.spec import *
     from archetype.parts.gated_delta_net.spec import *
     from archetype.parts.head.spec import *
     from archetype.parts.latent_attention.spec import *
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.native_sparse_attention.spec import *
     from archetype.parts.ngram_memory.spec import *
     from archetype.parts.norm.spec import *
+    from archetype.parts.normed_sum.spec import *
     from archetype.parts.pattern.spec import *
     from archetype.parts.per_layer_input.spec import *
     from archetype.parts.pool_index.spec import *

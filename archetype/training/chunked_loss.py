@@ -36,6 +36,8 @@ class Head(NamedTuple):
         """Return the tensors of a head module. A tied head uses the embedding matrix."""
         weight = head.matrix(embedding)
         assert isinstance(weight, Tensor), "matrices of few bits are not trained"
+        if head.gain is not None:  # the factor of a logit is one of its row
+            weight = weight * head.gain.factors().to(weight.dtype)[:, None]
         return cls(weight, head.bias, head.spec.softcap)
 
 

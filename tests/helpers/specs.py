@@ -90,6 +90,7 @@ LATENT = {
 }
 INDEX = {"kind": "lightning", "num_heads": 3, "head_dim": 4, "top_k": 5, "position": {"kind": "rotary", "dim": 2}}
 RWKV7 = {"kind": "rwkv7", "num_heads": 4, "decay_rank": 3, "rate_rank": 2, "gate_rank": 5, "value_rank": 2}
+GAIN = {"init": 4.0, "stored": 0.5, "squared": True}
 RECURRENT_PAIR = {
     "wiring": {"kind": "plain"},
     "mixer": {"kind": "lstm"},
@@ -148,6 +149,20 @@ DECODERS: dict[str, spec.ModelSpec] = {
         pattern={"kind": "window", "size": 5},
     ),
     "norm of heads": attending(gate={}, heads_norm={"kind": "rms"}),
+    "joint convolution": attending(
+        joint_convolution={"kernels": [2, 3]},
+        key_factors=True,
+        position={"kind": "rotary"},
+        qk_norm={"kind": "rms", "weight": False, "eps": 1e-12},
+    ),
+    "gains": decoder(
+        block(
+            mixer=ATTENTION | {"gate": {}, "gate_gain": GAIN, "query_gain": GAIN, "position": {"kind": "rotary"}},
+            feedforward=GATED | {"hidden_gain": {"init": 2.0}},
+        ),
+        block(feedforward={"kind": "mlp", "d_ff": 40, "activation": "relu", "hidden_gain": GAIN}),
+        head={"gain": {"stored": 0.5}},
+    ),
     "qk norm after rope": attending(qk_norm={"kind": "rms"}, qk_norm_after_rope=True, position={"kind": "rotary"}),
     "qk norm": attending(qk_norm={"kind": "layer"}),
     "window": attending(pattern={"kind": "window", "size": 5}),
@@ -313,7 +328,26 @@ DECODERS: dict[str, spec.ModelSpec] = {
             feedforward=experts(router={"kind": "softmax", "bias": True}, expert=GATED | {"limit": 0.5, "bias": True})
         )
     ),
+    "delayed experts": decoder(
+        block(feedforward={"kind": "together", "parts": [GATED, experts()], "delayed": [False, True]}),
+        block(),
+        block(feedforward={"kind": "together", "parts": [GATED, GATED, GATED], "delayed": [True, False, True]}),
+        block(),
+    ),
+    "mlp router": decoder(
+        block(feedforward=experts(router={"kind": "mlp", "width": 6})),
+        block(feedforward=experts(router={"kind": "mlp", "width": 6, "carried": True, "expert_bias": True})),
+    ),
     "latent experts": decoder(block(feedforward=experts(latent_width=5, weighs="inputs", shared=GATED))),
+    "latent experts, normed": decoder(
+        block(
+            feedforward=experts(
+                latent_width=5,
+                latent_norm=RMS,
+                expert=GATED | {"activation": {"kind": "situ", "beta": 0.5}, "up_bound": 0.7},
+            )
+        )
+    ),
     "narrow tokens": decoder(
         block(),
         embedding={"position": {"kind": "learned"}, "width": 5, "project_first": True},
@@ -341,6 +375,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
     "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),
+    "loop with an exit": decoder(
+        {"repeat": 3, "shared": True, "norm_between": True, "blocks": [block(), block()]}, early_exit={"threshold": 0.7}
+    ),
+    "shared layers, unit length": decoder(
+        block(), {"repeat": 3, "shared": True, "reinject": "unit", "blocks": [block(), block()]}
+    ),
     "norms by content": wired(kind="sandwich", mixer_norm={"kind": "none"}, feedforward_post_norm={"kind": "rms"}),
     "no mixer": decoder(block(), block(mixer={"kind": "none"})),
     "mixers together": mixed(
@@ -386,8 +426,14 @@ DECODERS: dict[str, spec.ModelSpec] = {
         )
     ),
     "grown queries": attending(query_scale={"beta": 0.3, "length": 4, "form": "power"}, gate={"bias": True}),
+    "normed sum": decoder(
+        block(), block(), residual={"kind": "normed_sum", "added": "affine"}, embedding={"norm": "affine"}
+    ),
     "scaled sum": decoder(block(), block(), residual={"kind": "scaled_sum"}),
     "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
+    "depth attention, normed": decoder(
+        *3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2, "norm_weight": True}
+    ),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }
 OTHERS: dict[str, spec.ModelSpec] = {

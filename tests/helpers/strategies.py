@@ -58,8 +58,16 @@ def vector_norms(wild: bool = False) -> SearchStrategy[spec.VectorNorm]:
         st.builds(spec.RMSNorm, eps=eps, unit_offset=st.booleans()),
         st.builds(spec.RMSNorm, eps=eps, weight=st.just(False)),
         st.builds(spec.L2Norm, eps=eps),
+        st.builds(spec.Affine, bias=st.booleans()),
         st.builds(spec.DynamicTanh, alpha=positive(0.1, 2.0, wild)),
     )
+
+
+@cache
+def gains(wild: bool = False) -> SearchStrategy[spec.Gain | None]:
+    """No learned factors, or some."""
+    number = positive(0.5, 2.0, wild)
+    return st.none() | st.builds(spec.Gain, init=number, stored=number, squared=st.booleans())
 
 
 @cache
@@ -73,7 +81,8 @@ def norms(wild: bool = False) -> SearchStrategy[spec.Norm]:
 @cache
 def activations(wild: bool = False) -> SearchStrategy[spec.Activation]:
     """Every activation."""
-    return st.one_of(st.sampled_from(ACTIVATIONS), st.builds(spec.Swish, beta=positive(0.1, 4.0, wild)))
+    bounded = (st.builds(kind, beta=positive(0.1, 4.0, wild)) for kind in (spec.Swish, spec.SiTU))
+    return st.one_of(st.sampled_from(ACTIVATIONS), *bounded)
 
 
 @cache
@@ -84,7 +93,7 @@ def experts(wild: bool = False) -> SearchStrategy[spec.Expert]:
     common = {"d_ff": widths, "activation": activations(wild), "bias": st.booleans()}
     common["down_bias"] = st.none() | st.booleans()
     limit = st.none() | positive(0.1, 4.0, wild)
-    gated = st.builds(spec.GatedMLP, limit=limit, unit_offset=st.booleans(), **common)
+    gated = st.builds(spec.GatedMLP, limit=limit, up_bound=limit, unit_offset=st.booleans(), **common)
     return st.builds(spec.MLP, **common) | gated
 
 
@@ -129,6 +138,7 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
         experts_per_token=chosen,
         expert=draw(experts(wild)),
         latent_width=latent_width,
+        latent_norm=spec.NoNorm() if latent_width is None else draw(vector_norms(wild)),
         weighs=draw(st.sampled_from(["outputs", "inputs"])),
         shared=shared,
         shared_gate=shared is not None and draw(st.booleans()),
@@ -146,8 +156,8 @@ def feedforwards(wild: bool = False, reads_tokens: bool = True) -> SearchStrateg
     pair = st.builds(lambda *parts: spec.FeedForwardsTogether(parts=parts, input_scales=(1.0, 0.5)), alone, alone)
     trained = st.sampled_from([spec.XIELU(), spec.PolyNorm()])  # which experts do not have
     network = st.builds(
-        lambda part, activation, norm: part.replace(activation=activation, hidden_norm=norm),
-        experts(wild), st.sampled_from([spec.SiLU()]) | trained, vector_norms(wild),
+        lambda part, activation, norm, gain: part.replace(activation=activation, hidden_norm=norm, hidden_gain=gain),
+        experts(wild), st.sampled_from([spec.SiLU()]) | trained, vector_norms(wild), gains(wild),
     )  # fmt: skip
     mixing = st.builds(
         spec.ChannelMixing, d_ff=counts(1, 12, wild), receptance=st.booleans(),
@@ -409,7 +419,9 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         value_norm=draw(vector_norms(wild)),
         value_scale=draw(st.just(1.0) | positive(0.1, 2.0, wild)),
         sinks=draw(st.booleans()),
-        gate=draw(st.none() | output_gates()),
+        gate=(gate := draw(st.none() | output_gates())),
+        gate_gain=draw(gains(wild)) if gate else None,
+        query_gain=draw(gains(wild)),
         heads_norm=draw(vector_norms(wild)),
         query_scale=None if cross else draw(st.none() | query_scales(wild)),
         value_embedding=draw(st.none() | value_embeddings(d_model, wild)) if looks_up else None,
@@ -690,7 +702,7 @@ def stacks(
         return spec.repeat(draw(st.integers(1, 2)), *group)
     if draw(st.booleans()):
         again = [block.replace(weights_of=index) for index, block in enumerate(group)]
-        again[0] = again[0].replace(reinject=draw(st.booleans()))
+        again[0] = again[0].replace(reinject=draw(st.sampled_from([False, True, "unit"])))
         return (*group, *again * draw(st.integers(1, 2)))
     return spec.cycle(draw(st.integers(len(group) if cross else 1, 4)), *group)
 
@@ -780,10 +792,15 @@ def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) 
         spec.GatedStreams, num_streams=counts(1, 3, wild), rank=counts(1, 5, wild), unit_offset=st.booleans()
     )
     depth = st.builds(
-        spec.DepthAttention, layers_per_block=counts(1, 3, wild), normed_values=st.booleans(), scaled=st.booleans()
+        spec.DepthAttention,
+        layers_per_block=counts(1, 3, wild),
+        normed_values=st.booleans(),
+        scaled=st.booleans(),
+        norm_weight=st.booleans(),
     )
     grows = not any(block.wiring.reads_first or block.reinject for block in layers)
-    sums = st.sampled_from([spec.ResidualSum(), spec.ScaledSum()])
+    normed = st.builds(spec.NormedSum, carried=vector_norms(wild), added=vector_norms(wild))
+    sums = st.sampled_from([spec.ResidualSum(), spec.ScaledSum()]) | normed
     return draw(st.one_of(sums, streams, gated, *([depth] if grows else [])))
 
 
@@ -811,7 +828,7 @@ def language_model_heads(wild: bool = False) -> SearchStrategy[spec.LanguageMode
     scale, softcap = positive(0.25, 2.0, wild), st.none() | positive(1.0, 30.0, wild)
     return st.builds(
         spec.LanguageModelHead,
-        tied=st.booleans(), bias=st.booleans(), scale=scale, softcap=softcap,
+        tied=st.booleans(), bias=st.booleans(), scale=scale, gain=gains(wild), softcap=softcap,
         transform=transforms(norms(wild), wild),
     )  # fmt: skip
 

@@ -35,13 +35,20 @@ GEMMA4: dict[str, Any] = {"per_layer_config": {}, "hidden_size_per_layer_input":
 SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("deepseek_v2", "deepseek_v3", "deepseek_v32", "axk1", "axk2", "minicpm3", "glm4_moe_lite", "glm_moe_dsa",
-         "longcat_flash", "sarvam_mla"),
+         "sarvam_mla"),
         LATENT,
     ),
     "deepseek_v4": {
         "num_hidden_layers": 3, "mlp_layer_types": ["hash_moe", "moe", "moe"], "o_groups": 2, "o_lora_rank": 6,
         "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"],
         "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 6},
+    },
+    "longcat_flash": LATENT | {"num_hidden_layers": 4},  # which are two of the file
+    # two layers in the loop, one before and one after it
+    "dory": {
+        "num_hidden_layers": 4, "n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1,
+        "initializer_range": 0.3,  # about the size of the random numbers: with less, scores are in the thousands
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
     },
     # a layer that only reads images, between two of text
     "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},

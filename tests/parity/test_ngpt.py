@@ -1,5 +1,6 @@
-"""nGPT's blocks, which step towards the normed output of a sublayer, against Dory's in transformers."""
+"""nGPT's blocks, which step towards the normed output of a sublayer, and the model on a loop, against Dory."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +10,18 @@ from transformers.models.dory.configuration_dory import DoryConfig
 from transformers.models.dory.modeling_dory import DoryDecoderLayer, DoryL2Norm
 
 from archetype import spec
+from archetype.convert.infer import read_unknown
+from archetype.errors import CheckpointError
 from archetype.models.block.module import InterpolatedBlock, build_block
 from archetype.models.build import build
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm
+from tests.helpers.examples import every
+from tests.helpers.published import WRONG, swap
 from tests.helpers.specs import block, decoder
 from tests.helpers.weights import distance, randomize
+from tests.parity.test_inferred_families import SIZES, check
 
 D, T = 16, 7
 X = 3 * torch.randn(2, T, D, generator=torch.Generator().manual_seed(0))
@@ -88,3 +94,45 @@ def test_the_ends_of_a_step_are_the_output_and_the_input(rate: float) -> None:
     assert distance(stepping(TOKENS).logits, expected) < 1e-6
     stepping.blocks[1].mixer_rate.add_(0.1)
     assert distance(stepping(TOKENS).logits, expected) > 1e-3
+
+
+# as it is published: attention and networks count as layers of their own
+DORY: dict[str, Any] = SIZES | {
+    "architectures": ["DoryForCausalLM"], "model_type": "dory", "head_dim": 8, "sliding_window": 6,
+    "num_hidden_layers": 8, "n_input_layers": 2, "n_recurrent_layers": 4, "n_output_layers": 2, "n_recurrent_loops": 2,
+    "layer_types": ["sliding_attention", "mlp", "full_attention", "mlp"] * 2, "initializer_range": 0.3,
+    "ngpt_alpha_init": 0.05, "recurrent_kv_cache_mode": "per_loop", "tie_word_embeddings": False,
+}  # fmt: skip
+
+SHORT: dict[str, Any] = {
+    "num_hidden_layers": 4, "n_input_layers": 0, "n_recurrent_layers": None, "n_recurrent_loops": 3,
+    "layer_types": ["sliding_attention", "mlp", "full_attention", "mlp"], "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("changes", every(2, [{}, SHORT]))
+def test_dory_passes_its_middle_layers_several_times(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Each pass starts from the sum of what the last one and the layers before the loop left, and has its own keys."""
+    lm = check(DORY | changes, swap("blocks.0.mixer.query_gain.weight", "blocks.0.mixer.gate_gain.weight"), tmp_path)
+    owners = [block.weights_of for block in lm.spec.layers]
+    assert owners == ([None, 0, 0, None] if changes else [None, None, None, 1, 2, None])
+    assert [block.reinject for block in lm.spec.layers] == [
+        "unit" if first else False for first in ([0, 1, 1, 0] if changes else [0, 0, 0, 1, 0, 0])
+    ]
+    logits = lm.model(TOKENS).logits
+    for name in ("feedforward.up_gain.weight", "feedforward_rate"):
+        swap(f"blocks.0.{name}", f"blocks.{len(owners) - 1}.{name}")(lm.model)
+        assert distance(lm.model(TOKENS).logits, logits) > WRONG
+
+
+def test_passes_that_read_the_keys_of_the_last_are_refused() -> None:
+    shapes = {"model.embed_tokens.weight": (61, 32), "model.layers.0.lambda_1": (32,)}
+    values = {"num_hidden_layers": 2, "layer_types": ["full_attention", "mlp"], "n_input_layers": 0}
+    loop = {"n_recurrent_layers": 2, "n_output_layers": 0, "recurrent_kv_cache_mode": "last_loop"}
+    with pytest.raises(CheckpointError, match="recurrent_kv_cache_mode: 'last_loop' is not supported"):
+        read_unknown(DORY | values | loop, shapes)
+    with pytest.raises(CheckpointError, match="n_input_layers: and n_output_layers leave no layers of 1 for the loop"):
+        read_unknown(DORY | values | loop | {"n_input_layers": 2}, shapes)
+    with pytest.raises(CheckpointError, match="layer_types: needs attention and network in turn"):
+        read_unknown(DORY | {"layer_types": ["mlp", "full_attention"] * 4}, shapes)

@@ -17,6 +17,7 @@ from archetype.convert.infer.quirks import (
     ACTIVATION,
     EXPERTS_PER_TOKEN,
     GROUPS,
+    INITIAL_STD,
     NORMS_FIRST,
     PARALLEL,
     RENORMALIZE,
@@ -25,11 +26,12 @@ from archetype.convert.infer.quirks import (
 )
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
-from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
+from archetype.models.block.spec import Interpolated, OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
 from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.channel_mixing.spec import ChannelMixing
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
+from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import GatedRMSNorm, NoNorm
 from archetype.parts.router.spec import HashRouter, SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
 from archetype.parts.together.spec import FeedForwardsTogether
@@ -39,8 +41,12 @@ from archetype.roles.wiring import Wiring
 
 NETWORK_SCALES = "mlp_multipliers"
 GATE_RANK = "gated_norm_rank"
+FIRST_OF_LLAMA, SECOND_OF_LLAMA = "input_layernorm", "post_attention_layernorm"
+IDLE = "zero_expert_num"  # number of experts that return their input
+POST_EPS = "post_norm_eps"  # of norms of outputs (Muse Glimmer)
 OF_NORM = re.compile(r"(\.gate_(down|up))?\.(weight|bias)$")  # ends of the names of a norm's tensors
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
+UP_BOUND = "activation_situ_linear_beta"  # of the other factor, with the activation SiTU
 # Kinds of routers by their score functions.
 ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
     "softmax": SoftmaxRouter, "sigmoid": SigmoidRouter, "sqrtsoftplus": SqrtSoftplusRouter,
@@ -59,7 +65,12 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     """
     if layer.sparse:
         experts = _experts(info, layer)
-        return _beside_experts(info, layer, experts, transposed) if layer.dense else experts
+        if not layer.dense:
+            return experts
+        if info.quirks.delayed_experts:
+            parts = (_dense(info, layer, layer.dense, transposed), experts)
+            return FeedForwardsTogether(parts=parts, delayed=(False, True))
+        return _beside_experts(info, layer, experts, transposed)
     names = layer.network
     if not names and (layer.reader.stands_alone or apart):
         return NoFeedForward()
@@ -69,7 +80,9 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     names = layer.network
     network = _scaled(info, _dense(info, layer, names, transposed))
-    if "hidden_norm.weight" not in names:
+    if "gate_gain.weight" in names:  # Dory: sqrt(D) times what is stored
+        network = network.replace(hidden_gain=Gain(init=layer.d_model**0.5))
+    if "hidden_norm.weight" not in names and not info.quirks.output_norms:
         return network
     if not isinstance(network, MLP | GatedMLP):
         raise info.missing(layer.prefix, "a norm inside a network with factors")
@@ -116,6 +129,9 @@ def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, 
     if (clamped := info.quirks.clamps) is not None:
         limit = limit if routed or clamped == "all" else None
         return GatedMLP(d_ff=width, activation=info.activation(gated), bias=bias, limit=limit)
+    if gated and info.first(ACTIVATION) == "situ":
+        bound = info.config.optional_positive(UP_BOUND)
+        return GatedMLP(d_ff=width, activation=info.activation(gated), bias=bias, up_bound=bound)
     if not gated or (limit is None and beta is None):
         kind = GatedMLP if gated else MLP
         return kind(d_ff=width, activation=info.activation(gated), bias=bias)
@@ -131,7 +147,10 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     if "router.weight" not in names:
         raise info.missing(layer.prefix, "an unknown kind of router")
     # the router's matrix is (E, D)
-    num_experts, width = info.sides(names["router.weight"])[0], _expert_width(info, layer)
+    rows, width, idle = info.sides(names["router.weight"])[0], _expert_width(info, layer), _idle(info)
+    num_experts = rows - idle
+    if num_experts < 1:
+        raise info.missing(layer.prefix, f"a router of {rows} experts, of which {idle} return their input")
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
         raise CheckpointError(tensor, f"belongs to an expert beyond the {num_experts} of the router", "fix the file")
     if "experts.gate_up.weight" in names or "shared.gate_up.weight" in names:
@@ -146,9 +165,11 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         shared = _network(info, gated, info.sides(names["shared.down.weight"])[1])
     return MixtureOfExperts(
         num_experts=num_experts,
+        idle=idle,
         experts_per_token=_experts_per_token(info),
         expert=_network(info, gated, width, routed=True),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
+        latent_norm=info.norm(bias=False) if "latent_norm.weight" in names else NoNorm(),
         weighs="inputs"
         if info.settle("weighs_inputs", (False, True), "no file says what router weights multiply")
         else "outputs",
@@ -157,6 +178,11 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         router=_router(info, names),
         groups=_groups(info, num_experts, expert_bias="correction" in names),
     )
+
+
+def _idle(info: CheckpointInfo) -> int:
+    # LongCat-Flash
+    return info.config.size(IDLE) if info.config.get(IDLE) else 0
 
 
 def gate_up_order(info: CheckpointInfo) -> GateUpOrder:
@@ -234,7 +260,8 @@ def _router(info: CheckpointInfo, names: Names) -> Router:
 
 def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> ExpertGroups | None:
     num_groups, per_token = info.size(GROUPS), info.size(("topk_group",))
-    if num_groups is None or per_token is None or num_groups == 1:
+    grouped = info.config.flag("use_grouped_topk", True)
+    if num_groups is None or per_token is None or num_groups == 1 or not grouped:
         return None
     if expert_bias:
         # with a selection bias as in DeepSeek-V3: groups are ranked by the sum of their two best experts
@@ -253,12 +280,12 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
         ends_in_norm: whether the model has a norm after the last layer.
     """
     paths = {_without_end(name) for name in layer.norms}
-    if any(param.endswith("norm_weight") for param in layer.residual):  # what a sublayer reads has its norm
+    if any(param.endswith("gates.norm_weight") for param in layer.residual):  # what a sublayer reads has its norm
         if paths:
             raise info.missing(layer.prefix, "residual streams with a norm, and another one behind it")
         return PreNorm(norm=NoNorm()), {}
     if not paths:
-        return _wiring_without_weights(info), {}
+        return _wiring_without_weights(info, layer), {}
     contents = {"mixer": bool(layer.mixer), "feedforward": bool(layer.network) or layer.sparse}
     there = [name for name, present in contents.items() if present]
     kind, norm_paths = _wiring(info, layer, paths, ends_in_norm, there)
@@ -310,12 +337,18 @@ def _wiring_of(
         return SandwichNorm(norm=norm, feedforward_norm=NoNorm())
     if kind is ParallelResidual:
         return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in norm_paths)
+    if kind is SandwichNorm and (eps := info.config.optional_positive(POST_EPS)) is not None:
+        post = norm.replace(eps=eps)
+        return SandwichNorm(norm=norm, mixer_post_norm=post, feedforward_post_norm=post)
     wiring: Wiring = kind(norm=norm)
     return wiring
 
 
-def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
+def _wiring_without_weights(info: CheckpointInfo, layer: Layer) -> Wiring:
     # norms without weights leave no tensors
+    if layer.residual.keys() & {"mixer_rate", "feedforward_rate"}:  # Dory
+        rate, stored = info.config.positive("ngpt_alpha_init", 0.05), info.positive(INITIAL_STD, 0.02)
+        return Interpolated(norm=info.norm(bias=False, weight=False), rate=rate, stored_rate=stored)
     if info.quirks.norm is None:
         info.assume("layers[*].wiring", "pre_norm with norms without weights", "no tensor is a norm")
     return PreNorm(norm=info.norm(bias=False, weight=False))
@@ -339,6 +372,10 @@ def _wiring(
     if layer.inner_norms and first and after:  # the network has its norms inside, but for one of its output (Gemma 4)
         attention = first_present(AFTER_ATTENTION)
         return SandwichNorm, {"mixer_norm": first, "mixer_post_norm": attention, "feedforward_post_norm": after}
+    if paths == {name for norm in (FIRST_OF_LLAMA, SECOND_OF_LLAMA) for name in (norm, f"{norm}_2")}:  # Ouro
+        places = ("mixer_norm", "mixer_post_norm", "feedforward_norm", "feedforward_post_norm")
+        names = (FIRST_OF_LLAMA, f"{FIRST_OF_LLAMA}_2", SECOND_OF_LLAMA, f"{SECOND_OF_LLAMA}_2")
+        return SandwichNorm, dict(zip(places, names, strict=True))
     if after and first and before is None and len(paths) == 3 and "post_attention_layernorm" in paths:
         # the network alone has two, of which the first has Llama's name (A.X K1)
         between = "post_attention_layernorm"

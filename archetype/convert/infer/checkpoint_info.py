@@ -21,8 +21,9 @@ from archetype.errors import CheckpointError, SpecError, enumeration, one_line
 from archetype.families.class_keys import DERIVED
 from archetype.families.config import ACTIVATIONS, Config
 from archetype.families.decoder_classes import read_class_head
+from archetype.parts.activation.spec import SiTU
 from archetype.parts.head.spec import ClassHead
-from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.norm.spec import L2Norm, LayerNorm, RMSNorm
 from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import Shape
 from archetype.spec.base import MAX_SIZE
@@ -220,11 +221,13 @@ class CheckpointInfo:
         if name is None:
             name = "silu" if gated else "gelu"
             self.assume("layers[*].feedforward.activation", name, "no key names it")
+        if name == "situ":
+            return SiTU(beta=self.config.positive("activation_situ_beta", 1.0))
         if not isinstance(name, str) or name not in ACTIVATIONS:
             raise self.missing(f"{self.config.place}: activation", f"the activation {name!r}")
         return ACTIVATIONS[name]
 
-    def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
+    def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm | L2Norm:
         """Return LayerNorm if the norms have a bias or the key for epsilon names LayerNorm, otherwise RMSNorm.
 
         The class's own key counts if the file has another name for it (EXAONE 3 calls it `layer_norm_epsilon`).
@@ -233,6 +236,8 @@ class CheckpointInfo:
         eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
         if self.quirks.norm is not None:
             norm = self.quirks.norm.replace(eps=eps)
+            if not weight:
+                return norm.replace(weight=False, unit_offset=False)
             return norm.replace(bias=bias) if hasattr(norm, "bias") else norm
         kind = "layer" if bias else "rms"
         own = next((name for name in EPS if (self.defaults or {}).get(name) is not None), None)

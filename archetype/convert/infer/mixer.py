@@ -7,7 +7,7 @@ from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.position import read_latent_rotary, read_pattern, read_position
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
-from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.norm.spec import L2Norm, LayerNorm, RMSNorm
 from archetype.parts.position.spec import Rotary
 from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import CheckpointMixer, Shape
@@ -63,7 +63,7 @@ class InferredMixer(CheckpointMixer):
             raise self.config.error(key, f"has no entry for layer {self.layer.number}", "fix the file")
         return values[self.layer.number]
 
-    def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
+    def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm | L2Norm:
         """Return a norm of the kind that the model uses."""
         return self.info.norm(bias, weight)
 

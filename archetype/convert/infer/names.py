@@ -12,10 +12,13 @@ LEFT_OUT = re.compile(
     r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|patch_merge_mlp|connector|embed_tokens_extend)\..*"
     r"|.*\.lora_[AB]\.(vision|speech)\.weight"  # of Phi-4 multimodal, whose text has no adapter
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
+    r"|.*\.layers\.0\.self_attention_res_(norm|proj)\.weight"  # the first mixer reads the embedding alone (Kimi K3)
 )
 # Names of the part for text in files of several modalities.
 TEXT_PARTS = ("language_model", "text_model")
 HEADS = ("lm_head", "score", "classifier")  # of a text, beside the parts of other modalities
+# Matrices of LongCat-Flash's experts, of which transformers writes some for experts that return their input.
+EXPERT_MATRIX = re.compile(r".*\.mlp\.experts\.(\d+)\.(?:gate|up)_proj\.weight")
 # Causal masks of older files, which are scalars or have four dimensions.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
 # Numbers of the hashes of an n-gram memory (Qwen4-Exp), which follow from the configuration.
@@ -50,6 +53,8 @@ OUTER: NameTable = (
      r"lm_head\.decoder|decoder)", "lm_head"),
     (r"(?:project_in|encoder\.embedding_hidden_mapping_in)", "embedding.project"),
     (r"project_out", "lm_head.dense"),
+    (r"early_exit_gate", "exit_gate"),
+    (r"lm_head\.gain", "lm_head.gain"),
     (r"score", "classifier"),
     (r"embed_tokens_per_layer", "embedding.per_layer.token"),
     (r"per_layer_model_projection", "embedding.per_layer.projection"),
@@ -69,8 +74,9 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear|w2)", "shared.down"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:input_linear|gate_up_proj)", "shared.gate_up"),
     (rf"{NETWORK}shared_expert_gate", "shared_gate"),
-    (rf"{NETWORK}fc1_latent_proj", "latent_down"),
-    (rf"{NETWORK}fc2_latent_proj", "latent_up"),
+    (rf"{NETWORK}(?:fc1_latent_proj|routed_expert_down_proj)", "latent_down"),
+    (rf"{NETWORK}(?:fc2_latent_proj|routed_expert_up_proj)", "latent_up"),
+    (rf"{NETWORK}routed_expert_norm", "latent_norm"),
     (rf"{NETWORK}(?:input_linear|experts\.fc1)", "experts.gate_up"),
     (rf"{NETWORK}(?:output_linear|experts\.fc2)", "experts.down"),
     (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|router\.proj|gate\.wg)", "router"),
@@ -94,6 +100,7 @@ NETWORKS: NameTable = (
     (rf"{NETWORK}proj_up", "up"),
     (rf"{NETWORK}(?:down_proj|proj_down|w2|c_proj|fc2|fc_out|dense_4h_to_h|lin2|linear_out|output\.dense|2)", "down"),
     (rf"{NETWORK}ffn_sub_norm", "hidden_norm"),
+    *((rf"{NETWORK}{name}_gain", f"{name}_gain") for name in ("gate", "up")),
     *((rf"feed_forward\.{theirs}", ours) for theirs, ours in (("key", "up"), ("value", "down"))),  # of RWKV
     (r"feed_forward\.receptance", "receptance"),
     (r"intermediate\.dense", "up"),
@@ -128,11 +135,21 @@ STREAMS += tuple(
         ("block_inject_weight\\.weight", "write_weights.weight"),
     )
 )
-STREAMS_EXIT: NameTable = tuple(
-    (rf"hyper_connection_mixer\.{theirs}", f"residual_exit.{param}") for theirs, param in GATED_STREAMS
-) + tuple(
-    (rf"hc_pre\.hc_head\.hc_head_{name}|hc_head\.hc_{name}|hc_head_{name}", f"residual_exit.{param}")
-    for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
+STREAMS += tuple((f"{content}_rate", f"{content}_rate") for content in ("mixer", "feedforward"))  # of nGPT's steps
+# Attention over depth (Kimi K3): weights of the norm and the query of each sublayer, and of the stack's end.
+DEPTH = (("norm", "norm_weight"), ("proj", "query"))
+STREAMS += tuple(
+    (rf"{content}_res_{theirs}\.weight", f"{ours}_residual.attend.{param}")
+    for content, ours in (("self_attention", "mixer"), ("mlp", "feedforward"))
+    for theirs, param in DEPTH
+)
+STREAMS_EXIT: NameTable = (
+    tuple((rf"output_attn_res_{theirs}\.weight", f"residual_exit.{param}") for theirs, param in DEPTH)
+    + tuple((rf"hyper_connection_mixer\.{theirs}", f"residual_exit.{param}") for theirs, param in GATED_STREAMS)
+    + tuple(
+        (rf"hc_pre\.hc_head\.hc_head_{name}|hc_head\.hc_{name}|hc_head_{name}", f"residual_exit.{param}")
+        for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
+    )
 )
 
 # An n-gram memory before a layer's mixer (Qwen4-Exp), whose table may be cut into numbered parts.
@@ -204,6 +221,13 @@ def is_of_shared_keys(name: str, config: Config) -> bool:
     if not config.values.get("num_kv_shared_layers") or (match := SHARED_KEYS.fullmatch(name)) is None:
         return False
     return int(match[1]) >= config.size("num_hidden_layers") - config.size("num_kv_shared_layers")
+
+
+def is_of_idle_expert(name: str, config: Config) -> bool:
+    """Return whether a tensor belongs to an expert that returns its input (LongCat-Flash)."""
+    if not config.values.get("zero_expert_num") or (match := EXPERT_MATRIX.fullmatch(name)) is None:
+        return False
+    return int(match[1]) >= config.size("n_routed_experts")
 
 
 def prediction_tensors(names: Iterable[str]) -> list[str]:

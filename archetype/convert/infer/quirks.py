@@ -4,6 +4,7 @@ Spellings are tried in order, the most common first.
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 from archetype.convert.infer.names import HASHES
 from archetype.families.config import Config
 from archetype.parts.activation.spec import GELUTanh, ReLU
-from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.norm.spec import L2Norm, LayerNorm, RMSNorm
 from archetype.parts.position.spec import Sinusoidal
 from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import MixerQuirks
@@ -39,7 +40,7 @@ ACTIVATION = (
     "ffn_activation",
 )
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
-SCORING = ("scoring_func", "expert_selection_fn")  # router scores: softmax or sigmoid
+SCORING = ("scoring_func", "expert_selection_fn", "moe_router_activation_func")  # router scores: softmax or sigmoid
 RENORMALIZE, GROUPS = ("norm_topk_prob", "moe_renormalize"), ("n_group", "num_expert_group")
 ROUTER_SCALE = (
     "routed_scaling_factor",
@@ -104,7 +105,7 @@ NEUTRAL = (
     r"(linear_(conv|key|value|num_value|num_heads|head_dim|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
-    r"(moe_latent_size|interleave_moe_layer_step)",
+    r"(moe_latent_size|routed_expert_hidden_size|latent_moe_use_norm|mla_use_output_gate|interleave_moe_layer_step)",
     r"(global_head_dim|num_kv_shared_layers|hidden_size_per_layer_input|use_double_wide_mlp|enable_moe_block)",
     r"gating",  # whether a gate is of a head or of a feature, which its shape shows
     r"rescale_every",  # halves the stream and what is added to it in passes without gradients, for 16 bits
@@ -113,6 +114,8 @@ NEUTRAL = (
 # Keys of parts that some models lack.
 OF_ATTENTION = r".*(head|rope|attention|window|layer_types).*"
 OF_EXPERTS = r".*(expert|moe|topk|routed|router|n_group).*"
+
+Replacement = str | Callable[[re.Match[str]], str]
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ class FamilyQuirks(MixerQuirks):
         activation: activation of the feed-forward part, whatever the file says.
         eps: epsilon of every norm, whatever the file says.
         norm: kind of all norms, if the tensors cannot show it.
+        plain_final_norm: the last norm adds nothing to its weights, unlike `norm`.
         embedding_norm: norm without weights that follows the embedding.
         scaled_embedding: token vectors are multiplied by sqrt(d_model).
         round_scale: the factor sqrt(d_model) is first rounded to the vectors' dtype.
@@ -149,10 +153,12 @@ class FamilyQuirks(MixerQuirks):
         streams_mean: the last layer's residual streams become their mean, which has no tensors.
         side_by_side: each layer has attention beside a state space.
         expert_bias_on: scores to which the expert selection bias is added.
+        loops: key with the number of passes over all layers, which share weights (None: one pass).
         only: keys that the class treats differently, each with the value for which the difference does not matter.
         asks: keys whose values the class derives if the file lacks them.
         derive: returns keys that the class computes from others.
         renames: patterns of tensor names, with their replacements.
+        delayed_experts: experts beside a network are added after the next layer.
         computed: pattern of tensors that are computed instead of being read.
     """
 
@@ -165,7 +171,8 @@ class FamilyQuirks(MixerQuirks):
     sparse_mixer: bool = False
     activation: Activation | None = None
     eps: float | None = None
-    norm: LayerNorm | RMSNorm | None = None
+    norm: LayerNorm | RMSNorm | L2Norm | None = None
+    plain_final_norm: bool = False
     embedding_norm: bool = False
     scaled_embedding: bool = False
     round_scale: bool = False
@@ -185,11 +192,13 @@ class FamilyQuirks(MixerQuirks):
     side_by_side: bool = False
     streams_mean: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
+    loops: str | None = None
     only: tuple[tuple[str, Any], ...] = ()
     asks: tuple[str, ...] = ()
     derive: Callable[[Config], dict[str, Any]] | None = None
-    renames: tuple[tuple[str, str], ...] = ()
+    renames: tuple[tuple[str, Replacement], ...] = ()
     computed: str | None = None
+    delayed_experts: bool = False
 
 
 def mimo_v2_flash(keys: Config) -> dict[str, Any]:
@@ -209,6 +218,28 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     }
     before = keys.get("sliding_window_size")
     return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
+
+
+def muse_glimmer(keys: Config) -> dict[str, Any]:
+    """Return Muse Glimmer's factors of normed queries and of logits under the usual names."""
+    # a norm without weights leaves queries of this size
+    scale = keys.positive("qk_scale_factor") * keys.size("head_dim") ** -0.5
+    return {"attention_multiplier": scale, "logit_scale": keys.positive("output_multiplier")}
+
+
+def nanbeige(keys: Config) -> dict[str, Any]:
+    """Return the passes that Nanbeige 4.2's class makes, and refuse what its published models do not have."""
+    for key in ("emb_neighbor_num", "insert_ngram_layer_idx", "ngram_insert_all_layers", "enable_double_loop_split",
+                "loop_share_kv", "enable_hyper_connection", "enable_mhc", "enable_depth_attention"):  # fmt: skip
+        if value := keys.get(key):
+            raise keys.error(key, f"{value!r} needs a part that is not supported", "only false is")
+    # settings of these parts, and the text of losses that training adds up
+    keys.used |= {
+        key for key in keys.values if key.startswith(("ngram_", "mhc_", "depth_attention_", "emb_", "skip_n"))
+    }
+    keys.used |= {"loop_middle_layers", "num_residual_streams", "enable_h_res_identity"}
+    weights = keys.get("loop_loss_weights") or []
+    return {"num_loops": len(weights) + 1 if weights else keys.get("num_loops", 1)}
 
 
 def dbrx(keys: Config) -> dict[str, Any]:
@@ -284,6 +315,21 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
     }
 
 
+def longcat_flash(keys: Config) -> dict[str, Any]:
+    """Return how LongCat-Flash's router scores experts, which its class fixes."""
+    keys.expect("router_bias", False, "a bias that the class does not read")
+    return {"scoring_func": "softmax"}
+
+
+def _half_layer(name: re.Match[str]) -> str:
+    # LongCat-Flash's layer is two of ours, and the first has the experts
+    return f"{name[1]}{2 * int(name[2]) + int(name[4])}.{'mlp' if name[3] == 'mlps' else name[3]}.{name[5]}"
+
+
+def _first_half(name: re.Match[str]) -> str:
+    return f"{name[1]}{2 * int(name[2])}.moe.{name[3].replace('router.classifier.', 'router.')}"
+
+
 def moshi(keys: Config) -> dict[str, Any]:
     """Refuse a window shorter than the context, which the class of Moshi applies to cached keys alone."""
     window, context = keys.get("sliding_window"), keys.get("max_position_embeddings")
@@ -302,6 +348,23 @@ def recurrent_gemma(keys: Config) -> dict[str, Any]:
         "final_logit_softcapping": keys.positive("logits_soft_cap"),
         "embedding_multiplier": math.ldexp(round(fraction * 2**8), exponent - 8),
     }
+
+
+def dory(keys: Config) -> dict[str, Any]:
+    """Return Dory's layers, whose files count attention and networks apart, and the rotary settings of each kind."""
+    kinds, count = keys.get("layer_types"), keys.get("num_hidden_layers") or 0
+    derived: dict[str, Any] = {}
+    if isinstance(kinds, list) and "mlp" in kinds:
+        if "mlp" in kinds[::2] or set(kinds[1::2]) != {"mlp"}:
+            raise keys.error("layer_types", "needs attention and network in turn", "fix the file")
+        counts = ("num_hidden_layers", "n_input_layers", "n_recurrent_layers", "n_output_layers")
+        derived = {key: value // 2 for key in counts if isinstance(value := keys.get(key), int)}
+        kinds = kinds[::2]
+    if kinds is None:
+        kinds = ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(count)]
+    thetas = {"sliding_attention": 1e4, "full_attention": 1e7}
+    usual = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    return derived | {"layer_types": kinds, "rope_parameters": keys.get("rope_parameters") or usual}
 
 
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
@@ -399,6 +462,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         index_interleaved=True,
         head_dim_replaced=True,
         latents_scaled=True,
+        latents_eps_is_shared=True,
         share_is_of_head=True,
     ),
     "glm5_next_text": FamilyQuirks(
@@ -408,6 +472,20 @@ QUIRKS: dict[str, FamilyQuirks] = {
         unrotated=True,
         latents_eps_is_shared=True,
         streams_mean=True,
+    ),
+    "longcat_flash": FamilyQuirks(
+        interleaved=True,
+        head_dim_replaced=True,
+        latents_scaled=True,
+        delayed_experts=True,
+        derive=longcat_flash,
+        renames=(
+            (r"(model\.layers\.)(\d+)\.mlp\.(.*)", _first_half),
+            (
+                r"(model\.layers\.)(\d+)\.(self_attn|mlps|(?:input|post_attention)_layernorm)\.([01])\.(.*)",
+                _half_layer,
+            ),
+        ),
     ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
@@ -424,6 +502,8 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "hy_v4": FamilyQuirks(
         sigmoid=True, clamps="experts", head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
     ),
+    "nanbeige": FamilyQuirks(loops="num_loops", derive=nanbeige),
+    "ouro": FamilyQuirks(loops="total_ut_steps", only=(("early_exit_step", None), ("use_sliding_window", False))),
     "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
     "ctrl": FamilyQuirks(
         activation=ReLU(),
@@ -448,6 +528,9 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
     "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, steps_from_min=True),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
+    "muse_glimmer_text": FamilyQuirks(
+        norm=RMSNorm(unit_offset=True), plain_final_norm=True, embedding_norm=True, qk_norm=True, derive=muse_glimmer
+    ),
     "nanochat": FamilyQuirks(
         norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True
     ),
@@ -474,6 +557,21 @@ QUIRKS: dict[str, FamilyQuirks] = {
             (r"head\.(.*)", r"lm_head.\1"),
             (r"embed\.(.*)", r"embed_tokens.\1"),
             (r"(.*\.)?ffn\.gate\.bias", r"\1ffn.gate.e_score_correction_bias"),
+        ),
+    ),
+    "dory": FamilyQuirks(
+        norm=L2Norm(),
+        eps=1e-6,
+        qk_norm=True,
+        output_norms=True,
+        derive=dory,
+        renames=(
+            (r"lm_head\.logit_scale", "lm_head.gain.weight"),
+            (r"self_attn\.sqk", "self_attn.query_gain.weight"),
+            (r"self_attn\.s_gate", "self_attn.gate_gain.weight"),
+            (r"mlp\.suv_(gate|up)", r"mlp.\1_gain.weight"),
+            ("lambda_1", "mixer_rate"),
+            ("lambda_2", "feedforward_rate"),
         ),
     ),
     "moshi": FamilyQuirks(
@@ -517,7 +615,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
     (r".*\.laurel\..*", "a low-rank path beside attention (LAuReL)"),
-    (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),

@@ -26,7 +26,7 @@ def inferred_rules(
     Raises:
         CheckpointError: the specification and the file have different numbers of layers.
     """
-    num_blocks = sum(layer.num_blocks for layer in tensors.layers)
+    num_blocks = tensors.num_blocks
     if not isinstance(model, Decoder) or model.num_layers != num_blocks:
         cause = f"the file has {num_blocks} layers"
         raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
@@ -85,8 +85,9 @@ def _mixer_rules(tensors: InferredMixer, mixer: Mixer, below: str) -> list[Rule]
             rules.append(rule(name, *parts, transposed=matrix, heads=joint.times, rows=joint.rows))
         else:
             # Kimi Linear's A_log is (1, 1, heads, 1)
-            shape = None if kind in ("weight", "bias") else tensors.shapes[param]
-            rules.append(rule(name, f"{below}.{param}", transposed=matrix, shape=shape))
+            padding = 0 if reader is None else reader.padding(mixer, tensors, param)
+            shape = None if kind in ("weight", "bias") or padding else tensors.shapes[param]
+            rules.append(rule(name, f"{below}.{param}", transposed=matrix, shape=shape, padding=padding))
     return rules
 
 

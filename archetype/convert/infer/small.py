@@ -24,7 +24,7 @@ SIZES: dict[str, int] = {
         ),
         (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers"),
         (2, "num_blocks num_encoder_layers num_key_value_heads num_kv_heads kv_n_heads num_experts_per_tok depth"),
-        (2, "top_k_experts"),
+        (2, "top_k_experts moe_topk n_recurrent_layers"),
         (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
@@ -34,16 +34,17 @@ SIZES: dict[str, int] = {
         (8, "indexer_head_dim hc_lowrank"),
         (6, "indexer_budget"),
         (32, "ple_embed_dim"),
-        (3, "index_block_size"),
+        (3, "index_block_size zero_expert_num"),
         (2, "index_topk_blocks"),  # blocks: fewer than the tokens of the comparison, too
         # with few heads, keys without a relevant head tie at 0, and any of them may be selected
         (16, "index_n_heads indexer_n_heads"),
         (16, "global_head_dim moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
+        (16, "expert_ffn_hidden_size"),
         (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
         (12, "q_lora_rank"),
         (10, "kv_lora_rank"),
         (1, "n_group topk_group first_k_dense_replace bos_token_id num_global_key_value_heads"),
-        (0, "pad_token_id max_window_layers"),
+        (0, "pad_token_id max_window_layers n_input_layers n_output_layers"),
         (32, "image_size"),
         (8, "patch_size mm_posemb_size"),
         (24, "model_patch_size"),  # of three times three patches
@@ -62,6 +63,7 @@ LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks"
 KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id", "pad_token_id", "sliding_window"}
 LEFT_OUT = ("dtype", "torch_dtype", "auto_map", "_name_or_path")
 OF_MODELS = {"hidden_size", "ffn_hidden_size", "kv_n_heads", "mm_embed_dim"}  # one of which each part of a model has
+STEP, STORED = "ngpt_alpha_init", "initializer_range"  # of nGPT's steps, and what learned factors are divided by
 PER_LAYER_IDS = "vocab_size_per_layer_input"
 MEMORY_LAYERS = "ple_layer_ids"  # of n-gram memories (Qwen4-Exp), counted from 1
 SHARED = "num_kv_shared_layers"  # number of the last layers, which read the keys of earlier ones
@@ -122,6 +124,8 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
     for key, value in values.items():
         if isinstance(value, list) and len(value) == layers and key not in special:
             small[key] = [value[min(layer, len(value) - 1)] for layer in layer_indices]
+    if values.get(STEP) is not None:
+        small[STORED] = 0.3  # as large as random numbers: with less, learned factors are in the thousands
     if values.get(MEMORY_LAYERS):
         small[MEMORY_LAYERS] = [1]
     for key in ROPE:

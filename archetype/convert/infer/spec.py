@@ -38,9 +38,12 @@ from archetype.families.family import Family, InferenceReport
 from archetype.models.block.spec import Block, NoMixer, OutputNorm, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
+from archetype.models.stack.spec import EarlyExit
 from archetype.parts.activation.spec import GELU, NoActivation
 from archetype.parts.attention.spec import Attention
+from archetype.parts.depth_attention.spec import DepthAttention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
+from archetype.parts.gain.spec import Gain
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
 from archetype.parts.ngram_memory.spec import NgramMemory
 from archetype.parts.norm.spec import NoNorm
@@ -159,7 +162,8 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         for layer, first in zip(tensors.layers, firsts, strict=True)
         for block in (*_memory(info, layer), *_with_further(info, layer, first))
     )
-    weightless = not any(norms or layer.residual for layer, (_, norms) in zip(tensors.layers, wirings, strict=True))
+    blocks = blocks if tensors.loop is None else tensors.loop.unrolled(blocks)
+    weightless = not any(norms or layer.streams for layer, (_, norms) in zip(tensors.layers, wirings, strict=True))
     model = Decoder(
         vocab_size=vocab_size,
         context_length=dims.context_length,
@@ -167,11 +171,18 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         embedding=_embedding(info, tensors, dims, extra_rows),
         layers=blocks,
         residual=_residual(info, tensors),
-        final_norm=_norm(info, tensors, "final_norm", assumed=weightless),
+        final_norm=_final_norm(info, tensors, weightless),
+        early_exit=_early_exit(info, tensors),
         head=_head(info, tensors, d_model),
         initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
     )
     return model, [norms for _, norms in wirings]
+
+
+def _early_exit(info: CheckpointInfo, tensors: GroupedTensors) -> EarlyExit | None:
+    if "exit_gate.weight" not in tensors.outer:
+        return None
+    return EarlyExit(threshold=info.config.optional_positive("early_exit_threshold"))
 
 
 def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
@@ -198,11 +209,13 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
 def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     if info.quirks.scaled_residual:
         return ScaledSum()
+    if "residual_exit.query" in tensors.outer:
+        return _depth_attention(info, tensors)
     if "residual_exit.norm_weight" in tensors.outer:
         return _gated_streams(info, tensors)
     config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
     if "residual_exit.weight" not in tensors.outer and not is_mean:
-        if tensors.layers[0].residual:
+        if tensors.layers[0].streams:
             raise info.missing(tensors.layers[0].prefix, "residual streams that end in another form of sum")
         return ResidualSum()
     num_streams = config.size(STREAMS[0]) if is_mean else info.sides(tensors.outer["residual_exit.weight"])[0]
@@ -230,6 +243,17 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     )
 
 
+def _depth_attention(info: CheckpointInfo, tensors: GroupedTensors) -> DepthAttention:
+    # Kimi K3, where the first sublayer has no query
+    of_each = {f"{name}_residual.attend.{param}" for name in CONTENTS for param in ("norm_weight", "query")}
+    for layer in tensors.layers:
+        first = set() if layer.index else {name for name in of_each if name.startswith("mixer")}
+        if layer.residual.keys() != of_each - first:
+            raise info.missing(layer.prefix, "attention over depth in only some sublayers")
+    size = info.config.size("attn_res_block_size")
+    return DepthAttention(layers_per_block=size, norm_weight=True, norm_eps=info.norm(bias=False).eps)
+
+
 def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
     # an n-gram memory is a block of its own, before that with the mixer; the sizes of its tables follow from keys
     config, ids = info.config, info.config.get(MEMORY_LAYERS)
@@ -246,7 +270,7 @@ def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
         raise info.missing(layer.prefix, "an n-gram memory without keys")
     width = info.sides(keys)[1]
     memory = NgramMemory(
-        rows=config.size("ngram_vocab_size_base"),
+        rows=config.size("ngram_vocab_size_base", most=MAX_LENGTH),
         row_width=max(width // ((n - 1) * heads), 1),
         n=n,
         heads=heads,
@@ -316,9 +340,14 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
         tied=_tied(info, tensors),
         bias="lm_head.bias" in tensors.outer,
         scale=scale,
+        gain=_logit_gain(info) if "lm_head.gain.weight" in tensors.outer else None,
         softcap=softcap,
         transform=_transform(info, tensors),
     )
+
+
+def _logit_gain(info: CheckpointInfo) -> Gain:
+    return Gain(stored=info.positive(INITIAL_STD, 0.02))  # Dory
 
 
 def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) -> None:
@@ -336,6 +365,11 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
     if f"{param}.weight" not in tensors.outer:
         return info.norm(bias=False, weight=False) if assumed else NoNorm()
     return info.norm(bias=f"{param}.bias" in tensors.outer)
+
+
+def _final_norm(info: CheckpointInfo, tensors: GroupedTensors, assumed: bool) -> Norm:
+    norm = _norm(info, tensors, "final_norm", assumed)
+    return norm.replace(unit_offset=False) if info.quirks.plain_final_norm else norm
 
 
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
+from archetype.convert.infer.loop import Loop, read_loop
 from archetype.convert.infer.names import (
     BESIDE_EXPERTS,
     EXPERTS,
@@ -23,6 +24,7 @@ from archetype.convert.infer.names import (
     STREAMS_EXIT,
     TEXT_PARTS,
     image_tensors,
+    is_of_idle_expert,
     is_of_shared_keys,
     prediction_tensors,
     read_name,
@@ -88,6 +90,11 @@ class Layer:
         return 1 + bool(self.memory) + bool(self.further)
 
     @property
+    def streams(self) -> Names:
+        """Those of `residual` that are weights of several residual streams."""
+        return {param: name for param, name in self.residual.items() if "_residual." in param}
+
+    @property
     def block(self) -> int:
         """Index of the block with its mixer."""
         return self.first + bool(self.memory)
@@ -126,6 +133,7 @@ class GroupedTensors:
         layers: tensors of each layer, in order.
         left_out: names of tensors that a text decoder does not use.
         transposed: whether matrices are stored as (inputs, outputs).
+        loop: layers that are passed several times (None: none).
     """
 
     outer: Names
@@ -133,6 +141,12 @@ class GroupedTensors:
     left_out: list[str]
     transposed: bool
     d_model: int
+    loop: Loop | None = None
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks that all layers become."""
+        return sum(layer.num_blocks for layer in self.layers) + (self.loop.further if self.loop else 0)
 
 
 def group_tensors(info: CheckpointInfo) -> GroupedTensors:
@@ -169,6 +183,7 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
         if match := in_layer.fullmatch(renamed):
             _add_to_layer(info, layers[int(match[1])], default_reader, match[2], name)
     ordered, outer = list(layers.values()), _outer(info, outside)
+    loop = read_loop(info, len(ordered))
     narrow = outer.get("embedding.project.weight")  # of OPT 350M
     d_model = info.sides(outer["embedding.token.weight"])[1] if narrow is None else info.sides(narrow)[0]
     for layer in ordered:
@@ -180,7 +195,9 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
             raise info.missing(layer.prefix, "per-layer inputs in only some layers")
         if layer.index:
             layer.first = ordered[layer.index - 1].first + ordered[layer.index - 1].num_blocks
-    return GroupedTensors(outer, ordered, left_out, _transposed(info, ordered[0]), d_model)
+        if loop is not None and layer.index == loop.end:
+            layer.first += loop.further
+    return GroupedTensors(outer, ordered, left_out, _transposed(info, ordered[0]), d_model, loop)
 
 
 def _has_no_use(info: CheckpointInfo, name: str) -> bool:
@@ -188,7 +205,7 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
         # a bias named attn.bias has one dimension; GPT-2's causal mask has four
         return len(info.shapes[name]) in (0, 4)
     computed = info.quirks.computed
-    if is_of_shared_keys(name, info.config):
+    if is_of_shared_keys(name, info.config) or is_of_idle_expert(name, info.config):
         return True
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)
 

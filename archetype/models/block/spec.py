@@ -193,6 +193,9 @@ class NoMixer(Mixer):
         return
 
 
+Reinject = Flag | Literal["unit"]
+
+
 class Block(Spec):
     """One layer: mixer, optional cross-attention to an encoder's output, feed-forward part.
 
@@ -207,7 +210,9 @@ class Block(Spec):
         residual_scale: factor on each sublayer's output.
         output_scale: whether the block's output is multiplied by a learned number (Gemma 4).
         weights_of: index of an earlier layer whose weights this layer shares (absent: its own weights).
-        reinject: whether the input of that earlier layer is added to the input of this layer.
+        reinject: whether the input of that earlier layer is added to the input of this layer; with `unit`, both are
+            first scaled to length 1 (Dory).
+        norm_between: whether the stack's final norm is applied to the input of this layer.
     """
 
     wiring: AnyWiring
@@ -218,7 +223,8 @@ class Block(Spec):
     residual_scale: Positive = 1.0
     output_scale: Flag = False
     weights_of: Index | None = None
-    reinject: Flag = False
+    reinject: Reinject = False
+    norm_between: Flag = False
 
     @property
     def contents(self) -> dict[str, Mixer | FeedForward]:
@@ -227,7 +233,8 @@ class Block(Spec):
 
     @property
     def own(self) -> "Block":
-        return self if self.weights_of is None else self.model_copy(update={"weights_of": None, "reinject": False})
+        between = {"weights_of": None, "reinject": False, "norm_between": False}  # what is not of the layer itself
+        return self if self.weights_of is None else self.model_copy(update=between)
 
     @model_validator(mode="after")
     def _contents_fit_the_wiring(self) -> "Block":
@@ -250,6 +257,8 @@ class Block(Spec):
     def _reinjects_into_a_repetition(self) -> "Block":
         if self.reinject and self.weights_of is None:
             invalid("reinject", "only a layer with weights_of can read its input again", "set weights_of")
+        if self.norm_between and self.weights_of is None:
+            invalid("norm_between", "only a layer with weights_of begins another pass", "set weights_of")
         return self
 
     @model_validator(mode="after")
@@ -267,7 +276,7 @@ class Block(Spec):
                 invalid("cross_attention.pattern", "cross-attention sees the whole source", "remove it")
             if self.cross_attention.differential is not None:
                 invalid("cross_attention.differential", "only self-attention subtracts weights", "remove it")
-            if self.cross_attention.convolutions is not None:
+            if self.cross_attention.convolves:
                 cause = "queries and keys belong to different texts"
                 invalid("cross_attention.convolutions", cause, "remove it")
             if self.cross_attention.index is not None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from archetype.models.block.module import build_block
+from archetype.models.stack.early_exit import ExitGate
 from archetype.models.stack.recompute import recomputed
 from archetype.models.stack.spec import StackView
 from archetype.nn.cache import LayerState, State
@@ -16,6 +17,10 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_class
 from archetype.nn.residual import build_exit, enter, leave
+from archetype.parts.norm import spec as norm_spec
+from archetype.parts.norm.module import L2Norm, normalize_stream
+
+UNIT = L2Norm(norm_spec.L2Norm(), 1)  # of vectors of any width
 
 
 class Blocks(nn.ModuleList):
@@ -70,7 +75,9 @@ class Stack(nn.Module):
             ]
         )
         self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
-        self.residual, self.sources = stack.residual, stack.sources
+        self.of_unit_length = {index for index, block in enumerate(stack.layers) if block.reinject == "unit"}
+        self.residual, self.sources, self.passes = stack.residual, stack.sources, frozenset(stack.passes)
+        self.exit_gate = None if stack.early_exit is None else ExitGate(stack.early_exit, stack.d_model)
         self.residual_exit = build_exit(stack.residual, Place(stack.d_model, len(stack.layers), len(stack.layers)))
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
 
@@ -87,13 +94,22 @@ class Stack(nn.Module):
             layers: compute only these layers, with residual streams as input and output (pipeline parallelism).
         """
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
+        context.later, context.routing = {}, {}
         stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
         read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
+        passes: list[tuple[Tensor, Tensor]] = []  # vectors after each pass but the last, and their gates
         for index in range(len(self.blocks)) if layers is None else layers:
             if index in self.recorded:
                 self.recorded[index] = stream
+            if index in self.passes:
+                before, stream = stream, self.final_norm(stream, context)
+                if self.exit_gate is not None and self.exit_gate.is_open and not self.training:
+                    passes.append((before, self.exit_gate(stream)))
             if index in self.reinjected:
-                stream = stream + read[self.reinjected[index]]
+                first = read[self.reinjected[index]]
+                if index in self.of_unit_length:
+                    first, stream = (normalize_stream(UNIT, x, context) for x in (first, stream))
+                stream = stream + first
             # the input of the first repetition, which the later ones add to theirs
             elif index in self.reinjected.values():
                 read[index] = stream
@@ -106,6 +122,8 @@ class Stack(nn.Module):
                 stream = block(stream, context, None if state is None else state.layers[index])
             if index + 1 in self.recorded:
                 self.recorded[index + 1] = stream
+        if self.exit_gate is not None and passes:
+            stream = self.exit_gate.choose(passes, stream)
         return self.leave(stream) if layers is None else stream
 
     @contextmanager

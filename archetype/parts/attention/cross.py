@@ -31,7 +31,7 @@ class CrossAttention(MultiHeadProjection):
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
         """Attend from target positions (B beams, T, D) to sources. `beams` consecutive rows of x share each source."""
         beams = x.shape[0] // source.keys.shape[0]
-        q = context.probe(self, "q", self.queries(x))  # (B beams, H, T, P)
+        q = context.probe(self, "q", self.scale_queries(self.queries(x), context.positions))  # (B beams, H, T, P)
         # beams become positions, so that the keys of a source are not repeated for each beam
         q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)  # (B, H, beams T, P)
         y = attend_to_source(q, source, self.score_function, context) if context.kernels.records else None

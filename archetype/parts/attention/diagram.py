@@ -18,6 +18,9 @@ def cross_attention(part: Attention, modules: frozenset[str]) -> Inside:
 
 def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     cells = [Cell("q", 0, 0, (X,)), Cell("k", 1, 0, (source,)), Cell("v", 2, 0, (source,))]
+    if part.joint_convolution is not None:
+        modules_of_both = ("q", "joint.depthwise", "joint.grouped")
+        cells[0] = cells[0]._replace(label="q, convolved with k", rows=modules_of_both)
     width, row, below, values = 3, 1, {"q": "q", "k": "k"}, "v"
     computed = "qk"  # heads that are normalized and rotated in this layer
     if part.keys_as_values:
@@ -33,7 +36,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         cells.append(Cell(values, 2, 1 + part.keys_as_values, ("v",), kind="norm", slim=True, label="v norm"))
     further: list[str] = []
     if part.gate is not None:
-        cells.append(Cell("gate", width, 0, (X,), rows=("gate", "gate_bias")))
+        cells.append(Cell("gate", width, 0, (X,), rows=("gate", "gate_bias", "gate_gain")))
         width += 1
     if part.value_embedding is not None:
         value_modules = tuple(name for name in ("value_embedding", "value_gate", "value_scale") if name in modules)
@@ -66,7 +69,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     if index.output:
         row = max(row, 1 + max(cell.row for cell in index.cells))
         inputs = (*inputs, index.output)
-    score_modules = ("scores", "score", "score_bias", "sinks")
+    score_modules = ("scores", "score", "score_bias", "sinks", "query_gain", "key_factors")
     keys = "T_s" if source == SOURCE else "S"
     cells.append(
         Cell("scores", 0, row, inputs, 2, _scores(part), score_modules, shape=f"(B, H, T, {keys})", gives="weights")

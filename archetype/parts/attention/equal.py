@@ -26,7 +26,9 @@ def equal_fields(at: Transfer[Attention]) -> set[str]:
         or (old.position.is_absent and (new.stack_bias is not None or new.position.reads_queries)),
         "query_scale": scales_alike(old.query_scale, new.query_scale, length),
         # the output follows the heads in proportion
-        "gate": old.gate is None and new.heads_norm.is_absent and new.differential is None,
+        **dict.fromkeys(
+            ("gate", "gate_gain"), old.gate is None and new.heads_norm.is_absent and new.differential is None
+        ),
         "value_embedding": old.value_embedding is None,
     }
     return {name for name, equal in is_equal.items() if equal}

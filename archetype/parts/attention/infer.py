@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from archetype.parts.attention.spec import LAMBDAS, Attention, Differential, OutputGate, QueryScale
 from archetype.parts.block_index.spec import BlockIndex
+from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pool_index.spec import PoolIndex
 from archetype.parts.position.spec import Rotary
@@ -70,6 +71,7 @@ NAMES: NameTable = (
     (rf"{PREFIX}(?:o_proj|out_proj|dense|c_proj|wo|out_lin|out|o|output\.dense|linear_out)", "o"),
     (rf"{PREFIX}(?:gate_proj|g_proj)", "gate"),
     (rf"{PREFIX}attn_sub_norm", "heads_norm"),
+    *((rf"{PREFIX}{name}", name) for name in ("query_gain", "gate_gain")),
 )
 DIFFERENTIAL: NameTable = tuple((rf"{PREFIX}{name}", f"differential.{name}") for name in LAMBDAS)
 
@@ -107,9 +109,11 @@ def read(tensors: CheckpointMixer) -> Attention:
         value_scale=config.optional_positive("attention_value_scale", 1.0) or 1.0,
         sinks="sinks" in tensors.shapes,
         gate=_gate(tensors, heads),
+        query_gain=_gain(tensors, "query_gain", head_dim),
+        gate_gain=_gain(tensors, "gate_gain", tensors.d_model**0.5),
         differential=_differential(tensors, head_dim),
         heads_norm=tensors.norm("heads_norm.bias" in tensors.shapes)
-        if "heads_norm.weight" in tensors.shapes
+        if "heads_norm.weight" in tensors.shapes or quirks.output_norms
         else NoNorm(),
         query_scale=query_scale(tensors, rotates),
         position=position,
@@ -117,6 +121,13 @@ def read(tensors: CheckpointMixer) -> Attention:
         keys_from=source,
         index=_index(tensors, position, head_dim),
     )
+
+
+def _gain(tensors: CheckpointMixer, name: str, init: float) -> Gain | None:
+    # Dory: squares of numbers that begin at the deviation of all matrices
+    if f"{name}.weight" not in tensors.shapes:
+        return None
+    return Gain(init=init, stored=tensors.config.positive("initializer_range"), squared=True)
 
 
 def _differential(tensors: CheckpointMixer, head_dim: int) -> Differential | None:

@@ -20,15 +20,16 @@ class AttentionPlans(Plans[Attention]):
             return None
         if self.module.index is not None or spec.differential is not None or not spec.heads_norm.is_absent:
             return None
-        if spec.convolutions is not None:
+        if spec.convolves or spec.key_factors:
             return None
         columns = ("q.weight", "k.weight", "v.weight", "q.bias", "k.bias", "v.bias", "gate.weight", "sinks", "score")
+        gains = ("query_gain.weight", "gate_gain.weight")
         norms = (
             f"{norm}.{name}"
             for norm in ("q_norm", "k_norm", "value_norm")
             for name in ("weight", "bias", "alpha", "shift")
         )
-        parameters: Parameters = dict.fromkeys((*columns, "gate_bias"), COLUMN) | dict.fromkeys(norms, EACH)
+        parameters: Parameters = dict.fromkeys((*columns, *gains, "gate_bias"), COLUMN) | dict.fromkeys(norms, EACH)
         values: Parameters = {"value_embedding.weight": Cut(1), "value_gate.weight": COLUMN, "value_scale": EACH}
         return SplitPlan({**parameters, **values, "o.weight": ROW, "o.bias": ONCE}, resize=partial(self._resize, size))
 

@@ -35,6 +35,10 @@ UNLIKE = (
     "qk_norm",
     "value_norm",
     "heads_norm",
+    "query_gain",
+    "gate_gain",
+    "joint_convolution",
+    "key_factors",
     "softcap",
     "clip_qkv",
     "differential",
@@ -56,6 +60,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         "q.weight": "HP D", "k.weight": "KP D", "v.weight": "KQ D", "o.weight": "D HQ", "sinks": "H", "score": "H P",
         "q_global.weight": "HP D", "k_global.weight": "KP D", "v_global.weight": "KQ D",
         "gate_bias": "H", "value_norm.weight": "Q", "heads_norm.weight": "HQ", "value_embedding.weight": "V KQ",
+        "query_gain.weight": "HP",
     }  # fmt: skip
     writes: ClassVar = ("o.weight", "o.bias")
     silent: ClassVar = {"k.weight": "P"}  # keys of zero for the new features of the queries
@@ -66,6 +71,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         queries, keys = ("HP", "KP") if part.qk_norm_over == "all" else ("P", "P")
         gate = "HQ D" if part.gate is None or part.gate.per == "feature" else "H D"
         layouts = {"q_norm.weight": queries, "k_norm.weight": keys, "gate.weight": gate}
+        layouts["gate_gain.weight"] = gate.removesuffix(" D")
         widths = {"input": "D", "q": "HP", "k": "KP", "v": "KQ", "output": "D"}
         layouts |= {f"convolutions.{place}.weight": f"{width} 1 W" for place, width in widths.items()}
         table = part.value_embedding

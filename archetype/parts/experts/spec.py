@@ -44,19 +44,22 @@ class MixtureOfExperts(FeedForward):
     auxiliary loss E sum_e f_e p_e, with f_e the fraction of selections of expert e and p_e its mean share of affinities
     (Fedus 2021, equation 4); it is 1 if all experts are selected equally often. Weights multiply the experts' outputs,
     or their inputs with `weighs: inputs` (Llama 4). With `latent_width` the routed experts work in a smaller space,
-    between a projection into it and a projection out of it (Nemotron 3). The default `router` is a softmax with
+    between a projection into it and a projection out of it (Nemotron 3), and `latent_norm` normalizes their sum before
+    the latter (Kimi K3). The default `router` is a softmax with
     renormalized weights. For a single expert per token it keeps the affinity, since a renormalized weight would always
-    be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash);
-    costs assume that all experts are selected equally often. With `norm` the experts read norm(x) where the router
-    reads x (Gemma 4).
+    be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash), or
+    nothing with `idle_output: zero` (ZAYA1); costs assume that all experts are selected equally often. With `norm` the
+    experts read norm(x) where the router reads x (Gemma 4).
 
     Attributes:
         num_experts: number of experts, E.
         experts_per_token: number of experts that a token selects, k.
         expert: form of each expert.
-        idle: further experts that return their input.
+        idle: further experts that compute nothing.
+        idle_output: what they return: their input, or zero.
         norm: norm of the vectors that the experts read, and not the router.
         latent_width: width of the routed experts' inputs and outputs (absent: d_model).
+        latent_norm: norm of the routed experts' weighted sum before the projection out of their space.
         weighs: whether an expert's weight multiplies its output or its input.
         shared: expert that every token uses (absent: none).
         shared_gate: whether the shared expert is multiplied by the sigmoid of a logit.
@@ -75,8 +78,10 @@ class MixtureOfExperts(FeedForward):
     experts_per_token: Size
     expert: Expert
     idle: Index = 0
+    idle_output: Literal["input", "zero"] = "input"
     norm: VectorNorm = NoNorm()
     latent_width: Width | None = None
+    latent_norm: VectorNorm = NoNorm()
     weighs: Literal["outputs", "inputs"] = "outputs"
     shared: Expert | None = None
     shared_gate: Flag = False
@@ -97,6 +102,10 @@ class MixtureOfExperts(FeedForward):
         return ("router",) if self.experts_per_token == 1 else ()
 
     @property
+    def router_state(self) -> tuple[int, int]:
+        return self.router.state_width * self.router.reads_state, self.router.state_width
+
+    @property
     def tokens_read_by(self) -> str | None:
         return "router" if self.router.routes_tokens else None
 
@@ -113,6 +122,8 @@ class MixtureOfExperts(FeedForward):
         experts, chosen = self.num_experts, self.experts_per_token
         if chosen > experts + self.idle:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
+        if self.latent_width is None and not self.latent_norm.is_absent:
+            invalid("latent_norm", "the experts read and write vectors of d_model", "use latent_width, or remove it")
         if self.idle and not self.norm.is_absent:
             invalid("norm", "idle experts return the vectors that the router reads", "remove it, or use idle: 0")
         if self.idle:
@@ -126,6 +137,8 @@ class MixtureOfExperts(FeedForward):
         if not self.expert.activation.is_fixed:
             cause = "has parameters or reads all features, and experts share one elementwise activation"
             invalid("expert.activation", cause, "use another one, such as silu")
+        if self.expert.hidden_gain is not None:
+            invalid("expert.hidden_gain", "experts have no learned factors of their hidden features", "remove it")
         if not self.expert.hidden_norm.is_absent:
             invalid("expert.hidden_norm", "experts have no norm of their hidden features", "remove it")
         for name in ("expert", "shared"):

@@ -7,6 +7,7 @@ from archetype.cost.registry import FeedForwardCost, NormCost, cost_of, linear
 from archetype.cost.work import TrainingWork
 from archetype.parts.convolutions.cost import ConvolutionsCost
 from archetype.parts.feedforward import spec
+from archetype.parts.gain.cost import GainCost
 
 
 @cost_of(spec.MLP)
@@ -21,6 +22,7 @@ class MLPCost(FeedForwardCost):
         super().__init__(part, d)
         self.inner = multiple("F", part.width(d.value), d)
         self.norm = NormCost.of(part.hidden_norm, self.inner)
+        self.gain = GainCost(part.hidden_gain, self.inner)
         widths = {"input": d, "hidden": len(self.inputs) * self.inner, "output": d}
         self.convolutions = ConvolutionsCost(part.convolutions, widths)
 
@@ -29,6 +31,8 @@ class MLPCost(FeedForwardCost):
         counts = dict.fromkeys(self.inputs, linear(self.d, self.inner, up)) | {"down": linear(self.inner, self.d, down)}
         if not self.part.hidden_norm.is_absent:
             counts["hidden_norm"] = self.norm.parameters()
+        if self.part.hidden_gain is not None:
+            counts |= {f"{name}_gain": self.gain.parameters() for name in self.inputs}
         trained = self.part.activation.num_parameters
         counts |= self.convolutions.parameters()
         return counts | ({"activation": constant(trained)} if trained else {})
@@ -60,11 +64,11 @@ class MLPCost(FeedForwardCost):
         activation = self.part.activation
         vectors = self.saved_inner + activation.num_saved
         if isinstance(self.part, spec.GatedMLP):
-            changed = self.part.limit is not None or self.part.unit_offset
-            is_computed_again = bool(activation.gate_kernel) and not changed  # by the backward pass
-            vectors += 2 * (self.part.limit is not None) - is_computed_again
+            is_computed_again = bool(activation.gate_kernel) and not self.part.changes_factors  # by the backward pass
+            vectors += 2 * (self.part.limit is not None) + (self.part.up_bound is not None) - is_computed_again
         inputs = work.input_bytes(self.d.value, tokens=num_tokens)
         saved = inputs + num_tokens * self.inner.value * vectors * work.itemsize
+        saved += len(self.inputs) * self.gain.saved_activations(num_tokens, work)
         return saved + self.norm.saved_activations(num_tokens) + self.convolutions.saved_activations(work)
 
     def hidden_gradient(self, work: TrainingWork, tokens: int | None = None) -> int:

@@ -14,9 +14,10 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
-from archetype.parts.activation.module import Function, activation, gelu_tanh
+from archetype.parts.activation.module import Function, activation, gelu_tanh, soft_capped
 from archetype.parts.convolutions.module import Convolutions, convolving
 from archetype.parts.feedforward import spec
+from archetype.parts.gain.module import amplified, build_gain
 from archetype.weights.linear import Linear
 
 
@@ -41,6 +42,7 @@ class MLP(Convolved):
         self.up = Linear(d_model, d_ff, bias=feedforward.has_bias("up"))
         self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
         self.activation = activation(feedforward.activation)
+        self.up_gain = build_gain(feedforward.hidden_gain, d_ff)
         self.hidden_norm = hidden_norm(feedforward, d_ff)
         self.convolutions = convolutions(feedforward, d_model, d_ff)
         self.divides = divides(feedforward)
@@ -49,7 +51,7 @@ class MLP(Convolved):
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
         convolve = convolving(self.convolutions, state, context)
-        up = convolve("hidden", self.up(convolve("input", x)))
+        up = amplified(self.up_gain, convolve("hidden", self.up(convolve("input", x))))
         hidden = context.probe(self, "hidden", self.activation(up))  # (..., F)
         y: Tensor = self.down(hidden if self.hidden_norm is None else self.hidden_norm(hidden))
         return convolve("output", y)
@@ -67,6 +69,7 @@ class GatedMLP(Convolved):
         self.gate = Linear(d_model, d_ff, bias=feedforward.has_bias("gate"))
         self.up = Linear(d_model, d_ff, bias=feedforward.has_bias("up"))
         self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
+        self.gate_gain, self.up_gain = (build_gain(feedforward.hidden_gain, d_ff) for _ in range(2))
         self.hidden_norm = hidden_norm(feedforward, d_ff)
         self.convolutions = convolutions(feedforward, d_model, 2 * d_ff)
         self.divides = divides(feedforward)
@@ -82,6 +85,7 @@ class GatedMLP(Convolved):
         gate, up = self.gate(x), self.up(x)  # (..., F) each
         if self.convolutions is not None and "hidden" in self.convolutions:
             gate, up = convolve("hidden", torch.cat((gate, up), dim=-1)).chunk(2, dim=-1)
+        gate, up = amplified(self.gate_gain, gate), amplified(self.up_gain, up)
         hidden = context.probe(self, "hidden", self.product(context.kernels, gate, up))  # (..., F)
         y: Tensor = self.down(hidden if self.hidden_norm is None else self.hidden_norm(hidden))
         return convolve("output", y)
@@ -100,7 +104,8 @@ def hidden_norm(feedforward: spec.MLP | spec.GatedMLP, d_ff: int) -> nn.Module |
 
 def divides(feedforward: spec.MLP | spec.GatedMLP) -> bool:
     """Return whether processes may each compute some of the hidden features."""
-    return feedforward.activation.is_fixed and feedforward.hidden_norm.is_absent and feedforward.convolutions is None
+    reads_each_alone = feedforward.hidden_norm.is_absent and feedforward.hidden_gain is None
+    return feedforward.activation.is_fixed and reads_each_alone and feedforward.convolutions is None
 
 
 def gated_product(
@@ -108,26 +113,28 @@ def gated_product(
 ) -> Callable[[Kernels, Tensor, Tensor], Tensor]:
     """Return f(gate) * up, with `function` as f (absent: the function of the specification).
 
-    A limit clamps both first, and a unit offset changes it to f(gate) * (1 + up) (gpt-oss).
+    A limit clamps both first, a bound squeezes up, and a unit offset changes it to f(gate) * (1 + up) (gpt-oss).
     """
-    choice, limit, unit_offset = feedforward.activation, feedforward.limit, feedforward.unit_offset
-    if choice.gate_kernel and limit is None and not unit_offset:
+    choice = feedforward.activation
+    if choice.gate_kernel and not feedforward.changes_factors:
         return partial(_gated_product, choice.gate_kernel)
-    return partial(_gated, function or activation(choice), limit, unit_offset)
+    return partial(_gated, function or activation(choice), feedforward)
 
 
 def _gated(
     f: Callable[[Tensor], Tensor],
-    limit: float | None,
-    unit_offset: bool,
+    feedforward: spec.GatedMLP,
     kernels: Kernels,
     gate: Tensor,
     up: Tensor,
 ) -> Tensor:
+    limit, bound = feedforward.limit, feedforward.up_bound
     if limit is not None:
         # the gate only from above, as gpt-oss does: f goes to zero below
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return f(gate) * (1 + up if unit_offset else up)
+    if bound is not None:
+        up = soft_capped(bound, up)
+    return f(gate) * (1 + up if feedforward.unit_offset else up)
 
 
 def _gated_product(name: str, kernels: Kernels, gate: Tensor, up: Tensor) -> Tensor:

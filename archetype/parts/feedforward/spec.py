@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from archetype.parts.convolutions.spec import Convolutions
+from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.activation import AnyActivation
 from archetype.roles.feedforward import FeedForward
@@ -51,6 +52,7 @@ class _Projected(FeedForward):
         activation: name of the activation, or {kind: swish, beta: ...}; xielu and poly_norm have trained parameters.
         bias: whether the projections have a bias.
         down_bias: whether the down projection has a bias (absent: same as `bias`).
+        hidden_gain: learned factor of each projected feature before the activation (absent: none; nGPT).
         hidden_norm: norm of the hidden features before the down projection (BitNet b1.58).
         convolutions: short convolutions over the latest positions (absent: none).
     """
@@ -59,6 +61,7 @@ class _Projected(FeedForward):
     activation: AnyActivation
     bias: Flag = False
     down_bias: Flag | None = None
+    hidden_gain: Gain | None = None
     hidden_norm: VectorNorm = NoNorm()
     convolutions: NetworkConvolutions | None = None
 
@@ -99,17 +102,25 @@ class GatedMLP(_Projected):
     """down(activation(gate(x)) * up(x)) (Shazeer 2020).
 
     Activation sigmoid gives GLU, relu ReGLU, gelu GeGLU, silu SwiGLU. A `limit` l clamps gate(x) to at most l and up(x)
-    to -l ... l; `unit_offset` multiplies by 1 + up(x) (gpt-oss uses both).
+    to -l ... l; `unit_offset` multiplies by 1 + up(x) (gpt-oss uses both). An `up_bound` b replaces up(x) by
+    b tanh(up(x) / b); Kimi K3 and Inkling 2 use it with the activation situ.
 
     Attributes:
         limit: upper bound of gate(x) and bound of |up(x)| (absent: no clamping).
         unit_offset: whether the gate multiplies 1 + up(x).
+        up_bound: smooth bound of |up(x)| (absent: none).
     """
 
     title: ClassVar[str] = "Gated MLP"
     kind: Literal["gated"] = "gated"
     limit: Positive | None = None
     unit_offset: Flag = False
+    up_bound: Positive | None = None
+
+    @property
+    def changes_factors(self) -> bool:
+        """Whether anything but the activation precedes the product."""
+        return self.limit is not None or self.up_bound is not None or self.unit_offset
 
 
 Expert = Annotated[MLP | GatedMLP, Field(discriminator="kind"), Named()]

@@ -17,6 +17,7 @@ from archetype.spec.registry import provides
 class FeedForwardTransplant(Transplant[Any]):
     layouts: ClassVar = {
         "gate.weight": "F D", "up.weight": "F D", "down.weight": "D F", "hidden_norm.weight": "F",
+        "gate_gain.weight": "F", "up_gain.weight": "F",
         "convolutions.input.weight": "D 1 W", "convolutions.output.weight": "D 1 W",
     }  # fmt: skip
     fields: ClassVar = {"F": "width"}

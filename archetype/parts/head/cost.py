@@ -5,6 +5,7 @@ from typing import Any
 from archetype.cost.formula import ZERO, Counts, Formula, symbol
 from archetype.cost.registry import NormCost, PartCost, cost_of, linear
 from archetype.cost.work import TrainingWork, Work
+from archetype.parts.gain.cost import GainCost
 from archetype.parts.head import spec
 
 
@@ -93,6 +94,7 @@ class LanguageModelHeadCost(HeadCost):
         self.width = self.transform.width
         self.vocab_size, self.num_features = vocab_size, self.width.value
         self.has_softcap = part.softcap is not None
+        self.gain = GainCost(part.gain, self.vocabulary)
 
     @property
     def num_weights(self) -> int:
@@ -100,7 +102,8 @@ class LanguageModelHeadCost(HeadCost):
 
     def parameters(self) -> Counts:
         table = ZERO if self.tied else self.vocabulary * self.width
-        return self.transform.parameters() | {"lm_head": table + self.vocabulary * self.part.bias}
+        bias = self.vocabulary * self.part.bias
+        return self.transform.parameters() | {"lm_head": table + bias + self.gain.parameters()}
 
     def flops(self, work: Work) -> Counts:
         tokens = work.answered_tokens
@@ -109,6 +112,7 @@ class LanguageModelHeadCost(HeadCost):
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, the layer before the logits, and capped logits
         saved = work.input_bytes(self.d.value) + self.transform.saved_activations(work, work.tokens)
+        saved += self.gain.saved_activations(work.tokens, work)
         return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.has_softcap else 0)
 
     def num_logits(self, rows: int, tokens: int) -> int:

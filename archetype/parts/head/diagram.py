@@ -26,6 +26,8 @@ def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[
 def language_model_head(head: LanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
     cap = head.softcap
     logits = _logits(head.tied, _inner(width, head.table_width), table)._replace(gives="" if cap else LOGITS.gives)
+    if head.gain is not None:
+        logits = logits._replace(label="lm_head, a factor of each logit")
     steps = [*_transform(head.transform, width, "lm_head"), logits]
     if cap is not None:
         steps.append(Step("softcap", f"cap · tanh(z / {cap:g})", "", "operation", "head", slim=True))

@@ -11,6 +11,7 @@ from archetype.nn.dropout import dropout
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.activation.module import activation
 from archetype.parts.activation.spec import Tanh
+from archetype.parts.gain.module import build_gain
 from archetype.parts.head import spec
 from archetype.roles.activation import Activation
 from archetype.weights.linear import Linear, WithMatrix, project
@@ -35,6 +36,7 @@ class LanguageModelHead(nn.Module):
         # a tied head gets the embedding's table at each call
         self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, width))
         self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
+        self.gain = build_gain(head.gain, vocab_size)
 
     def features(self, x: Vectors) -> Float[Tensor, "B T D_e"]:
         if self.dense is not None and self.norm is not None:
@@ -46,7 +48,10 @@ class LanguageModelHead(nn.Module):
         return embedding if self.weight is None else self.weight
 
     def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
-        logits = project(self.features(x), self.matrix(embedding), self.bias)  # (B, T, V)
+        features, matrix = self.features(x), self.matrix(embedding)
+        logits = project(features, matrix, self.bias if self.gain is None else None)  # (B, T, V)
+        if self.gain is not None:
+            logits = self.gain(logits) if self.bias is None else self.gain(logits) + self.bias
         cap = self.spec.softcap
         # Gemma 2: logits stay within (-cap, cap)
         return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -10,5 +10,5 @@ class LanguageModelHeadPlans(Plans[LanguageModelHead]):
     def tensor(self, size: int) -> SplitPlan:
         # the vocabulary; a transform before the logits is replicated
         names = (name for name, _ in self.module.named_parameters())
-        parameters = dict.fromkeys(names, EACH) | {"weight": COLUMN, "bias": COLUMN}
+        parameters = dict.fromkeys(names, EACH) | dict.fromkeys(("weight", "bias", "gain.weight"), COLUMN)
         return SplitPlan(parameters, gathered=self.module.vocab_size)

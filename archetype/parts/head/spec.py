@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from archetype.parts.activation.spec import GELU
+from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.activation import FixedActivation
 from archetype.roles.head import Head
@@ -49,6 +50,7 @@ class LanguageModelHead(Head):
         tied: whether the logits use the embedding's table.
         bias: whether the logits have a bias.
         scale: factor on the vectors.
+        gain: learned factor of each logit (absent: none; nGPT).
         softcap: c in c tanh(z / c) (absent: no cap).
         transform: layer before the logits (absent: none).
     """
@@ -59,6 +61,7 @@ class LanguageModelHead(Head):
     tied: Flag = False
     bias: Flag = False
     scale: Positive = 1.0
+    gain: Gain | None = None
     softcap: Positive | None = None
     transform: HeadTransform | None = None
 

@@ -27,7 +27,7 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
 
     def layouts_of(self, part: LanguageModelHead) -> Mapping[str, str]:
         width = "D" if part.transform is None else "X"
-        return {"weight": f"V {width}", "dense.weight": f"{width} D", "norm.weight": width}
+        return {"weight": f"V {width}", "dense.weight": f"{width} D", "norm.weight": width, "gain.weight": "V"}
 
     def sizes(self, part: LanguageModelHead, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {**sizes, "X": part.table_width or sizes["D"]}
@@ -53,7 +53,7 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
         if is_untied:
             how: How | None = None if "weight" in at.computed else "copied"
             at.note("weight", "from the embedding's table", how, ("embedding.token.weight",))
-        for name in ("weight", "bias"):
+        for name in ("weight", "bias", "gain.weight"):
             fill_tokens(self, at, name)
         if at.old.replace(tied=at.new.tied) != at.new:
             at.promise(*self.start(at))

@@ -67,6 +67,8 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     if rows != heads * (nope_dim + rope_dim + v_dim):
         raise tensors.missing(f"queries of {rows} rows with the gate of {heads} heads")
     position: MixerPosition = NoPosition()
+    if tensors.quirks.unrotated and not tensors.config.flag("mla_use_nope", True):
+        raise tensors.missing("latent attention with positions, which no model of this type has")
     if not tensors.quirks.unrotated:
         position = tensors.rotary(rope_dim, nope_dim + rope_dim)
     return LatentAttention(
@@ -77,7 +79,7 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         qk_rope_head_dim=rope_dim,
         v_head_dim=v_dim,
         position=position,
-        norm=RMSNorm(eps=tensors.eps if scales or tensors.quirks.latents_eps_is_shared else 1e-6),
+        norm=RMSNorm(eps=tensors.eps if tensors.quirks.latents_eps_is_shared else 1e-6),
         latent_scale=math.sqrt(width / latent_rank) if scales else 1.0,
         key_norm=RMSNorm(eps=tensors.eps) if "k_norm.weight" in tensors.shapes else NoNorm(),
         bias="o.bias" in tensors.shapes,

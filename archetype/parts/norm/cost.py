@@ -72,6 +72,23 @@ class L2NormCost(NormCost):
         return vectors * (self.d.value + 1) * FLOAT32
 
 
+@cost_of(spec.Affine)
+class AffineCost(NormCost):
+    """Cost of a factor and a shift of each feature, which saves what the factor multiplies."""
+
+    part: spec.Affine
+
+    def parameters(self) -> Formula:
+        return self.d * (1 + self.part.bias)
+
+    @property
+    def saves_input(self) -> bool:
+        return not self.part.bias  # otherwise it saves the shifted vector
+
+    def saved_activations(self, vectors: int) -> int:
+        return vectors * self.d.value * FLOAT32
+
+
 @cost_of(spec.DynamicTanh)
 class DynamicTanhCost(NormCost):
     """Cost of a bounded function of each feature, which saves its input and its output."""

@@ -28,6 +28,11 @@ def _length(norm: module.L2Norm, x: Tensor) -> FrozenNorm:
     return FrozenNorm(lambda y: y * scale, _zero(x))
 
 
+def _affine(norm: module.Affine, x: Tensor) -> FrozenNorm:
+    weight = norm.weight.double()
+    return FrozenNorm(lambda y: y * weight, _zero(x) if norm.bias is None else norm.bias.double() * weight)
+
+
 def _layer(norm: module.LayerNorm, x: Tensor) -> FrozenNorm:
     scale = torch.rsqrt(x.double().var(correction=0) + norm.eps) * _weight(norm)
     return FrozenNorm(lambda y: (y - y.mean()) * scale, _zero(x) if norm.bias is None else norm.bias.double())
@@ -63,6 +68,7 @@ provides("inspect", spec.NoNorm)(Shown(frozen=_none))
 provides("inspect", spec.RMSNorm)(Shown(frozen=_rms))
 provides("inspect", spec.GatedRMSNorm)(Shown(frozen=_gated_rms))
 provides("inspect", spec.L2Norm)(Shown(frozen=_length))
+provides("inspect", spec.Affine)(Shown(frozen=_affine))
 provides("inspect", spec.LayerNorm)(Shown(frozen=_layer))
 provides("inspect", spec.DynamicTanh, spec.DynamicErf)(Shown(frozen=_pointwise))
 provides("inspect", spec.BatchNorm)(Shown(frozen=_batch))

@@ -92,6 +92,24 @@ class L2Norm(nn.Module):
         return cast_for_products(nn.functional.rms_norm(x, (features,), None, self.eps / features) * features**-0.5)
 
 
+@module_for(spec.Affine)
+class Affine(nn.Module):
+    """(x + bias) * weight."""
+
+    def __init__(self, norm: spec.Affine, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(d_model))
+        self.bias = nn.Parameter(torch.empty(d_model)) if norm.bias else None
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        tensor.fill_(1.0 if name == "weight" else 0.0)
+        return True
+
+    def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
+        x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
+        return cast_for_products((x if self.bias is None else x + self.bias) * self.weight)
+
+
 @module_for(spec.DynamicTanh, spec.DynamicErf)
 class Pointwise(nn.Module):
     """tanh(alpha x) * weight + bias (Zhu 2025), or erf(alpha x + shift) * weight + bias (Chen 2025)."""

@@ -10,7 +10,17 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = ["BatchNorm", "DynamicErf", "DynamicTanh", "GatedRMSNorm", "L2Norm", "LayerNorm", "NoNorm", "RMSNorm"]
+__all__ = [
+    "Affine",
+    "BatchNorm",
+    "DynamicErf",
+    "DynamicTanh",
+    "GatedRMSNorm",
+    "L2Norm",
+    "LayerNorm",
+    "NoNorm",
+    "RMSNorm",
+]
 
 Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 
@@ -90,6 +100,19 @@ class L2Norm(Norm):
     title: ClassVar[str] = "L2 norm"
     kind: Literal["l2"] = "l2"
     eps: Positive = 1e-6
+
+
+@part
+class Affine(Norm):
+    """(x + bias) * weight: a learned factor and shift of each feature, without any statistics (ZAYA1).
+
+    Attributes:
+        bias: whether there is a learned shift.
+    """
+
+    title: ClassVar[str] = "Factors"
+    kind: Literal["affine"] = "affine"
+    bias: Flag = True
 
 
 class _Pointwise(Norm):

@@ -10,7 +10,7 @@ from archetype.nn.inspect import PartTrace
 from archetype.nn.ledger import Start
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import Transplant, holds
-from archetype.parts.norm.spec import BatchNorm, DynamicTanh, GatedRMSNorm, L2Norm, LayerNorm, RMSNorm
+from archetype.parts.norm.spec import Affine, BatchNorm, DynamicTanh, GatedRMSNorm, L2Norm, LayerNorm, RMSNorm
 from archetype.roles.norm import Norm
 from archetype.spec.registry import provides
 
@@ -54,7 +54,7 @@ class GatedRMSNormTransplant(NormTransplant):
     fields: ClassVar = {"r": "rank"}
 
 
-@provides("transplant", L2Norm, BatchNorm, DynamicTanh)
+@provides("transplant", Affine, L2Norm, BatchNorm, DynamicTanh)
 class WithoutMeanTransplant(NormTransplant):
     """Features of zero change neither the length of a vector nor other features, and stay zero."""
 

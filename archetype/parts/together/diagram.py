@@ -28,14 +28,16 @@ def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str
         for name, row, below in ((norm, 0, X), (post_norm, max(cell.row for cell in moved) + 1, output)):
             if name:
                 moved.append(Cell(name, width, row, (below,), kind="norm", slim=True, label="norm"))
-        outputs += [name] if (name := post_norm or output) else []
+        outputs += [name] if (name := post_norm or output) and not part.delays[index] else []
         width = max(cell.column + cell.span for cell in moved) + GAP
         cells += moved
     learns = part.scales == "learned"
     terms = [
         f"{'s · ' if learns else _factor(scale)}{title(inner)}"
-        for scale, inner in zip(part.factors, part.parts, strict=True)
+        for scale, inner, delay in zip(part.factors, part.parts, part.delays, strict=True)
+        if not delay
     ]
+    late = [title(inner) for inner, delay in zip(part.parts, part.delays, strict=True) if delay]
     above = max(cell.row for cell in cells) + 2  # leaves a row for the names of the parts
     total = Cell(
         "sum",
@@ -43,7 +45,7 @@ def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str
         above,
         tuple(outputs),
         width - GAP,
-        " + ".join(terms),
+        " + ".join(terms) + (f"; {' + '.join(late)} after the next layer" if late else ""),
         ("scales",) if learns else (),
         "operation",
         slim=True,

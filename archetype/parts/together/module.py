@@ -63,6 +63,7 @@ class Together(nn.Module):
         self.parts = nn.ModuleList(module_class(part)(part, place) for part in together.parts)
         learns = together.scales == "learned"
         self.scales = nn.Parameter(torch.empty(len(self.parts))) if learns else together.factors
+        self.delays = together.delays
         self.input_scales = spec.factors(together.input_scales, len(self.parts))
         self.norms, self.post_norms = (_built(norms, place) for norms in (together.norms, together.post_norms))
 
@@ -83,7 +84,13 @@ class Together(nn.Module):
             h = x if self.norms is None else self.norms[index](x, context)
             y = part(_scaled(h, self.input_scales[index]), context, part_state)
             y = y if self.post_norms is None else self.post_norms[index](y, context)
-            outputs.append(_scaled(y, scales[index]))
+            y = _scaled(y, scales[index])
+            if not self.delays[index]:
+                outputs.append(y)
+            elif (late := context.later.get(context.layer)) is None:
+                context.later[context.layer] = y
+            else:
+                context.later[context.layer] = late + y
         # not `sum`, which would begin with the integer 0
         y, *others = outputs
         for other in others:

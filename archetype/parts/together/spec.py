@@ -10,7 +10,7 @@ from archetype.roles.feedforward import AnyFeedForward, FeedForward
 from archetype.roles.mixer import AnyMixer, Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
-from archetype.spec.base import Finite, Spec
+from archetype.spec.base import Finite, Flag, Spec
 from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import part
 
@@ -56,6 +56,11 @@ class _Together(Content, Spec):
     def factors(self) -> Scales:
         """Constant or initial factors on the parts' outputs."""
         return factors(self.scales, len(self.parts))
+
+    @property
+    def delays(self) -> tuple[bool, ...]:
+        """Whether each part's output is added after the next layer."""
+        return (False,) * len(self.parts)
 
     @property
     def separates_documents(self) -> bool:
@@ -109,9 +114,37 @@ class MixersTogether(_Together, Mixer):
 
 @part
 class FeedForwardsTogether(_Together, FeedForward):
-    """sum_i s_i n'_i(F_i(r_i n_i(x))): feed-forward parts side by side, such as MLP and experts (Arctic; Gemma 4)."""
+    """sum_i s_i n'_i(F_i(r_i n_i(x))): feed-forward parts side by side, such as MLP and experts (Arctic; Gemma 4).
+
+    The output of a `delayed` part is added to the residual stream only after the next layer, so that a token's experts
+    can be computed next to that layer (Cai 2024, ScMoE; LongCat-Flash).
+
+    Attributes:
+        delayed: whether each part's output is added after the next layer (absent: none is).
+    """
 
     parts: Annotated[tuple[AnyFeedForward, ...], Field(min_length=1)]
+    delayed: tuple[Flag, ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_is_added_now(self) -> Self:
+        if self.delayed is not None and (len(self.delayed) != len(self.parts) or all(self.delayed)):
+            cause = "must name each part, and leave one that is added in this layer"
+            invalid("delayed", cause, "use one of true and false for each part")
+        return self
+
+    @property
+    def delays_output(self) -> bool:
+        return any(self.delays)
+
+    @property
+    def router_state(self) -> tuple[int, int]:
+        states = [inner.router_state for inner in self.parts]
+        return max(read for read, _ in states), max(left for _, left in states)
+
+    @property
+    def delays(self) -> tuple[bool, ...]:
+        return self.delayed or (False,) * len(self.parts)
 
 
 def factors(scales: OutputScales, count: int) -> Scales:

@@ -1,0 +1,1 @@
+"""Learned factors of features inside a part (nGPT)."""

@@ -1,0 +1,1 @@
+"""Residual sums whose terms have learned factors, or norms (ZAYA1; Doge)."""

@@ -1,0 +1,91 @@
+"""Parts of a network whose output is added after the next layer, and LongCat-Flash, every tensor random."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import archetype
+from archetype.errors import SpecError
+from archetype.models.build import build
+from tests.helpers.published import EXACT, WRONG, same_tensors, swap
+from tests.helpers.specs import GATED, block, decoder
+from tests.helpers.weights import distance, randomize
+from tests.helpers.zoo import TEXT, write_small
+from tests.parity.test_inferred_families import SIZES, check, read
+
+LONGCAT: dict[str, Any] = SIZES | {
+    "architectures": ["LongcatFlashForCausalLM"], "model_type": "longcat_flash", "num_layers": 2,
+    "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "v_head_dim": 8, "head_dim": 4, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "n_routed_experts": 4,
+    "moe_topk": 2, "routed_scaling_factor": 1.5, "rms_norm_eps": 1e-3, "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "attention_bias": False,
+}  # fmt: skip
+
+
+def test_longcat_has_its_experts_across_two_mixers(tmp_path: Path) -> None:
+    """Its layers are two of ours each: the experts of the first read with its network, and are added after the second.
+
+    Without idle experts, for which transformers writes matrices that it never uses.
+    """
+    mistake = swap("blocks.0.feedforward.parts.1.experts.gate", "blocks.2.feedforward.parts.1.experts.gate")
+    lm = check(LONGCAT | {"zero_expert_num": 0}, mistake, tmp_path)
+    assert [block.feedforward.delays_output for block in lm.spec.layers] == [True, False] * 2
+    first = lm.spec.layers[0]
+    assert first.mixer.norm.eps == 1e-6 and first.wiring.norm.eps == 1e-3
+    assert lm.spec.layers[0].feedforward.parts[1].router.scale == 1.5
+
+
+@torch.no_grad()
+def test_idle_experts_have_no_matrices(tmp_path: Path) -> None:
+    """As published, files have those of the others alone, which transformers 5.24 cannot load."""
+    expected = write_small("longcat_flash", tmp_path / "theirs")
+    whole = read(tmp_path / "theirs")
+    assert distance(whole.model(TEXT).logits, expected) < EXACT
+    parts = [block.feedforward.parts[1] for block in whole.spec.layers if block.feedforward.delays_output]
+    assert [(part.num_experts, part.idle) for part in parts] == [(4, 3)] * 2
+    file = tmp_path / "theirs" / "model.safetensors"
+    published = {name: x for name, x in load_file(file).items() if not re.search(r"experts\.[456]\.", name)}
+    save_file(published, file, {"format": "pt"})
+    lm = read(tmp_path / "theirs")
+    assert torch.equal(lm.model(TEXT).logits, whole.model(TEXT).logits)
+    archetype.export(lm, tmp_path / "written")
+    same_tensors(tmp_path / "theirs", tmp_path / "written")
+    lm.model.blocks[0].feedforward.parts[1].correction.zero_()  # by which idle experts are chosen as well
+    lm.model.blocks[0].feedforward.parts[1].correction[4:] = 9.0
+    assert distance(lm.model(TEXT).logits, expected) > WRONG
+
+
+TWO: dict[str, Any] = {"kind": "together", "parts": [GATED, GATED | {"d_ff": 12}], "delayed": [False, True]}
+
+
+@torch.no_grad()
+def test_before_a_layer_that_adds_nothing_a_delay_changes_nothing() -> None:
+    layers = [block(feedforward=TWO), block()]
+    late = randomize(build(decoder(*layers))).double()
+    now = build(decoder(block(feedforward=TWO | {"delayed": None}), block())).double().eval()
+    now.load_state_dict(late.state_dict())
+    tokens = TEXT % 31
+    assert distance(late(tokens).logits, now(tokens).logits) > WRONG
+    for model in (late, now):
+        model.blocks[1].mixer.o.weight.zero_()
+        model.blocks[1].feedforward.down.weight.zero_()
+    assert distance(late(tokens).logits, now(tokens).logits) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("layers", "changes", "message"),
+    [
+        ([block(), block(feedforward=TWO)], {}, "delayed: there is no next layer"),
+        ([block(feedforward=TWO | {"delayed": [True, True]}), block()], {}, "delayed: must name each part, and leave"),
+        ([block(feedforward=TWO | {"delayed": [True]}), block()], {}, "delayed: must name each part, and leave"),
+        ([block(feedforward=TWO), block()], {"residual": "streams"}, "delayed: outputs are added to a plain sum"),
+        ([block(feedforward=TWO, wiring={"kind": "post_norm", "norm": "rms"}), block()], {}, "added to a plain sum"),
+    ],
+)
+def test_where_nothing_can_be_added_later(layers: list[Any], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        decoder(*layers, **changes)
