@@ -56,6 +56,7 @@ class ForwardContext:
         sources: layers whose values later layers read by `left_by` (None: possibly all).
         left: values published by `leave`, keyed by layer index.
         later: outputs that are added after the next layer, keyed by the layer that computed them.
+        routing: vectors of routers that the router of the next layer reads, keyed by layer.
         layer_inputs: per-layer vectors of the token embedding, keyed by layer index.
         observer: receives, and may replace, the values that parts pass to `probe`.
         kernels: native operations, computed immediately or recorded (`archetype.native.kernels`).
@@ -78,6 +79,7 @@ class ForwardContext:
     sources: frozenset[int] | None = None
     left: dict[int, Any] = field(default_factory=dict)
     later: dict[int, Vectors] = field(default_factory=dict)
+    routing: dict[int, Float[Tensor, "N R"]] = field(default_factory=dict)
     layer_inputs: Mapping[int, LayerVectors] = field(default_factory=dict)
     observer: Observer | None = None
     kernels: Kernels = FUSED

@@ -33,6 +33,11 @@ class FeedForward(Content, Part):
         return False
 
     @property
+    def router_state(self) -> tuple[int, int]:
+        """Features of a router's vector that it reads of the layer before, and that it leaves; 0 if there is none."""
+        return 0, 0
+
+    @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
         if self.separates_documents:  # no state is carried from position to position
             return None

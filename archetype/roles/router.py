@@ -40,5 +40,15 @@ class Router(Part):
     expert_bias: Flag = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
 
+    @property
+    def state_width(self) -> int:
+        """Features of the vector that the router of the next layer may read; 0 if there is none."""
+        return 0
+
+    @property
+    def reads_state(self) -> bool:
+        """Whether it reads this vector of the router of the layer before."""
+        return False
+
 
 AnyRouter = Annotated[Router, ByKind(Router)]

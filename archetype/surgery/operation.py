@@ -123,9 +123,9 @@ class Operation:
             is_same_input = before == (theirs.reinject, theirs.norm_between) and (not any(before) or index == origin)
             self.ledger.require(path, is_same_input, "reads the input of another layer")
         place = f"{prefix}blocks"
-        delays = any(block.feedforward.delays_output for block in (*old.layers, *new.layers))
-        is_moved = delays and layers != list(range(len(old.layers)))
-        self.ledger.require(place, not is_moved, "what is added after the next layer is added after another one")
+        reaches = any(stack.reaches_next(layer) for stack in (old, new) for layer in range(len(stack.layers)))
+        is_moved = reaches and layers != list(range(len(old.layers)))
+        self.ledger.require(place, not is_moved, "what the next layer adds or reads is that of another one")
         dropped = sorted(set(range(len(old.layers))) - set(layers))
         names = f"layer{'s' * (len(dropped) > 1)} {enumeration(map(str, dropped))}"
         self.ledger.require(place, not dropped, f"the donor's {names} dropped")

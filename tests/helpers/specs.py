@@ -155,6 +155,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
         pattern={"kind": "window", "size": 5},
     ),
     "norm of heads": attending(gate={}, heads_norm={"kind": "rms"}),
+    "joint convolution": attending(
+        joint_convolution={"kernels": [2, 3]},
+        key_factors=True,
+        position={"kind": "rotary"},
+        qk_norm={"kind": "rms", "weight": False, "eps": 1e-12},
+    ),
     "gains": decoder(
         block(
             mixer=ATTENTION | {"gate": {}, "gate_gain": GAIN, "query_gain": GAIN, "position": {"kind": "rotary"}},
@@ -333,6 +339,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(),
         block(feedforward={"kind": "together", "parts": [GATED, GATED, GATED], "delayed": [True, False, True]}),
         block(),
+    ),
+    "mlp router": decoder(
+        block(feedforward=experts(router={"kind": "mlp", "width": 6})),
+        block(feedforward=experts(router={"kind": "mlp", "width": 6, "carried": True, "expert_bias": True})),
     ),
     "latent experts": decoder(block(feedforward=experts(latent_width=5, weighs="inputs", shared=GATED))),
     "latent experts, normed": decoder(

@@ -4,11 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 from archetype.convert.gguf import deepseek2
-from archetype.convert.gguf.decoders import OUTER
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.spec import ModelSpec
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 
+OUTER = """
+    token_embd                       embedding.token
+    position_embd                    embedding.position
+    token_embd_norm                  embedding.norm
+    output_norm                      final_norm
+    output                           lm_head
+"""
+# the norms of a layer
 PRE = """
     blk.{i}.attn_norm                blocks.{i}.mixer_norm
     blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm

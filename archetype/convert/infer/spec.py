@@ -171,7 +171,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         embedding=_embedding(info, tensors, dims, extra_rows),
         layers=blocks,
         residual=_residual(info, tensors),
-        final_norm=_norm(info, tensors, "final_norm", assumed=weightless),
+        final_norm=_final_norm(info, tensors, weightless),
         early_exit=_early_exit(info, tensors),
         head=_head(info, tensors, d_model),
         initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
@@ -365,6 +365,11 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
     if f"{param}.weight" not in tensors.outer:
         return info.norm(bias=False, weight=False) if assumed else NoNorm()
     return info.norm(bias=f"{param}.bias" in tensors.outer)
+
+
+def _final_norm(info: CheckpointInfo, tensors: GroupedTensors, assumed: bool) -> Norm:
+    norm = _norm(info, tensors, "final_norm", assumed)
+    return norm.replace(unit_offset=False) if info.quirks.plain_final_norm else norm
 
 
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:

@@ -276,7 +276,7 @@ class Block(Spec):
                 invalid("cross_attention.pattern", "cross-attention sees the whole source", "remove it")
             if self.cross_attention.differential is not None:
                 invalid("cross_attention.differential", "only self-attention subtracts weights", "remove it")
-            if self.cross_attention.convolutions is not None:
+            if self.cross_attention.convolves:
                 cause = "queries and keys belong to different texts"
                 invalid("cross_attention.convolutions", cause, "remove it")
             if self.cross_attention.index is not None:

@@ -94,7 +94,7 @@ class Stack(nn.Module):
             layers: compute only these layers, with residual streams as input and output (pipeline parallelism).
         """
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
-        context.later = {}
+        context.later, context.routing = {}, {}
         stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
         read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
         passes: list[tuple[Tensor, Tensor]] = []  # vectors after each pass but the last, and their gates

@@ -15,7 +15,7 @@ def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors
     """Return the output of a block, saving only its input for backward. Recomputation is bit-exact."""
     # copies: the context of the pass changes until backward
     shared, left, layer, is_first = dict(context.shared), dict(context.left), context.layer, True
-    later = dict(context.later)
+    later, routing = dict(context.later), dict(context.routing)
 
     def run(x: Vectors) -> Vectors:
         nonlocal is_first
@@ -26,7 +26,15 @@ def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors
             return y
         with _buffers_unchanged(block):  # such as running statistics, which already include this batch
             # losses were added by the first run
-            then = replace(context, shared=dict(shared), layer=layer, left=dict(left), later=dict(later), aux_losses=[])
+            then = replace(
+                context,
+                shared=dict(shared),
+                layer=layer,
+                left=dict(left),
+                later=dict(later),
+                routing=dict(routing),
+                aux_losses=[],
+            )
             y = block(x, then, None)
             return y
 

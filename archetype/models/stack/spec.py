@@ -114,8 +114,13 @@ class StackView(NamedTuple):
 
     @property
     def divides(self) -> bool:
-        alone = not (self.sources or self.passes or any(block.feedforward.delays_output for block in self.layers))
-        return self.residual.is_sum and alone and self.reads_tokens_at is None
+        reaches = any(self.reaches_next(layer) for layer in range(len(self.layers)))
+        return self.residual.is_sum and not (self.sources or self.passes or reaches) and self.reads_tokens_at is None
+
+    def reaches_next(self, layer: int) -> bool:
+        """Return whether the next layer adds an output of this one, or reads its router's vector."""
+        following = self.layers[layer + 1 : layer + 2]
+        return self.layers[layer].feedforward.delays_output or any(n.feedforward.router_state[0] for n in following)
 
     @property
     def readers(self) -> tuple[int, ...]:
@@ -147,6 +152,10 @@ class StackView(NamedTuple):
                     part.check(self.d_model, self.causal and name != "cross")
             self._check_source(index, block)
             self._check_residual(path, block)
+            left = self.layers[index - 1].feedforward.router_state[1] if index else 0
+            if (read := block.feedforward.router_state[0]) and read != left:
+                cause = f"reads {read} features of the router of the layer before, which has {left or 'none'}"
+                invalid(f"{path}.feedforward.router.carried", cause, "remove it, or use the same width in both")
             if block.feedforward.delays_output and index + 1 == len(self.layers):
                 invalid(f"{path}.feedforward.delayed", "there is no next layer", "remove it, or add a layer")
             if block.output_scale and not self.residual.is_sum:

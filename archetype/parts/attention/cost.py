@@ -66,6 +66,7 @@ class AttentionCost(MixerCost):
         self.pair_norm = NormCost.of(pair_norm, 2 * self.value_width)
         widths = {"input": d, "q": q, "k": kv, "v": self.v_features, "output": d}
         self.convolutions = ConvolutionsCost(part.convolutions, widths)
+        self.joint = JointConvolutionCost(part.joint_convolution, self)
         self.complexity = COMPLEXITIES[Full] if part.score == "additive" else self.pattern.complexity
 
     @property
@@ -90,7 +91,8 @@ class AttentionCost(MixerCost):
         counts |= {"gate_bias": self.heads} if self.part.gate is not None and self.part.gate.bias else {}
         if self.part.value_embedding is not None and self.part.value_embedding.gate is None:
             counts["value_scale"] = constant(1)
-        counts |= self.convolutions.parameters()
+        counts |= {"key_factors": symbol("K", self.sizes.num_kv_heads)} if self.part.key_factors else {}
+        counts |= self.convolutions.parameters() | self.joint.parameters()
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def tables(self) -> Counts:
@@ -114,7 +116,7 @@ class AttentionCost(MixerCost):
         counts |= {"scores": pairs, "mixture": mixed * per_feature}
         if score_flops := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
             counts["score_bias"] = score_flops
-        counts |= self.convolutions.flops(work.tokens)
+        counts |= self.convolutions.flops(work.tokens) | self.joint.flops(work)
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def _pair_flops(self, work: Work) -> Formula:
@@ -133,10 +135,10 @@ class AttentionCost(MixerCost):
         if not self.has_keys:
             return 0
         per_layer = self.pattern.cache_length(length) * (self.kv_features + self.v_features).value
-        return per_layer + (self.index.state(length) if self.index else 0) + self.convolutions.state()
+        return per_layer + (self.index.state(length) if self.index else 0) + self.recurrent_state(length)
 
     def recurrent_state(self, length: int) -> int:
-        return self.convolutions.state()
+        return self.convolutions.state() + self.joint.state()
 
     def key_scales(self, length: int) -> int:
         return 2 * self.pattern.cache_length(length) * self.sizes.num_kv_heads if self.has_keys else 0
@@ -145,6 +147,9 @@ class AttentionCost(MixerCost):
         # inputs, norms, rotary angles, and the products over pairs
         heads, kv_heads, head_dim, rotary_dim, _ = self.sizes
         saved = work.input_bytes(self.d.value) + self.convolutions.saved_activations(work)
+        saved += self.joint.saved_activations(work)
+        if self.part.key_factors:
+            saved += work.tokens * self.kv_features.value * work.itemsize
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
         saved += self._value_norm().saved_activations(work.tokens * kv_heads)
@@ -245,6 +250,46 @@ class AttentionCost(MixerCost):
         result = work.tokens * heads * value_width * itemsize
         merged = len(shapes) * (result + work.tokens * heads * FLOAT32) if len(shapes) > 1 else 0
         return saved + merged + result
+
+
+class JointConvolutionCost:
+    """Cost of both convolutions over queries and keys; zero without them.
+
+    Args:
+        convolution: the convolutions (None: none).
+        attention: cost of the attention that they belong to.
+    """
+
+    def __init__(self, convolution: spec.JointConvolution | None, attention: AttentionCost) -> None:
+        self.kernels = convolution.kernels if convolution else (1, 1)
+        self.channels = attention.q_features + attention.kv_features if convolution else ZERO
+        self.head_dim = attention.head_dim
+        self.delayed = attention.v_features.value // 2 if convolution else 0
+
+    @property
+    def _sizes(self) -> dict[str, Formula]:
+        first, second = map(constant, self.kernels)
+        return {"joint.depthwise": first * self.channels, "joint.grouped": second * self.head_dim * self.channels}
+
+    def parameters(self) -> Counts:
+        return {name: size + self.channels for name, size in self._sizes.items()} if self.delayed else {}
+
+    def flops(self, work: Work) -> Counts:
+        if not self.delayed:
+            return {}
+        # the second reads outputs of the first at earlier positions, which are computed again
+        again = {"joint.depthwise": work.rows * (self.kernels[1] - 1)}
+        return {name: 2 * (work.tokens + again.get(name, ZERO)) * size for name, size in self._sizes.items()}
+
+    def state(self) -> int:
+        return (self.channels.value + self.delayed) * (sum(self.kernels) - 2)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        # the inputs of both, with those before them
+        reach = sum(self.kernels) - 2
+        first = (work.tokens + work.rows * reach) * (self.channels.value + self.delayed)
+        second = (work.tokens + work.rows * (self.kernels[1] - 1)) * self.channels.value
+        return (first + second) * work.itemsize if self.delayed else 0
 
 
 class CrossAttentionCost(AttentionCost):

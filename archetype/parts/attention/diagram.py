@@ -18,6 +18,9 @@ def cross_attention(part: Attention, modules: frozenset[str]) -> Inside:
 
 def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     cells = [Cell("q", 0, 0, (X,)), Cell("k", 1, 0, (source,)), Cell("v", 2, 0, (source,))]
+    if part.joint_convolution is not None:
+        modules_of_both = ("q", "joint.depthwise", "joint.grouped")
+        cells[0] = cells[0]._replace(label="q, convolved with k", rows=modules_of_both)
     width, row, below, values = 3, 1, {"q": "q", "k": "k"}, "v"
     computed = "qk"  # heads that are normalized and rotated in this layer
     if part.keys_as_values:
@@ -70,7 +73,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     if index.output:
         row = max(row, 1 + max(cell.row for cell in index.cells))
         inputs = (*inputs, index.output)
-    score_modules = ("scores", "score", "score_bias", "sinks", "query_gain")
+    score_modules = ("scores", "score", "score_bias", "sinks", "query_gain", "key_factors")
     keys = "T_s" if source == SOURCE else "S"
     cells.append(
         Cell("scores", 0, row, inputs, 2, _scores(part), score_modules, shape=f"(B, H, T, {keys})", gives="weights")

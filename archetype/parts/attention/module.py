@@ -25,6 +25,8 @@ from archetype.parts.pattern.spec import GlobalWindow
 from archetype.parts.position.module import Rotation
 from archetype.weights.linear import Linear
 
+Projected = tuple[Tensor, Tensor, Tensor]  # queries, keys and values without heads
+
 
 @module_for(spec.Attention)
 class Attention(MultiHeadProjection):
@@ -70,19 +72,20 @@ class Attention(MultiHeadProjection):
         cache = kind.empty(batch, self.sizes.num_kv_heads, slots, sizes, cache_dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
         state = indexed(cache, index)
-        if self.convolutions is None:
-            return state
-        return ConvolvedState(state, self.convolutions.new_state(batch, dtype, device))
+        convolutions = self.convolutions if self.joint is None else self.joint
+        return state if convolutions is None else ConvolvedState(state, convolutions.new_state(batch, dtype, device))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Attend from the new positions, (B, T, D), to themselves and the cache. Append them to the cache."""
         convolve = convolving(self.convolutions, cache, context)
+        projected = self.join(x, context, cache)
         cache = cache.part if isinstance(cache, ConvolvedState) else cache
         x = convolve("input", x)
-        q = self.rotate(self.queries(x, convolve), context, self.q_norm)  # (B, H, T, P)
+        q = self.queries(x, convolve) if projected is None else self.split_heads_and_norm(projected[0], self.q_norm)
+        q = self.rotate(q, context, self.q_norm)  # (B, H, T, P)
         q = self.scale_queries(q, context.positions)
         # (B, K, S, P) and (B, K, S, Q): of these T positions, or of all slots of a cache
-        keys = self.keys(x, context, cache, convolve)
+        keys = self.keys(x, context, cache, convolve, projected)
         score, bias = self.score_function, self.bias(context)
         if keys.positions is None:  # cached keys cannot be probed, and a trace pairs its queries with keys
             q = context.probe(self, "q", q)
@@ -107,7 +110,22 @@ class Attention(MultiHeadProjection):
         heads = context.probe(self, "heads", self.normalize_heads(self.apply_gate(y, x)))
         return convolve("output", self.merge_heads(heads))  # (B, T, D)
 
-    def keys(self, x: Vectors, context: ForwardContext, cache: LayerState | None, convolve: Convolve) -> Keys:
+    def join(self, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Projected | None:
+        """Return queries, keys and values that are convolved together, without heads; None without a convolution."""
+        if self.joint is None:
+            return None
+        state = cache.convolutions if isinstance(cache, ConvolvedState) else None
+        projected: Projected = self.joint(self.q(x), self.k(x), self.v(x), context, state)
+        return projected
+
+    def keys(
+        self,
+        x: Vectors,
+        context: ForwardContext,
+        cache: LayerState | None,
+        convolve: Convolve,
+        projected: Projected | None = None,
+    ) -> Keys:
         """Return rotated keys and values to attend to, from the cache if there is one. Publish them to later layers."""
         if self.spec.keys_from is not None and (source := self.spec.source(context.layer)) is not None:
             left: Keys = context.left_by(source)  # already rotated, and cached if there is a cache
@@ -116,7 +134,11 @@ class Attention(MultiHeadProjection):
                 if left.positions is not None
                 else Keys(context.probe(self, "k", left.k), context.probe(self, "v", left.v))
             )
-        k, v = self.keys_and_values(x, convolve)  # (B, K, T, P) and (B, K, T, Q)
+        # (B, K, T, P) and (B, K, T, Q)
+        if projected is None:
+            k, v = self.keys_and_values(x, convolve)
+        else:
+            k, v = self.normed_keys(projected[1]), self.split_values(projected[2])
         v = self.add_token_values(v, x, context)
         k = self.rotate(k, context, self.k_norm)
         if cache is not None:

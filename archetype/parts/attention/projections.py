@@ -11,6 +11,7 @@ from archetype.nn.cache import KeepsKeys
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.registry import build_norm
 from archetype.parts.attention import spec
+from archetype.parts.attention.joint import JointConvolution
 from archetype.parts.convolutions.module import Convolutions, Convolve, unchanged
 from archetype.parts.embedding.module import table
 from archetype.parts.gain.module import amplified, build_gain
@@ -64,6 +65,10 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         if attention.convolutions is not None:
             widths = {"input": d_model, "q": queries, "k": keys, "v": values, "output": d_model}
             self.convolutions = Convolutions(attention.convolutions, widths)
+        self.joint: JointConvolution | None = None
+        if attention.joint_convolution is not None:
+            self.joint = JointConvolution(attention.joint_convolution, self.sizes, values)
+        self.key_factors = nn.Parameter(torch.empty(self.sizes.num_kv_heads)) if attention.key_factors else None
         self.value_embedding: nn.Module | None = None
         self.value_gate: nn.Linear | None = None
         self.value_scale: nn.Parameter | None = None
@@ -75,9 +80,9 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
                 self.value_gate = Linear(value_embedding.gate.features or d_model, self.sizes.num_kv_heads, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_zero := name in ("sinks", "gate_bias"):
-            tensor.zero_()
-        return is_zero
+        if is_fixed := name in ("sinks", "gate_bias", "key_factors"):
+            tensor.fill_(1.0 if name == "key_factors" else 0.0)
+        return is_fixed
 
     def _norm(self, features: int) -> nn.Module | None:
         # over each head, or over all `features` together
@@ -99,7 +104,11 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         """Project to keys (B, K, S, P) and values (B, K, S, Q)."""
         k = convolve("k", self.k(x))
         v = k if self.spec.keys_as_values else convolve("v", self.v(x))
-        return self.split_heads_and_norm(k, self.k_norm), self.split_values(v)
+        return self.normed_keys(k), self.split_values(v)
+
+    def normed_keys(self, k: Float[Tensor, "B S KP"]) -> Float[Tensor, "B K S P"]:
+        keys = self.split_heads_and_norm(k, self.k_norm)
+        return keys if self.key_factors is None else keys * self.key_factors[:, None, None].to(keys.dtype)
 
     def split_values(self, x: Float[Tensor, "B S KQ"]) -> Float[Tensor, "B K S Q"]:
         """Return the values of each head: normalized, clipped and scaled."""

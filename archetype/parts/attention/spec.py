@@ -17,7 +17,7 @@ from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.pattern import AnyPattern, pattern_rule
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import MAX_SIZE, Flag, LayerIndex, Length, Positive, Probability, Spec
+from archetype.spec.base import MAX_SIZE, Flag, LayerIndex, Length, Positive, Probability, Size, Spec
 from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
@@ -26,6 +26,7 @@ __all__ = [
     "Attention",
     "AttentionConvolutions",
     "Differential",
+    "JointConvolution",
     "OutputGate",
     "ProjectionBiases",
     "QueryScale",
@@ -152,6 +153,25 @@ class AttentionConvolutions(Convolutions):
     at: tuple[Literal["input", "q", "k", "v", "output"], ...] = ("input", "q", "k", "v")
 
 
+class JointConvolution(Spec):
+    """Convolutions over the projected queries and keys of all heads together (CCA, arXiv 2510.04476; ZAYA1).
+
+    The first is of each feature alone, the second of all features of a head, both with biases. To their output a
+    query has the mean of its projection and of its key's added, and a key the mean of these over its queries. The
+    last half of the projected values of all heads are those of the token before.
+
+    Attributes:
+        kernels: number of positions of both convolutions, the token's own among them.
+    """
+
+    kernels: tuple[Size, Size] = (2, 2)
+
+    @property
+    def reach(self) -> int:
+        """Number of earlier positions that are read."""
+        return sum(self.kernels) - 2
+
+
 class QueryScale(Spec):
     """Query scaling by 1 + beta ln(1 + floor(i / length)) at position i; sharpens attention in long texts (Llama 4).
 
@@ -216,6 +236,8 @@ class Attention(Mixer):
         query_scale: scaling of queries with their position (absent: none).
         value_embedding: table by token id whose rows are added to the values (absent: none).
         convolutions: short convolutions over the latest positions (absent: none).
+        joint_convolution: convolutions over queries and keys together, and values of the token before (absent: none).
+        key_factors: whether each key head has a learned factor of its normed keys (ZAYA1).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
         index: selection among the keys that `pattern` allows (absent: all of them).
@@ -251,6 +273,8 @@ class Attention(Mixer):
     query_scale: QueryScale | None = None
     value_embedding: ValueEmbedding | None = None
     convolutions: AttentionConvolutions | None = None
+    joint_convolution: JointConvolution | None = None
+    key_factors: Flag = False
     position: AnyMixerPosition = NoPosition()
     pattern: AnyPattern = Full()
     index: AnyKeySelection | None = None
@@ -347,14 +371,30 @@ class Attention(Mixer):
         return self
 
     @model_validator(mode="after")
+    def _convolves_together(self) -> "Attention":
+        if self.joint_convolution is None:
+            return self
+        unsupported = {
+            "convolutions": self.convolutions is not None,
+            "keys_as_values": self.keys_as_values,
+            "bias": self.bias != ProjectionBiases(o=self.bias.o),
+            "pattern.global_projections": self.projects_globally,
+        }
+        for name in (name for name, is_set in unsupported.items() if is_set):
+            invalid(name, "queries, keys and values are convolved together", "remove it or joint_convolution")
+        if self.joint_convolution.reach < 1:
+            invalid("joint_convolution.kernels", "no position reads another one", "use a kernel of 2 or more")
+        return self
+
+    @model_validator(mode="after")
     def _reads_whole_keys(self) -> "Attention":
         if self.keys_from is None:
             return self
         if self.bias.k or self.bias.v:
             remedy = "use {q: true, o: true}, or no bias"
             invalid("bias", "keys and values of another layer already have that layer's biases", remedy)
-        for name in ("value_embedding", "convolutions"):
-            if getattr(self, name) is not None:
+        for name in ("value_embedding", "convolutions", "joint_convolution", "key_factors"):
+            if getattr(self, name):
                 invalid(name, "keys_from reads the keys and values of another layer", "remove it or keys_from")
         if self.index is not None or self.projects_globally:
             name = "pattern.global_projections" if self.index is None else "index"
@@ -433,6 +473,12 @@ class Attention(Mixer):
                 self.convolutions.check(causal)
                 if self.keys_as_values and "v" in self.convolutions.at:
                     invalid("at", "with keys_as_values there is no projection to values", "leave out v")
+        if self.joint_convolution is not None:
+            if not causal:
+                invalid("joint_convolution", "convolutions read from left to right", "remove it, or use a decoder")
+            sizes = self.sizes(width)
+            if sizes.num_kv_heads * self.value_width(width) % 2:
+                invalid("joint_convolution", "values of an odd number of features have no half", "use an even number")
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, which a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
@@ -492,7 +538,7 @@ class Attention(Mixer):
         if self.position.reads_queries:
             cause = "adds to the scores of whole sequences, but each process has only a part of a sequence"
             return NeedsWholeRows("position", cause, "use other positions, or set parallel.context to 1")
-        if self.convolutions is not None:
+        if self.convolves:
             cause = "convolutions read sequences in order, and parallel.context splits them"
             return NeedsWholeRows("convolutions", cause, "remove it, or set parallel.context to 1")
         if self.projects_globally:
@@ -517,7 +563,12 @@ class Attention(Mixer):
         # a mask separates them, except with scaling by length or global projections
         if pattern_rule(self.pattern).depends_on_length:
             return False
-        return not (self.projects_globally or self.keys_follow_length or self.convolutions is not None)
+        return not (self.projects_globally or self.keys_follow_length or self.convolves)
+
+    @property
+    def convolves(self) -> bool:
+        """Whether queries, keys or values read earlier positions."""
+        return self.convolutions is not None or self.joint_convolution is not None
 
     @property
     def projects_globally(self) -> bool:

@@ -37,6 +37,8 @@ UNLIKE = (
     "heads_norm",
     "query_gain",
     "gate_gain",
+    "joint_convolution",
+    "key_factors",
     "softcap",
     "clip_qkv",
     "differential",

@@ -111,9 +111,10 @@ class MixtureOfExperts(nn.Module):
     ) -> Float[Tensor, "N D"]:
         if not self.spec.idle:
             return self._computed(x, chosen, weights, kernels)
-        # idle experts return their input, which their weights multiply
+        # idle experts return their input, which their weights multiply, or nothing
         is_idle = chosen >= self.spec.num_experts  # (N, k)
-        y = (x * (weights * is_idle).sum(-1, keepdim=True)).to(x.dtype)
+        returned = weights * is_idle if self.spec.idle_output == "input" else torch.zeros_like(weights)
+        y = (x * returned.sum(-1, keepdim=True)).to(x.dtype)
         busy = None
         if not (kernels.records or torch.compiler.is_compiling() or is_symbolic(x.shape[0])):
             busy = (~is_idle).flatten().nonzero().squeeze(1)  # choices of experts that compute

@@ -47,15 +47,16 @@ class MixtureOfExperts(FeedForward):
     between a projection into it and a projection out of it (Nemotron 3), and `latent_norm` normalizes their sum before
     the latter (Kimi K3). The default `router` is a softmax with
     renormalized weights. For a single expert per token it keeps the affinity, since a renormalized weight would always
-    be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash);
-    costs assume that all experts are selected equally often. With `norm` the experts read norm(x) where the router
-    reads x (Gemma 4).
+    be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash), or
+    nothing with `idle_output: zero` (ZAYA1); costs assume that all experts are selected equally often. With `norm` the
+    experts read norm(x) where the router reads x (Gemma 4).
 
     Attributes:
         num_experts: number of experts, E.
         experts_per_token: number of experts that a token selects, k.
         expert: form of each expert.
-        idle: further experts that return their input.
+        idle: further experts that compute nothing.
+        idle_output: what they return: their input, or zero.
         norm: norm of the vectors that the experts read, and not the router.
         latent_width: width of the routed experts' inputs and outputs (absent: d_model).
         latent_norm: norm of the routed experts' weighted sum before the projection out of their space.
@@ -77,6 +78,7 @@ class MixtureOfExperts(FeedForward):
     experts_per_token: Size
     expert: Expert
     idle: Index = 0
+    idle_output: Literal["input", "zero"] = "input"
     norm: VectorNorm = NoNorm()
     latent_width: Width | None = None
     latent_norm: VectorNorm = NoNorm()
@@ -98,6 +100,10 @@ class MixtureOfExperts(FeedForward):
     def always_said(self) -> tuple[str, ...]:
         # the router of a single expert has another default
         return ("router",) if self.experts_per_token == 1 else ()
+
+    @property
+    def router_state(self) -> tuple[int, int]:
+        return self.router.state_width * self.router.reads_state, self.router.state_width
 
     @property
     def tokens_read_by(self) -> str | None:

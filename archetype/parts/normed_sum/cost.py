@@ -2,7 +2,7 @@
 
 from archetype.cost.formula import ZERO, Formula
 from archetype.cost.registry import NormCost, ResidualCost, cost_of
-from archetype.cost.work import TrainingWork
+from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.normed_sum import spec
 
 
@@ -23,4 +23,7 @@ class NormedSumCost(ResidualCost):
         return sum((norm.flops(tokens) for norm in self.norms), start=ZERO)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        return sum(norm.saved_activations(work.tokens) for norm in self.norms)
+        carried, added = (norm.saved_activations(work.tokens) for norm in self.norms)
+        # the sublayer's norm saves the stream as well
+        shared = work.tokens * self.d.value * FLOAT32 if self.norms[0].saves_input else 0
+        return max(carried - shared, 0) + added

@@ -1,6 +1,6 @@
 """Cost of routers."""
 
-from archetype.cost.formula import ZERO, Formula
+from archetype.cost.formula import ZERO, Formula, symbol
 from archetype.cost.registry import Linear, NormCost, RouterCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.router import spec
@@ -42,6 +42,34 @@ class SqrtSoftplusRouterCost(LinearRouterCost):
 @cost_of(spec.SparseMixerRouter)
 class SparseMixerRouterCost(LinearRouterCost):
     saved_affinities = 3  # those that the balance loss may read, and the shares in two choices; masks take a byte
+
+
+@cost_of(spec.MLPRouter)
+class MLPRouterCost(RouterCost):
+    """Cost of four projections, and of the affinities of all experts."""
+
+    part: spec.MLPRouter
+
+    def __init__(self, part: spec.MLPRouter, d: Formula, num_experts: Formula) -> None:
+        super().__init__(part, d, num_experts)
+        self.width = symbol("R", part.width, part)
+        inner = Linear(self.width, self.width, True)
+        self.projections = (Linear(d, self.width, True), inner, inner, Linear(self.width, num_experts))
+        self.norm = NormCost.of(part.norm, self.width)
+
+    def parameters(self) -> Formula:
+        weights = sum((projection.parameters for projection in self.projections), start=ZERO)
+        return weights + self.norm.parameters() + self.width * self.part.carried
+
+    def flops(self, tokens: Formula) -> Formula:
+        return sum((projection.flops(tokens) for projection in self.projections), start=ZERO)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        # the vectors; h of the layer before; each projection's input, and the activations'; two copies of affinities
+        width = self.width.value
+        vectors = 5 + self.part.carried
+        numbers = vectors * width + 2 * self.num_experts.value
+        return work.input_bytes(self.d.value) + self.norm.saved(work.tokens, work) + work.tokens * numbers * FLOAT32
 
 
 @cost_of(spec.HashRouter)

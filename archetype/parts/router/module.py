@@ -106,6 +106,38 @@ class SparseMixerRouter(SoftmaxRouter):
         return torch.cat(weights, -1), torch.cat(chosen, -1)
 
 
+@module_for(spec.MLPRouter)
+class MLPRouter(nn.Module):
+    """Router with a narrow network, whose input the router of the next layer may read."""
+
+    def __init__(self, router: spec.MLPRouter, num_experts: int, place: Place) -> None:
+        super().__init__()
+        width = router.width
+        self.down = nn.Linear(place.d_model, width)
+        self.carry = nn.Parameter(torch.empty(width)) if router.carried else None
+        self.norm = build_norm(router.norm, width)
+        self.fc1, self.fc2 = nn.Linear(width, width), nn.Linear(width, width)
+        self.out = nn.Linear(width, num_experts, bias=False)
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        if is_carry := name == "carry":
+            tensor.fill_(1.0)
+        return is_carry
+
+    def forward(self, x: Float[Tensor, "N D"], context: ForwardContext) -> Float[Tensor, "N E"]:
+        with without_autocast(x):
+            h = self.down(x.to(self.down.weight.dtype))  # (N, R)
+            if self.carry is not None:
+                h = h + context.routing[context.layer - 1] * self.carry
+            context.routing[context.layer] = h
+            hidden = nn.functional.gelu(self.fc1(self.norm(h, context)))
+            logits: Tensor = self.out(nn.functional.gelu(self.fc2(hidden)))
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+        return logits.softmax(-1)
+
+
 def softmax(logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
     return logits.softmax(-1)
 

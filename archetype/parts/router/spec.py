@@ -4,14 +4,23 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from archetype.parts.norm.spec import NoNorm
+from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.roles.norm import VectorNorm
 from archetype.roles.router import Router
 from archetype.spec.base import Flag, Positive
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
 
-__all__ = ["HashRouter", "LinearRouter", "SigmoidRouter", "SoftmaxRouter", "SparseMixerRouter", "SqrtSoftplusRouter"]
+__all__ = [
+    "HashRouter",
+    "LinearRouter",
+    "MLPRouter",
+    "SigmoidRouter",
+    "SoftmaxRouter",
+    "SparseMixerRouter",
+    "SqrtSoftplusRouter",
+]
 
 
 class LinearRouter(Router):
@@ -75,6 +84,34 @@ class SparseMixerRouter(LinearRouter):
             if getattr(self, name):
                 invalid(name, "has no effect, since each expert is weighed when it is chosen", "remove it")
         return self
+
+
+@part
+class MLPRouter(Router):
+    """Softmax of W gelu(V gelu(U norm(h))) over a narrow projection h of the token's vector (ZAYA1).
+
+    With `carried`, h has the h of the router of the layer before added, each feature times a learned factor. U, V and
+    the projection to h have biases.
+
+    Attributes:
+        width: features of h, R.
+        norm: norm of h.
+        carried: whether h of the layer before is added.
+    """
+
+    letters: ClassVar = {"R": "features of a router's vector"}
+    kind: Literal["mlp"] = "mlp"
+    width: Width = 256
+    norm: VectorNorm = RMSNorm()
+    carried: Flag = False
+
+    @property
+    def state_width(self) -> int:
+        return self.width
+
+    @property
+    def reads_state(self) -> bool:
+        return self.carried
 
 
 @part

@@ -138,6 +138,11 @@ class FeedForwardsTogether(_Together, FeedForward):
         return any(self.delays)
 
     @property
+    def router_state(self) -> tuple[int, int]:
+        states = [inner.router_state for inner in self.parts]
+        return max(read for read, _ in states), max(left for _, left in states)
+
+    @property
     def delays(self) -> tuple[bool, ...]:
         return self.delayed or (False,) * len(self.parts)
 

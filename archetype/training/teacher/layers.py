@@ -60,8 +60,8 @@ def check_fitted(layer: int, matches: Mapping[int, int], spec: ModelSpec, teache
     block = own.layers[layer]
     if own.d_model != theirs.d_model or own.residual != theirs.residual:
         raise SpecError(field, "a layer alone needs inputs of the teacher's width and residual wiring", "remove it")
-    delays = any(own.layers[index].feedforward.delays_output for index in (max(layer - 1, 0), layer))
-    if block.weights_of is not None or block.mixer.source(layer) is not None or delays:
+    reaches = any(own.reaches_next(index) for index in range(max(layer - 1, 0), layer + 1))
+    if block.weights_of is not None or block.mixer.source(layer) is not None or reaches:
         raise SpecError(field, f"layer {layer} uses weights or values of another layer", "train it with the others")
 
 

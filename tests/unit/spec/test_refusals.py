@@ -64,7 +64,7 @@ UNKNOWN_KEYS = [
      "embedding.zzz: is not a known key; use one of kind, position, scale, round_scale, num_token_types, extra_rows, "
      "norm, norm_first, per_layer, dropout, width, project_first"),
     ((7,), "7: is not a known key; use one of version, kind, name, vocab_size, context_length, "
-     "d_model, embedding, layers, residual, final_norm, head, further_tokens, initialization"),
+     "d_model, embedding, layers, residual, final_norm, early_exit, head, further_tokens, initialization"),
 ]  # fmt: skip
 
 
@@ -100,7 +100,7 @@ IMPOSSIBLE = [
     (("kind",), "encoder-decoder", "kind: 'encoder-decoder' is not a kind of model (decoder, encoder, "
      "encoder_decoder, megabyte, ngram, vision_encoder); did you mean encoder_decoder?"),
     ((*LAYER, "wiring", "norm", "kind"), "rmsnorm",
-     "layers[3].wiring.norm: 'rmsnorm' is not a kind of norm (layer, rms, gated_rms, l2, dynamic_tanh, dynamic_erf, "
+     "layers[3].wiring.norm: 'rmsnorm' is not a kind of norm (layer, rms, gated_rms, l2, affine, dynamic_tanh, dynamic_erf, "
      "batch, none); write rms"),
     ((*LAYER, "wiring", "norm"), {"eps": 1e-5},
      "layers[3].wiring.norm: kind is missing; add kind: NAME"),
