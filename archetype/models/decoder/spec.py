@@ -60,19 +60,8 @@ class Decoder(EndsWithNorm, CausalSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        return (
-            StackView(
-                "",
-                self.layers,
-                self.final_norm,
-                self.d_model,
-                causal=True,
-                residual=self.residual,
-                vocab_size=self.vocab_size,
-                layer_features=self.embedding.layer_features,
-                early_exit=self.early_exit,
-            ),
-        )
+        stack = StackView.of(self, self.vocab_size, self.embedding.layer_features)
+        return (stack._replace(early_exit=self.early_exit),)
 
     @property
     def further_stack(self) -> StackView | None:

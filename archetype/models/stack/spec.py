@@ -93,6 +93,12 @@ class StackView(NamedTuple):
     layer_features: int = 0  # features of per-layer embedding vectors; 0 without them
     early_exit: EarlyExit | None = None
 
+    @classmethod
+    def of(cls, model: Any, vocab_size: int = 0, layer_features: int = 0) -> "StackView":
+        """Return the stack of a model with a single one."""
+        stack = cls("", model.layers, model.final_norm, model.d_model, model.is_causal, residual=model.residual)
+        return stack._replace(vocab_size=vocab_size, layer_features=layer_features)
+
     def field(self, layers: int | str) -> str:
         return self.block_field or f"{self.prefix}layers[{layers}]"
 
