@@ -334,9 +334,9 @@ class TransformerXL(MixerPosition):
 class RelativeLogits(MixerPosition):
     """Biases r_i^T B_(i-j) that each query adds to its scores, by its distance from a key (Inkling).
 
-    Besides its features q_i, a query of each head has `rank` features r_i, projected from the same vector. A layer's bank
-    B has a learned vector for each distance below `extent`; a key further away has no bias. Biases are not multiplied
-    by the scale of the scores, but they are by a `query_scale`.
+    Besides its features q_i, a query of each head has `rank` features r_i, projected from the same vector. A layer's
+    bank B has a learned vector for each distance below `extent`; a key further away has no bias. Biases are not
+    multiplied by the scale of the scores, but they are by a `query_scale`.
 
     Attributes:
         rank: features r_i of each head.

@@ -100,8 +100,8 @@ IMPOSSIBLE = [
     (("kind",), "encoder-decoder", "kind: 'encoder-decoder' is not a kind of model (decoder, encoder, "
      "encoder_decoder, megabyte, ngram, vision_encoder); did you mean encoder_decoder?"),
     ((*LAYER, "wiring", "norm", "kind"), "rmsnorm",
-     "layers[3].wiring.norm: 'rmsnorm' is not a kind of norm (layer, rms, gated_rms, l2, affine, dynamic_tanh, dynamic_erf, "
-     "batch, none); write rms"),
+     "layers[3].wiring.norm: 'rmsnorm' is not a kind of norm (layer, rms, gated_rms, l2, affine, dynamic_tanh, "
+     "dynamic_erf, batch, none); write rms"),
     ((*LAYER, "wiring", "norm"), {"eps": 1e-5},
      "layers[3].wiring.norm: kind is missing; add kind: NAME"),
     ((*LAYER, "wiring", "norm"), ["rms"],
