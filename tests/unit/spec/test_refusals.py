@@ -114,7 +114,7 @@ IMPOSSIBLE = [
      "native_sparse, rnn, lstm, gru, rg_lru, rwkv4, rwkv7, short_convolution, together); "
      "did you mean attention?"),
     ((*MIXER, "qk_norm"), {"kind": "batch"},
-     "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, l2, dynamic_tanh, "
+     "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, l2, affine, dynamic_tanh, "
      "dynamic_erf, none"),
     ((*MIXER, "score"), "product", "layers[3].mixer.score: 'product' is not a choice; use one of dot, additive"),
     ((*LAYER, "feedforward", "activation"), "gelu_tan",
