@@ -118,6 +118,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "alibi": attending(position={"kind": "alibi"}),
     "relative bias": attending(position=RELATIVE),
     "transformer-xl": attending(position={"kind": "transformer_xl"}),
+    "relative logits": attending(position={"kind": "relative_logits", "rank": 3, "extent": 5}),
+    "relative logits, window": attending(
+        position={"kind": "relative_logits", "rank": 3, "extent": 4},
+        pattern={"kind": "window", "size": 4},
+        query_scale={"beta": 0.3, "length": 3, "offset": 1, "form": "log_ratio"},
+    ),
     "additive": attending(score="additive"),
     "softcap": attending(softcap=5.0),
     "sinks": attending(sinks=True),

@@ -327,6 +327,7 @@ def value_embeddings(d_model: int, wild: bool = False) -> SearchStrategy[spec.Va
 def query_scales(wild: bool = False) -> SearchStrategy[spec.QueryScale]:
     """Every growth of queries; a tame one begins within `CONTEXT`."""
     sizes = {"length": counts(2, CONTEXT, wild), "offset": st.integers(0, 2)}
+    sizes["form"] = st.sampled_from(["log", "log_ratio", "power"])
     return st.builds(spec.QueryScale, beta=positive(0.1, 1.0, wild), **sizes)
 
 
@@ -384,6 +385,8 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         positions += 2 * [st.just(place.relative[0])]
     if not cross and place.causal and score == "dot" and isinstance(pattern, spec.Full) and d_model % 2 == 0:
         positions.append(st.builds(spec.TransformerXL, theta=positive(10.0, 1e5, wild)))
+    if not cross and place.causal and score == "dot" and not isinstance(pattern, spec.GlobalWindow):
+        positions.append(st.builds(spec.RelativeLogits, rank=counts(1, 4, wild), extent=counts(1, 12, wild)))
     position = draw(st.one_of(positions))
     if isinstance(position, spec.RelativeBias) and place.relative is not None:
         num_heads, head_dim = place.relative[1], size

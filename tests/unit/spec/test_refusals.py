@@ -100,8 +100,8 @@ IMPOSSIBLE = [
     (("kind",), "encoder-decoder", "kind: 'encoder-decoder' is not a kind of model (decoder, encoder, "
      "encoder_decoder, megabyte, ngram, vision_encoder); did you mean encoder_decoder?"),
     ((*LAYER, "wiring", "norm", "kind"), "rmsnorm",
-     "layers[3].wiring.norm: 'rmsnorm' is not a kind of norm (layer, rms, gated_rms, l2, affine, dynamic_tanh, dynamic_erf, "
-     "batch, none); write rms"),
+     "layers[3].wiring.norm: 'rmsnorm' is not a kind of norm (layer, rms, gated_rms, l2, affine, dynamic_tanh, "
+     "dynamic_erf, batch, none); write rms"),
     ((*LAYER, "wiring", "norm"), {"eps": 1e-5},
      "layers[3].wiring.norm: kind is missing; add kind: NAME"),
     ((*LAYER, "wiring", "norm"), ["rms"],
@@ -114,7 +114,7 @@ IMPOSSIBLE = [
      "native_sparse, rnn, lstm, gru, rg_lru, rwkv4, rwkv7, short_convolution, together); "
      "did you mean attention?"),
     ((*MIXER, "qk_norm"), {"kind": "batch"},
-     "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, l2, dynamic_tanh, "
+     "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, l2, affine, dynamic_tanh, "
      "dynamic_erf, none"),
     ((*MIXER, "score"), "product", "layers[3].mixer.score: 'product' is not a choice; use one of dot, additive"),
     ((*LAYER, "feedforward", "activation"), "gelu_tan",
