@@ -34,6 +34,7 @@ class MixerQuirks:
     doubled_query: DoubledQuery | None = None  # layout of queries and gates in one tensor (None: unknown)
     unscaled_scores: bool = False  # scores are not divided by sqrt(head_dim)
     qk_norm: bool = False  # queries and keys have a norm without weights
+    qk_norm_eps: float | None = None  # its eps, if it differs from that of the other norms
     qk_norm_after_rope: bool = False  # this norm comes after the rotation
     gate_in_queries: bool = False  # the output gate is stored together with the queries of each head
     gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"  # activation of this gate

@@ -33,7 +33,14 @@ from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import GatedRMSNorm, NoNorm
-from archetype.parts.router.spec import HashRouter, SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
+from archetype.parts.router.spec import (
+    HashRouter,
+    MLPRouter,
+    SigmoidRouter,
+    SoftmaxRouter,
+    SparseMixerRouter,
+    SqrtSoftplusRouter,
+)
 from archetype.parts.together.spec import FeedForwardsTogether
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
@@ -138,10 +145,12 @@ def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, 
 
 def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     names = layer.network
-    if "router.weight" not in names:
+    matrix = names.get("router.weight", names.get("router.out.weight"))
+    if matrix is None:
         raise info.missing(layer.prefix, "an unknown kind of router")
     # the router's matrix is (E, D)
-    rows, width, idle = info.sides(names["router.weight"])[0], _expert_width(info, layer), _idle(info)
+    rows, width = info.sides(matrix)[0], _expert_width(info, layer)
+    idle = rows - info.config.size("num_experts") if info.quirks.idle_output == "zero" else _idle(info)
     num_experts = rows - idle
     if num_experts < 1:
         raise info.missing(layer.prefix, f"a router of {rows} experts, of which {idle} return their input")
@@ -160,6 +169,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     return MixtureOfExperts(
         num_experts=num_experts,
         idle=idle,
+        idle_output=info.quirks.idle_output,
         experts_per_token=_experts_per_token(info),
         expert=_network(info, gated, width, routed=True),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
@@ -221,6 +231,9 @@ def _router(info: CheckpointInfo, names: Names) -> Router:
     expert_bias, has_norm = "correction" in names, "router.norm.weight" in names
     if info.quirks.sparse_mixer:
         return SparseMixerRouter(jitter=info.positive(("router_jitter_noise",), 0.01))
+    if "router.out.weight" in names:  # ZAYA1
+        width, norm = info.sides(names["router.out.weight"])[1], info.norm(bias=False)
+        return MLPRouter(width=width, norm=norm, carried="router.carry" in names, expert_bias=expert_bias)
     scoring, renormalize = info.first(SCORING), info.first(RENORMALIZE)
     if info.config.get("expert_selection_fn") == "softmax":  # softmax over the selected experts only
         renormalize = True

@@ -77,6 +77,8 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}(?:input_linear|experts\.fc1)", "experts.gate_up"),
     (rf"{NETWORK}(?:output_linear|experts\.fc2)", "experts.down"),
     (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|router\.proj|gate\.wg)", "router"),
+    *((rf"{NETWORK}router_network\.{name}", f"router.{name}") for name in ("down", "norm", "fc1", "fc2", "out")),
+    (rf"{NETWORK}router_network\.carry", "router.carry"),
     # tensors named without `.weight` or `.bias`
     (rf"{NETWORK}gate\.tid2eid", "router.table"),
     (r"router\.scale", "router.norm.weight"),
@@ -133,6 +135,14 @@ STREAMS += tuple(
     )
 )
 STREAMS += tuple((f"{content}_rate", f"{content}_rate") for content in ("mixer", "feedforward"))  # of nGPT's steps
+# Norms and factors of both terms of a residual sum.
+STREAMS += tuple(
+    (name, name)
+    for content in ("mixer", "feedforward")
+    for term in ("carried", "added")
+    for kind in ("weight", "bias")
+    for name in (f"{content}_residual.{term}.{kind}",)
+)
 STREAMS_EXIT: NameTable = tuple(
     (rf"hyper_connection_mixer\.{theirs}", f"residual_exit.{param}") for theirs, param in GATED_STREAMS
 ) + tuple(

@@ -156,6 +156,8 @@ class FamilyQuirks(MixerQuirks):
         asks: keys whose values the class derives if the file lacks them.
         derive: returns keys that the class computes from others.
         renames: patterns of tensor names, with their replacements.
+        embedding_factors: token vectors are multiplied by learned factors.
+        idle_output: what experts return that compute nothing.
         delayed_experts: experts beside a network are added after the next layer.
         computed: pattern of tensors that are computed instead of being read.
     """
@@ -195,6 +197,8 @@ class FamilyQuirks(MixerQuirks):
     renames: tuple[tuple[str, Replacement], ...] = ()
     computed: str | None = None
     delayed_experts: bool = False
+    embedding_factors: bool = False
+    idle_output: Literal["input", "zero"] = "input"
 
 
 def mimo_v2_flash(keys: Config) -> dict[str, Any]:
@@ -295,6 +299,23 @@ def longcat_flash(keys: Config) -> dict[str, Any]:
     return {"scoring_func": "softmax"}
 
 
+ZAYA_KINDS = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
+
+
+def zaya(keys: Config) -> dict[str, Any]:
+    """Return ZAYA1's kinds of layers under the usual names, and the rotary settings of its class."""
+    kinds = keys.get("layer_types") or ["hybrid"] * (keys.get("num_hidden_layers") or 0)
+    if unknown := [kind for kind in kinds if kind not in ZAYA_KINDS]:
+        raise keys.error("layer_types", f"{unknown[0]!r} is not known", f"use {' or '.join(ZAYA_KINDS)}")
+    keys.used |= {"cca_time0", "cca_time1", "router_hidden_size"}  # sizes, which the tensors show
+    thetas = {"hybrid": 5e6, "hybrid_sliding": 1e4}
+    usual = {kind: {"rope_theta": theta, "partial_rotary_factor": 0.5} for kind, theta in thetas.items()}
+    sections = keys.get("rope_parameters") or usual
+    # published files have a key beside those of both kinds, which the class leaves out
+    rotary = {ZAYA_KINDS[kind]: section for kind, section in sections.items() if kind in ZAYA_KINDS}
+    return {"layer_types": [ZAYA_KINDS[kind] for kind in kinds], "rope_parameters": rotary}
+
+
 def _half_layer(name: re.Match[str]) -> str:
     # LongCat-Flash's layer is two of ours, and the first has the experts
     return f"{name[1]}{2 * int(name[2]) + int(name[4])}.{'mlp' if name[3] == 'mlps' else name[3]}.{name[5]}"
@@ -339,6 +360,13 @@ def dory(keys: Config) -> dict[str, Any]:
     thetas = {"sliding_attention": 1e4, "full_attention": 1e7}
     usual = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
     return derived | {"layer_types": kinds, "rope_parameters": keys.get("rope_parameters") or usual}
+
+
+def _pair_of_layers(name: re.Match[str]) -> str:
+    # published files of Dory number attention and networks apart
+    number, is_network = divmod(int(name[2]), 2)
+    alphas = {"attn_alpha": "lambda_1", "mlp_alpha": "lambda_2"}
+    return f"{name[1]}{number}.{alphas.get(name[3], 'mlp' if is_network else 'self_attn')}{name[4]}"
 
 
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
@@ -461,6 +489,31 @@ QUIRKS: dict[str, FamilyQuirks] = {
             ),
         ),
     ),
+    "zaya": FamilyQuirks(
+        derive=zaya,
+        qk_norm=True,
+        qk_norm_eps=1e-12,
+        embedding_factors=True,
+        idle_output="zero",
+        renames=(
+            (r"model\.input_hidden_states_scale", "model.embedding_norm.weight"),
+            (r"model\.input_hidden_states_bias", "model.embedding_norm.bias"),
+            (r"self_attn\.qkv_proj\.conv_qk_(depthwise|grouped)\.(.*)", r"self_attn.joint.\1.\2"),
+            (r"self_attn\.qkv_proj\.(.*)", r"self_attn.\1"),
+            (r"self_attn\.qk_norm\.temp", "self_attn.key_factors"),
+            *(
+                (f"post_{theirs}_residual_scale\\.{term}_{kind}", f"{ours}_residual.{name}.{param}")
+                for theirs, ours in (("attention", "mixer"), ("mlp", "feedforward"))
+                for term, name in (("residual", "carried"), ("hidden_states", "added"))
+                for kind, param in (("scale", "weight"), ("bias", "bias"))
+            ),
+            (r"mlp\.gate\.down_proj\.(.*)", r"mlp.router_network.down.\1"),
+            (r"mlp\.gate\.router_mlp\.out_proj\.(.*)", r"mlp.router_network.out.\1"),
+            (r"mlp\.gate\.router_mlp\.(.*)", r"mlp.router_network.\1"),
+            (r"mlp\.gate\.router_states_scale", "mlp.router_network.carry"),
+            (r"mlp\.gate\.balancing_biases", "mlp.gate.e_score_correction_bias"),
+        ),
+    ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
     "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True),
@@ -535,6 +588,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         output_norms=True,
         derive=dory,
         renames=(
+            (r"(.*layers\.)(\d+)\.(mixer|attn_alpha|mlp_alpha)(.*)", _pair_of_layers),
             (r"lm_head\.logit_scale", "lm_head.gain.weight"),
             (r"self_attn\.sqk", "self_attn.query_gain.weight"),
             (r"self_attn\.s_gate", "self_attn.gate_gain.weight"),
@@ -564,9 +618,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.compressor\..*", "compressed keys and values"),
     (r".*\.(self_attn\.linear_attn|mlp\.linear_mlp)\.weight", "a single matrix in place of attention or a network"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
-    (r".*\.conv_qk_\w+\..*", "convolutions of queries and keys (CCA)"),
-    (r".*_residual_scale\..*", "learned factors on the residual stream"),
-    (r".*\.router_mlp\..*", "a router that reads that of the layer before"),
     (r".*\.ngram_embeddings\..*", "streams that predict the next n tokens"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
     (r"transformer\.lang_embeddings\..*", "embeddings of languages"),

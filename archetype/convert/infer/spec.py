@@ -44,7 +44,8 @@ from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.gain.spec import Gain
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
 from archetype.parts.ngram_memory.spec import NgramMemory
-from archetype.parts.norm.spec import NoNorm
+from archetype.parts.norm.spec import Affine, NoNorm
+from archetype.parts.normed_sum.spec import NormedSum
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Learned, NoPosition
 from archetype.parts.scaled_sum.spec import ScaledSum
@@ -200,6 +201,8 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
 def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     if info.quirks.scaled_residual:
         return ScaledSum()
+    if tensors.layers[0].terms:
+        return _normed_sum(info, tensors)
     if "residual_exit.norm_weight" in tensors.outer:
         return _gated_streams(info, tensors)
     config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
@@ -230,6 +233,18 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         write_eps=eps,
         norm_eps=info.norm(bias=False).eps,
     )
+
+
+def _normed_sum(info: CheckpointInfo, tensors: GroupedTensors) -> NormedSum:
+    # learned factors of the stream, and of what is added to it (ZAYA1)
+    terms = {param.partition("_residual.")[2] for param in tensors.layers[0].terms}
+    for layer in tensors.layers:
+        if layer.terms.keys() != {f"{content}_residual.{term}" for content in CONTENTS for term in terms}:
+            raise info.missing(layer.prefix, "learned factors on the residual stream in only some layers")
+    carried, added = (
+        Affine(bias=f"{name}.bias" in terms) if f"{name}.weight" in terms else NoNorm() for name in ("carried", "added")
+    )
+    return NormedSum(carried=carried, added=added)
 
 
 def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
@@ -375,6 +390,8 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims, e
     ):
         scale = dims.d_model**0.5
     norm = _norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm)
+    if info.quirks.embedding_factors:
+        norm = Affine()
     position = _added(info, tensors, dims)
     norm_first = not (norm.is_absent or position.is_absent) and info.settle(
         "norm_first", (False, True), "no file says whether the embedding's norm precedes the positions"
