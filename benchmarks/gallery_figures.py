@@ -185,6 +185,11 @@ def with_an_index_in_each_layer(model: ModelSpec) -> int:
     return total_parameters(assign(model, ["layers[*].mixer.index.from_layer=null"]))
 
 
+def without_tables_of_ngrams(model: ModelSpec) -> int:
+    memories = [layer.feedforward for layer in model.layers if layer.feedforward.kind == "ngram_memory"]
+    return total_parameters(model) - sum(memory.total_rows * memory.row_width for memory in memories)
+
+
 GLM4 = (with_prediction_layer, "with the prediction layer, without the tables of tokens, as its report counts")
 OPEN = {"minimax-m3": "the makers say about 428B"}  # of the total, beside what it is with all that is published
 COUNTED: dict[str, tuple[Callable[[ModelSpec], int], str]] = {
@@ -192,6 +197,7 @@ COUNTED: dict[str, tuple[Callable[[ModelSpec], int], str]] = {
     "glm-4.7": GLM4,
     "glm-5.3-flash": (with_prediction_layer, "with a prediction layer like the last one, without the tables of tokens"),
     "glm-5.2": (with_an_index_in_each_layer, "of GLM-5, in which each layer has an index of its own"),
+    "qwen3.8-flash-next": (without_tables_of_ngrams, "without the tables of n-grams"),
 }
 
 
@@ -206,6 +212,8 @@ def source_of(card: Card) -> str:
     base, *changes = entry.spec.split("; ")
     if "class" in config:
         return f"defaults of transformers' {config['class']}"
+    if config.get("form") == "sizes":
+        return f"sizes of {config['model']} in {config['repository']}"
     if config:
         return f"config.json of {config['model']}"
     changed = f", {len(changes)} assignment{'s' * (len(changes) > 1)}" if changes else ""

@@ -32,7 +32,7 @@ class Evidence:
 
     Attributes:
         config: the configuration that was read: repository, path, commit and SHA-256 of the file, or the class of
-            transformers whose defaults it is.
+            transformers whose defaults it is. With `form: sizes`, another file that states the values of config.json.
         numbers: how many numbers the tensors have that this model uses; None if their shapes are not known.
         numbers_of: where the shapes are from: `header` (of the published files) or transformers with its version.
         places: whether each tensor that a text decoder uses has a place here; None if the names are not known.

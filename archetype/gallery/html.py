@@ -90,7 +90,9 @@ def _head(card: Card, descendants: Sequence[str]) -> str:
         if "class" in config:
             text = f"defaults of {config['class']}, in {entry.evidence.numbers_of}, for {config['model']}"
         else:
-            text = escape(f"config.json of {config['model']}, SHA-256 {config['sha256'][:12]}")
+            what = "sizes" if config.get("form") == "sizes" else "config.json"
+            digest = f", SHA-256 {config['sha256'][:12]}" if "sha256" in config else ""
+            text = escape(f"{what} of {config['model']}{digest}")
         if "commit" in config:
             place = f"https://{GITHUB}/{config['repository']}/blob/{config['commit']}/{config['path']}"
             text = f'<a href="{escape(place)}">{text}</a>'

@@ -15,7 +15,7 @@ from archetype.models.output import Output
 from archetype.native.arguments import FLOATS
 from archetype.native.library import Library, library
 from archetype.native.products import max_rows
-from archetype.native.recorder import NotRecordable, Recorder, Replay
+from archetype.native.recorder import Recorder, Replay
 from archetype.nn.cache import State
 
 log = logging.getLogger(__name__)
@@ -58,13 +58,7 @@ class DecodeStep:
             self.replay(torch.get_num_threads())
             return self._result
         if self._library is not None:
-            try:
-                return self._record(tokens, self._library)
-            except NotRecordable as error:
-                if self.model.is_deterministic:
-                    raise _not_deterministic(str(error)) from None
-                log.info("decoding is not recorded: %s", error)
-                self._library = None
+            return self._record(tokens, self._library)
         if self.model.is_deterministic:
             raise _not_deterministic("operations of torch (it is observed, or there are no native kernels)")
         longest = int(self.state.lengths.max()) + 1  # attention need not read slots that no row has filled
@@ -80,16 +74,17 @@ class DecodeStep:
         # Everything that changes between steps. Other tensors, such as weights, count as constants, and results that
         # depend only on constants are not computed again.
         inputs = [self._tokens, self.state.lengths, *self.inputs, *(buffer for _, _, buffer in self._buffers)]
-        try:
-            with Recorder(kernels, inputs, torch.get_num_threads(), self.model.is_deterministic) as recorder:
-                # a copy with the same modules: other threads may compute with the model meanwhile, without recording
-                model = copy(self.model)
-                model.kernels = recorder
-                result = self._compute(model, self._tokens, self.state)
-        except NotRecordable:  # the step is computed again without a recorder, and overwrites the same slots
-            for layer, name, buffer in self._buffers:
-                setattr(layer, name, buffer)
-            raise
+        with Recorder(kernels, inputs, torch.get_num_threads(), self.model.is_deterministic) as recorder:
+            # a copy with the same modules: other threads may compute with the model meanwhile, without recording
+            model = copy(self.model)
+            model.kernels = recorder
+            result = self._compute(model, self._tokens, self.state)
+        if recorder.refusal is not None:
+            if self.model.is_deterministic:
+                raise _not_deterministic(recorder.refusal)
+            log.info("decoding is not recorded: %s", recorder.refusal)
+            self._library = None
+            return result
         self.replay, self._result = recorder.finish([result]), result
         if self.model.is_deterministic and (foreign := self.replay.foreign):
             raise _not_deterministic(foreign[0])

@@ -3,7 +3,8 @@
 A `Recorder` sees every operation that torch dispatches during a step. Views cost nothing, operations with a native
 kernel become entries of the list, and all others are called again at each replay. Tensors keep their addresses, so a
 replay reads the current contents of token ids, lengths and caches. Results that depend only on weights and constants
-are computed once. A step cannot be recorded if it reads values on the host, or if its shapes depend on values.
+are computed once. A step cannot be recorded if it reads values on the host, or if its shapes depend on values. Then the
+step is still computed, once: it may change a state in ways that cannot be repeated.
 """
 
 import ctypes
@@ -39,10 +40,6 @@ MOVING = {
     aten.gather.default,
     aten.scatter.value,
 }
-
-
-class NotRecordable(Exception):
-    """The step cannot be recorded. The message names the operation that prevents it."""
 
 
 @dataclass
@@ -110,7 +107,7 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in HOST_READS:  # here, since torch reads some values without dispatching an operation
-            raise NotRecordable(f"{function.__name__} on the host in {_computing_module()}")
+            self.recorder.refuse(f"{function.__name__} on the host")
         if (form := FORMS.get(function)) is None:
             return function(*args, **(kwargs or {}))
         with self:  # torch disables a mode while its handler runs
@@ -125,6 +122,9 @@ class Recorder(TorchDispatchMode, Kernels):
         inputs: the tensors whose contents change between replays.
         threads: number of threads for the recorded step itself.
         any_rows: also record matrix products of many rows, for which torch may be faster.
+
+    Attributes:
+        refusal: the first operation that prevents the recording, with its module; None if the step can be replayed.
     """
 
     records = True
@@ -133,6 +133,7 @@ class Recorder(TorchDispatchMode, Kernels):
         super().__init__()  # type: ignore[no-untyped-call]
         self._compiled, self.threads, self.any_rows = library, threads, any_rows
         self.calls: list[Call] = []
+        self.refusal: str | None = None
         self.memory: list[Any] = [*inputs]
         self._inputs = {_memory(tensor) for tensor in inputs}
         # memory that the step may change in place: its inputs, and results of its operations
@@ -159,7 +160,7 @@ class Recorder(TorchDispatchMode, Kernels):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if function._schema.is_mutable and function not in IGNORED and _memory(args[0]) not in self._own:
-            raise NotRecordable(f"{function} in {_computing_module()}, which changes what the step did not make")
+            self.refuse(f"{function}", ", which changes what the step did not make")
         if (translation := translation_of(function)) is not None:
             result = translation(self, function, *args, **kwargs)
             if result is not None:
@@ -177,8 +178,10 @@ class Recorder(TorchDispatchMode, Kernels):
 
     def _torch_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if UNREPEATABLE & set(function.tags):
-            raise NotRecordable(f"{function} in {_computing_module()}")
+            self.refuse(f"{function}")
         result = function(*args, **kwargs)
+        if self.refusal is not None:
+            return result
         outputs = tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         reads = {_memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         self.memory.extend(outputs)
@@ -202,8 +205,13 @@ class Recorder(TorchDispatchMode, Kernels):
         self.memory.append(arguments)
         self.library.run(entry, 1, self.threads)
 
+    def refuse(self, operation: str, cause: str = "") -> None:
+        """Go on with the step without recording it."""
+        self.refusal = self.refusal or f"{operation} in {_computing_module()}{cause}"
+
     def finish(self, outputs: Sequence[Tensor]) -> Replay:
         """Return the recorded step, without unused and constant calls."""
+        assert self.refusal is None, self.refusal
         calls = self._needed(self._changing_calls(), outputs)
         # The native calls between two calls of torch are one array, which is computed in one parallel region.
         segments: list[ctypes.Array[Entry] | TorchCall] = []

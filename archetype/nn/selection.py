@@ -170,6 +170,11 @@ def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S
     return above | (equal & (equal.cumsum(-1) <= room))
 
 
+def of_blocks(chosen: Bool[Tensor, "B H T N"], size: int, count: int) -> Bool[Tensor, "B H T S"]:
+    """Return for each of `count` keys whether its block is chosen."""
+    return chosen.index_select(3, torch.arange(count, device=chosen.device) // size)
+
+
 @dataclass
 class IndexedKVCache(LayerState):
     """Key-value cache of attention together with the state of its key selection."""

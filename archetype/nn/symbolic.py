@@ -14,6 +14,14 @@ def is_symbolic(size: int) -> bool:
     return isinstance(size, torch.SymInt)
 
 
+def num_blocks(length: int, size: int) -> int:
+    """Return how many blocks hold this length. For a symbolic length, the last one is empty.
+
+    torch would take a number of blocks that may be 1 for a constant.
+    """
+    return (length + size - 1) // size + is_symbolic(length)
+
+
 def scan(
     step: Callable[..., tuple[Tensor, ...]], states: tuple[Tensor, ...], *inputs: Tensor, backward: bool = False
 ) -> tuple[Tensor, ...]:

@@ -6,14 +6,14 @@ from archetype.errors import DataError, nearest
 from archetype.io.text import read_text
 
 
-def _source(turns: dict[str, tuple[str, str]], bos: str = "", trim: str = "") -> str:
-    # other roles are refused
+def _source(turns: dict[str, tuple[str, str]], bos: str = "", trim: str = "", answer: str | None = None) -> str:
+    # other roles are refused; an answer begins as the assistant's other turns, unless it is said here
     branches = "".join(
         f"{{% {'elif' if index else 'if'} m.role == '{role}' %}}{before}{{{{ m.content{trim} }}}}{after}"
         for index, (role, (before, after)) in enumerate(turns.items())
     )
     refusal = "{% else %}{{ raise_exception('this chat template has no role ' ~ m.role) }}{% endif %}"
-    prompt = "{% if add_generation_prompt %}" + turns["assistant"][0] + "{% endif %}"
+    prompt = "{% if add_generation_prompt %}" + (answer or turns["assistant"][0]) + "{% endif %}"
     return f"{bos}{{% for m in messages %}}{branches}{refusal}{{% endfor %}}{prompt}"
 
 
@@ -36,6 +36,13 @@ TEMPLATES = {
     "llama-3": _source(_alike(f"<|start_header_id|>ROLE<|end_header_id|>{LINE}{LINE}", "<|eot_id|>"), BOS, TRIM),
     "mistral": _source({"user": ("[INST] ", " [/INST]"), "assistant": ("", EOS)}, BOS),
     "phi-3": _source(_alike(f"<|ROLE|>{LINE}", f"<|end|>{LINE}")),
+    # llama.cpp's converter writes this name into RWKV's files instead of a template
+    "rwkv-world": _source(
+        {role: (f"{role.capitalize()}: ", LINE + LINE) for role in ("system", "user", "assistant")},
+        "",
+        TRIM,
+        "Assistant:",
+    ),
     "zephyr": _source(_alike(f"<|ROLE|>{LINE}", f"{EOS}{LINE}")),
 }
 

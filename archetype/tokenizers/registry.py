@@ -20,7 +20,7 @@ T = TypeVar("T", bound=type[Tokenizer])
 # languages; then Archetype's kinds, next to which an export puts a tokenizer.json for other programs. Libraries are
 # imported only when a tokenizer that needs them is opened or trained.
 MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepiece", "tiktoken", "tekken",
-           "gpt2", "wordpiece", "bpe")  # fmt: skip
+           "rwkv", "gpt2", "wordpiece", "bpe")  # fmt: skip
 SUBFOLDER = "tokenizer"  # folder in a run directory
 PIECES_OF_CLASSES = ("spiece.model", "sentencepiece.bpe.model")  # SentencePiece models whose ids or tokens a class adds
 # Vocabularies of other classes in transformers, which change ids or text in ways not implemented here.

@@ -16,19 +16,22 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+import weakref
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import IO, Any
+from uuid import uuid4
 
+import archetype
 from tests.helpers.forked_process import Process
 
 __all__ = ["Process"]  # for tests that hold one
 
 ROOT = Path(__file__).parent.parent.parent
-LOADED = (
-    "archetype.apps.cli.generate", "archetype.apps.cli.main", "archetype.apps.cli.progress", "archetype.apps.cli.train",
-    "archetype.convert.parity", "archetype.api.loading", "archetype.training.loop", "archetype.training.setup",
+LOADED = (  # beside all of Archetype
     "matplotlib.backends.backend_agg", "matplotlib.figure", "numpy.ctypeslib", "torch", "torch._dynamo", "torch._refs",
     "uniplot", "yaml.cyaml",
 )  # fmt: skip
@@ -44,26 +47,36 @@ sys.exit(process.wait() % 256)
 
 @cache
 def server() -> Path:
-    """The folder with the server's socket and its programs; the server ends with the process that started it."""
-    folder = Path(tempfile.mkdtemp(prefix="forked-"))  # a socket's path may be no longer than 100 characters
+    """The folder with the server's socket and its programs; the workers of a run share it, and it ends with the run."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    # a socket's path may be no longer than 100 characters
+    folder = Path(tempfile.gettempdir(), f"forked-{run or uuid4().hex}")
+    address = folder / "socket"
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:  # by another worker
+        while not address.exists():
+            time.sleep(0.1)
+        return folder
     for name in ("archetype", "python"):
-        program = PROGRAM.format(python=sys.executable, root=str(ROOT), address=str(folder / "socket"), name=name)
+        program = PROGRAM.format(python=sys.executable, root=str(ROOT), address=str(address), name=name)
         (folder / "bin").mkdir(exist_ok=True)
         (folder / "bin" / name).write_text(program)
         (folder / "bin" / name).chmod(0o700)
-    command = [sys.executable, "-m", "tests.helpers.forked", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # small models; other tests run on the other cores
-    running = subprocess.Popen(
-        command, cwd=ROOT, env=environment, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert running.stdout and running.stdout.readline() == b"ready\n", "the server did not start"
-    atexit.register(_end, running)
-    return folder
-
-
-def _end(running: "subprocess.Popen[bytes]") -> None:
-    """The server ends with the pipe to it."""
-    running.__exit__(None, None, None)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "bound"))
+        listener.listen(64)
+        command = [sys.executable, "-m", "tests.helpers.forked", str(folder), str(listener.fileno())]
+        running = subprocess.Popen(
+            [*command, str(os.getppid() if run else os.getpid())],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # small models; other tests run on the other cores
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+        )
+    running.returncode = 0  # nobody waits for its end
+    return (folder / "bound").rename(address).parent
 
 
 def programs() -> Path:
@@ -99,19 +112,20 @@ def run(
         return subprocess.CompletedProcess(arguments, status, out.read(), error.read())
 
 
-def serve(folder: Path) -> list[str] | None:
-    """Fork a process for each request; what the forked process is to run, None in the server when it is to end."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(folder / "socket"))
-    listener.listen(64)
+def serve(listener: socket.socket, owner: int) -> list[str] | None:
+    """Fork a process for each request; what the forked process is to run, None in the server once its owner has ended.
+
+    Args:
+        listener: where requests arrive.
+        owner: process id of the tests' first process.
+    """
     ended, wake = socket.socketpair()
     wake.setblocking(False)
     signal.set_wakeup_fd(wake.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: None)
     clients: dict[int, socket.socket] = {}
-    print("ready", flush=True)
-    while True:
-        ready = select.select([0, listener, ended], [], [])[0]
+    while _runs(owner):
+        ready = select.select([listener, ended], [], [], 1)[0]
         if listener in ready:
             client = listener.accept()[0]
             streams = socket.recv_fds(client, 1, 3)[1]
@@ -136,9 +150,15 @@ def serve(folder: Path) -> list[str] | None:
                 while (child := os.waitpid(-1, os.WNOHANG))[0]:
                     with clients.pop(child[0]) as client, contextlib.suppress(BrokenPipeError):
                         client.sendall(f"{os.waitstatus_to_exitcode(child[1])}\n".encode())
-        if 0 in ready:  # whoever started this has ended
-            shutil.rmtree(folder)
-            return None
+    return None
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def become(arguments: list[str], cwd: str, environment: dict[str, str], streams: list[int]) -> list[str]:
@@ -184,10 +204,14 @@ def execute(program: str, *arguments: str) -> None:
 def prepare() -> None:
     """Load and build once what every process would: modules, the classes of recipes and specifications, and fonts.
 
-    And the machine's peaks are measured on little, and no loss curves are drawn, which takes longer than most runs.
+    And the machine's peaks are measured on little, no loss curves are drawn, which takes longer than most runs, and no
+    process takes apart what torch has registered, at its end.
     """
-    for name in LOADED:
+    modules = (module.name for module in walk_packages(archetype.__path__, "archetype."))
+    for name in (*LOADED, *(name for name in modules if name not in ("archetype.__main__", "archetype.hf"))):
         import_module(name)
+    from torch._dynamo.utils import dump_compile_times
+
     from archetype.estimate.report import cost_report
     from archetype.families import preset
     from archetype.runs import peaks
@@ -203,14 +227,18 @@ def prepare() -> None:
     draw_in_terminal(curves, "title", 90)
     with tempfile.TemporaryDirectory() as folder:
         draw_curves(curves, Path(folder) / "loss.png", "title", "step")
+    atexit.unregister(dump_compile_times)
+    for at_end in weakref.finalize._registry:
+        at_end.atexit = False
     gc.freeze()
 
 
-def main(folder: Path) -> None:
+def main(folder: str, listener: str, owner: str) -> None:
     """Serve; in a forked process run what was asked for, and end without taking apart all that was loaded."""
     prepare()
-    request = serve(folder)
+    request = serve(socket.socket(fileno=int(listener)), int(owner))
     if request is None:
+        shutil.rmtree(folder)
         return
     status: Any = 0
     try:
@@ -232,4 +260,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*sys.argv[1:])

@@ -1,7 +1,9 @@
 """The same ids as llama.cpp from the vocabularies in exported GGUF files, where it is installed."""
 
+import ctypes
 import io
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,14 @@ from archetype.api.exporting import export
 from archetype.api.language_model import LanguageModel
 from archetype.convert.gguf import file as gguf
 from archetype.convert.gguf.header import read_header
-from archetype.convert.gguf.tokenizer import read_tokenizer
+from archetype.convert.gguf.tokenizer import read_chat_template, read_tokenizer
 from archetype.families.bert import bert
 from archetype.families.llama import llama
 from archetype.families.t5 import t5
 from archetype.models.build import build
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+from archetype.tokenizers.rwkv import RWKVTokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer, read_settings
 
 TEXT = """The small cat sleeps on the warm stone in front of the house, where it sleeps every day.
@@ -37,6 +40,7 @@ TEXTS = [
     "the 猫 sleeps 犬",
     "zyxwv qqq the",
     "naïve cafe\u0301 ﬁne ｃａｔ",
+    "it's \\x41 \"'\n\n\0",
     "",
 ]
 
@@ -102,6 +106,13 @@ def whole_texts() -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(json.dumps(definition).encode(), {"bos_token": "<bos>", "eos_token": "<eos>"})
 
 
+def longest_match() -> RWKVTokenizer:
+    words = (word.encode() for word in re.findall(r" ?\w+", TEXT))
+    awkward = (b"\n\n", "é".encode()[:1] + b"l", b"it's", b"'\"", b"\\x")
+    tokens = dict.fromkeys((*(bytes((byte,)) for byte in range(256)), *words, *awkward))
+    return RWKVTokenizer(dict(enumerate(tokens, start=1)))
+
+
 DECODER = llama(num_layers=1, d_model=32, num_heads=2, d_ff=32, vocab_size=400, context_length=64)
 PAIR = t5(num_layers=1, d_model=32, num_heads=2, head_dim=16, d_ff=32, vocab_size=300, context_length=64)
 ENCODER = bert(
@@ -112,6 +123,7 @@ MAKERS: dict[str, tuple[Any, spec.ModelSpec]] = {
     "tokenizer.json, unigram": (lambda: unigram(joined=False), PAIR),
     "tokenizer.json, unigram, spaces joined": (lambda: unigram(joined=True), PAIR),
     "tokenizer.json, BPE of whole texts": (whole_texts, DECODER),
+    "rwkv": (longest_match, DECODER),
     "wordpiece": (wordpiece, ENCODER),
     "wordpiece, cased": (lambda: wordpiece(lowercase=False), ENCODER),
 }
@@ -139,3 +151,15 @@ def test_ids(c: Any, name: str, tmp_path: Path) -> None:
     c.llama_model_free(model)
     read = read_tokenizer(read_header(tmp_path / "out" / gguf.FILE).metadata, "file")
     assert read is not None and [read.encode(text) for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]
+
+
+def test_a_template_that_a_file_only_names_is_llama_cpps(c: Any) -> None:
+    talk = [("system", " Be short. "), ("user", "Hi\n"), ("assistant", " Well,\nhello. "), ("user", "2 + 2?")]
+    messages = (c.llama_chat_message * 4)(*(c.llama_chat_message(*(part.encode() for part in turn)) for turn in talk))
+    theirs = ctypes.create_string_buffer(1000)
+    for length, is_asked in ((2, True), (3, False), (4, True)):
+        size = c.llama_chat_apply_template(b"rwkv-world", messages, length, is_asked, theirs, 1000)
+        template = read_chat_template({"tokenizer.chat_template": "rwkv-world"}, None)
+        assert template is not None
+        ours = template.render([{"role": role, "content": text} for role, text in talk[:length]], is_asked)
+        assert ours.encode() == theirs.raw[:size]

@@ -62,7 +62,8 @@ Weights = Annotated[
     ),
 ]
 TEMPLATE_HELP = (
-    "Chat template instead of the model's own: a Jinja file, chatml, gemma, llama-3, mistral, phi-3 or zephyr."
+    "Chat template instead of the model's own: a Jinja file, chatml, gemma, llama-3, mistral, phi-3, rwkv-world or "
+    "zephyr."
 )
 Template = Annotated[Path | None, typer.Option("--chat-template", help=TEMPLATE_HELP)]
 Deterministic = Annotated[

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,14 +23,40 @@ EXPECTED = {
 }
 
 
+class Unsupported:
+    """Mark of a field that is refused, unless its value has no effect.
+
+    Args:
+        neutral: values without effect.
+        instead: alternative to the field.
+    """
+
+    def __init__(self, *neutral: Any, instead: str = "remove it") -> None:
+        self.neutral, self.instead = neutral, instead
+
+
+IGNORED = object()
+Ignored = Annotated[Any, IGNORED]  # a field without effect on the response
+
+
 class Fields(BaseModel):
-    """JSON object in a body, parsed without type conversion and without unknown keys."""
+    """JSON object in a body, parsed without type conversion and without unknown keys.
+
+    Attributes:
+        ignored: names of the fields that are `Ignored`.
+        unsupported: marks of the fields that are `Unsupported`.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}  # unsupported fields: values without effect
-    ignored: ClassVar[frozenset[str]] = frozenset()  # fields without effect on the response
-    instead: ClassVar[dict[str, str]] = {}  # alternative to each unsupported field
+    ignored: ClassVar[frozenset[str]] = frozenset()
+    unsupported: ClassVar[dict[str, Unsupported]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **settings: Any) -> None:
+        marks = [(name, mark) for name, field in cls.model_fields.items() for mark in field.metadata]
+        cls.ignored = frozenset(name for name, mark in marks if mark is IGNORED)
+        cls.unsupported = {name: mark for name, mark in marks if isinstance(mark, Unsupported)}
 
     def check(self, path: str = "") -> None:
         """Refuse unsupported fields, including those of nested objects.
@@ -41,15 +67,15 @@ class Fields(BaseModel):
         Raises:
             ApiError: a field is not supported. The message names the first such field.
         """
-        for name, values in self.neutral.items():
-            if (value := getattr(self, name)) is not None and value not in values:
-                raise unsupported(f"{path}{name}", self.instead.get(name, "remove it"))
+        for name, mark in self.unsupported.items():
+            if (value := getattr(self, name)) is not None and value not in mark.neutral:
+                raise unsupported(f"{path}{name}", mark.instead)
         for name, index, inner in self._inner():
             inner.check(f"{path}{name}{index}.")
 
     def without_effect(self) -> list[str]:
         """Return the fields without effect, including those of nested objects, for the header that names them."""
-        names = sorted(self.model_fields_set & (self.ignored | self.neutral.keys()))
+        names = sorted(self.model_fields_set & (self.ignored | self.unsupported.keys()))
         names += [f"{name}.{field}" for name, _, inner in self._inner() for field in inner.without_effect()]
         return list(dict.fromkeys(names))
 

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from archetype.apps.serve.body import Body, Fields
+from archetype.apps.serve.body import IGNORED, Body, Fields, Ignored, Unsupported
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.limits import MAX_CHOICES
 
@@ -30,12 +30,8 @@ class StreamOptions(Fields):
     """How a stream ends."""
 
     include_usage: bool | None = None
-    include_obfuscation: Any = None
-    continuous_usage_stats: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"include_obfuscation"})
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"continuous_usage_stats": (False,)}
-    instead: ClassVar[dict[str, str]] = {"continuous_usage_stats": "only the last chunk has the usage"}
+    include_obfuscation: Ignored = None
+    continuous_usage_stats: Annotated[Any, Unsupported(False, instead="only the last chunk has the usage")] = None
 
 
 class JsonSchema(Fields):
@@ -43,10 +39,8 @@ class JsonSchema(Fields):
 
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None  # every schema is obeyed
-    name: str | None = None
-    description: str | None = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"name", "description"})
+    name: Annotated[str | None, IGNORED] = None
+    description: Annotated[str | None, IGNORED] = None
 
 
 class ResponseFormat(Fields):
@@ -101,58 +95,35 @@ class GenerationRequest(Body):
     guided_grammar: str | None = None
     json_whitespace: Literal["bounded", "free"] | None = None
     # accepted without effect
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    service_tier: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    verbosity: Any = None
-    reasoning: Any = None
-    reasoning_effort: Any = None
-    parallel_tool_calls: Any = None
-    prediction: Any = None
+    user: Ignored = None
+    metadata: Ignored = None
+    store: Ignored = None
+    service_tier: Ignored = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+    verbosity: Ignored = None
+    reasoning: Ignored = None
+    reasoning_effort: Ignored = None
+    parallel_tool_calls: Ignored = None
+    prediction: Ignored = None
     # refused, unless the value changes nothing
-    tools: Any = None
-    tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
-    suffix: Any = None
-    best_of: Any = None
-    audio: Any = None
-    modalities: Any = None
-    web_search_options: Any = None
-    use_beam_search: Any = None
-    length_penalty: Any = None
-    truncate_prompt_tokens: Any = None
-    prompt_logprobs: Any = None
-    bad_words: Any = None
-    include_stop_str_in_output: Any = None
-    skip_special_tokens: Any = None
-    spaces_between_special_tokens: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset(
-        (
-            "user",
-            "metadata",
-            "store",
-            "service_tier",
-            "safety_identifier",
-            "prompt_cache_key",
-            "verbosity",
-            "reasoning",
-            "reasoning_effort",
-            "parallel_tool_calls",
-            "prediction",
-        )
-    )
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
-        "suffix": ("",), "best_of": (1,), "audio": (), "modalities": (["text"],), "web_search_options": (),
-        "use_beam_search": (False,), "length_penalty": (1,), "truncate_prompt_tokens": (), "prompt_logprobs": (),
-        "bad_words": ([],), "include_stop_str_in_output": (False,), "skip_special_tokens": (True,),
-        "spaces_between_special_tokens": (True,),
-    }  # fmt: skip
+    tools: Annotated[Any, Unsupported([])] = None
+    tool_choice: Annotated[Any, Unsupported("none", "auto")] = None
+    functions: Annotated[Any, Unsupported([])] = None
+    function_call: Annotated[Any, Unsupported("none", "auto")] = None
+    suffix: Annotated[Any, Unsupported("")] = None
+    best_of: Annotated[Any, Unsupported(1)] = None
+    audio: Annotated[Any, Unsupported()] = None
+    modalities: Annotated[Any, Unsupported(["text"])] = None
+    web_search_options: Annotated[Any, Unsupported()] = None
+    use_beam_search: Annotated[Any, Unsupported(False)] = None
+    length_penalty: Annotated[Any, Unsupported(1)] = None
+    truncate_prompt_tokens: Annotated[Any, Unsupported()] = None
+    prompt_logprobs: Annotated[Any, Unsupported()] = None
+    bad_words: Annotated[Any, Unsupported([])] = None
+    include_stop_str_in_output: Annotated[Any, Unsupported(False)] = None
+    skip_special_tokens: Annotated[Any, Unsupported(True)] = None
+    spaces_between_special_tokens: Annotated[Any, Unsupported(True)] = None
 
     def without_effect(self) -> list[str]:
         names = super().without_effect()

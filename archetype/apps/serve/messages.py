@@ -2,11 +2,11 @@
 
 import json
 from contextlib import suppress
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from archetype.apps.serve.body import Fields, unknown
+from archetype.apps.serve.body import Fields, Ignored, unknown
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.tools import check_calls, takes_text
 from archetype.tokenizers.chat_template import ChatTemplate
@@ -21,9 +21,7 @@ class Part(Fields):
 
     type: str
     text: str | None = None
-    cache_control: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"cache_control"})
+    cache_control: Ignored = None
 
     def check(self, path: str = "") -> None:
         if self.type == "text" and self.model_extra:

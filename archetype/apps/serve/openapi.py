@@ -94,5 +94,5 @@ def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
 def _describe_effects(properties: dict[str, Any], body: type[Body]) -> None:
     for name in body.ignored & properties.keys():
         properties[name]["description"] = "Accepted without effect, and named in x-archetype-ignored."
-    for name, values in body.neutral.items():
-        properties[name] = {"enum": [None, *values], "description": "Not supported: any other value is refused."}
+    for name, mark in body.unsupported.items():
+        properties[name] = {"enum": [None, *mark.neutral], "description": "Not supported: any other value is refused."}

@@ -1,10 +1,10 @@
 """Request bodies of the routes."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from archetype.apps.serve.body import Body, Fields
+from archetype.apps.serve.body import Body, Fields, Ignored, Unsupported
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.generation_request import GenerationRequest
 from archetype.apps.serve.limits import MAX_CHOICES, MAX_TOOLS
@@ -23,11 +23,6 @@ class CompletionRequest(GenerationRequest):
     use_beam_search: bool | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-
-    # supported here, so no longer refused
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        name: values for name, values in GenerationRequest.neutral.items() if name != "use_beam_search"
-    }
 
     def prompts(self) -> list[str | Ids]:
         """Return the prompts as texts or lists of token ids.
@@ -64,19 +59,13 @@ class ChatRequest(GenerationRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    echo: Any = None
+    echo: Annotated[Any, Unsupported(False)] = None
     tools: Annotated[list[SentTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        name: values
-        for name, values in (GenerationRequest.neutral | {"echo": (False,)}).items()
-        if name not in ("tools", "tool_choice")
-    }
-    ignored: ClassVar[frozenset[str]] = GenerationRequest.ignored - {"parallel_tool_calls"}
     # OpenAI's older fields for tools, with the newer ones as the remedy
-    instead: ClassVar[dict[str, str]] = {"functions": "send tools", "function_call": "send tool_choice"}
+    functions: Annotated[Any, Unsupported([], instead="send tools")] = None
+    function_call: Annotated[Any, Unsupported("none", "auto", instead="send tool_choice")] = None
 
     def without_effect(self) -> list[str]:
         names = super().without_effect()
@@ -107,20 +96,15 @@ class EmbeddingRequest(Body):
     encoding_format: Literal["float", "base64"] | None = None
     pooling: Literal["mean", "max", "first", "last"] | None = None
     normalize: bool | None = None
-    dimensions: Any = None
-    user: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"user"})
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"dimensions": ()}
+    dimensions: Annotated[Any, Unsupported()] = None
+    user: Ignored = None
 
 
 class ImageUrl(Fields):
     """Image as a data: URL."""
 
     url: str
-    detail: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"detail"})
+    detail: Ignored = None
 
 
 class ImagePart(Fields):
@@ -135,9 +119,7 @@ class ClassifyRequest(Body):
 
     model: str | None = None
     input: str | list[str] | list[ImagePart]
-    user: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"user"})
+    user: Ignored = None
 
 
 class TokenizeRequest(Body):

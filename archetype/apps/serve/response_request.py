@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from archetype.apps.serve.body import Body, Fields, unknown
+from archetype.apps.serve.body import IGNORED, Body, Fields, Ignored, Unsupported, unknown
 from archetype.apps.serve.errors import ApiError, unsupported
 from archetype.apps.serve.generation_request import Count, Probability, Seed
 from archetype.apps.serve.requests import ChatRequest
@@ -21,11 +21,9 @@ class InputPart(Fields):
 
     type: str
     text: str | None = None
-    annotations: Any = None
-    logprobs: Any = None
-    prompt_cache_breakpoint: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
+    annotations: Ignored = None
+    logprobs: Ignored = None
+    prompt_cache_breakpoint: Ignored = None
 
     def check(self, path: str = "") -> None:
         if self.type not in ("input_text", "output_text") or self.text is None:
@@ -44,11 +42,9 @@ class InputItem(Fields):
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[InputPart] | None = None
-    id: Any = None
-    status: Any = None
-    phase: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"id", "status", "phase"})
+    id: Ignored = None
+    status: Ignored = None
+    phase: Ignored = None
 
     def check(self, path: str = "") -> None:
         if self.type != "message":
@@ -72,10 +68,8 @@ class TextFormat(Fields):
     type: Literal["text", "json_object", "json_schema"]
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None  # every schema is obeyed
-    name: str | None = None
-    description: str | None = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"name", "description"})
+    name: Annotated[str | None, IGNORED] = None
+    description: Annotated[str | None, IGNORED] = None
 
     def check(self, path: str = "") -> None:
         if self.type == "json_schema" and self.schema_ is None:
@@ -91,17 +85,13 @@ class TextConfig(Fields):
     """Text settings of a response."""
 
     format: TextFormat | None = None
-    verbosity: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"verbosity"})
+    verbosity: Ignored = None
 
 
 class ResponseStreamOptions(Fields):
     """Options of a stream."""
 
-    include_obfuscation: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset({"include_obfuscation"})
+    include_obfuscation: Ignored = None
 
 
 class ResponseRequest(Body):
@@ -125,65 +115,29 @@ class ResponseRequest(Body):
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     # accepted without effect
-    user: Any = None
-    store: Any = None
-    service_tier: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
-    prompt_cache_options: Any = None
-    reasoning: Any = None
-    parallel_tool_calls: Any = None
-    max_tool_calls: Any = None
+    user: Ignored = None
+    store: Ignored = None
+    service_tier: Ignored = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+    prompt_cache_options: Ignored = None
+    reasoning: Ignored = None
+    parallel_tool_calls: Ignored = None
+    max_tool_calls: Ignored = None
     # refused, unless the value changes nothing
-    tools: Any = None
-    tool_choice: Any = None
-    previous_response_id: Any = None
-    conversation: Any = None
-    prompt: Any = None
-    background: Any = None
-    background_options: Any = None
-    truncation: Any = None
-    context_management: Any = None
-    moderation: Any = None
-    access_programs: Any = None
-    image: Any = None
-
-    ignored: ClassVar[frozenset[str]] = frozenset(
-        (
-            "user",
-            "store",
-            "service_tier",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "prompt_cache_options",
-            "reasoning",
-            "parallel_tool_calls",
-            "max_tool_calls",
-        )
-    )
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
-        "previous_response_id": (),
-        "conversation": (),
-        "prompt": (),
-        "background": (False,),
-        "background_options": (),
-        "truncation": ("disabled",),
-        "context_management": ([],),
-        "moderation": (),
-        "access_programs": (),
-        "image": (),
-    }
-    instead: ClassVar[dict[str, str]] = {
-        "tools": CHAT,
-        "tool_choice": CHAT,
-        "previous_response_id": "send the earlier messages in input",
-        "conversation": "send the earlier messages in input",
-        "prompt": "send instructions and input",
-    }
+    tools: Annotated[Any, Unsupported([], instead=CHAT)] = None
+    tool_choice: Annotated[Any, Unsupported("none", "auto", instead=CHAT)] = None
+    previous_response_id: Annotated[Any, Unsupported(instead="send the earlier messages in input")] = None
+    conversation: Annotated[Any, Unsupported(instead="send the earlier messages in input")] = None
+    prompt: Annotated[Any, Unsupported(instead="send instructions and input")] = None
+    background: Annotated[Any, Unsupported(False)] = None
+    background_options: Annotated[Any, Unsupported()] = None
+    truncation: Annotated[Any, Unsupported("disabled")] = None
+    context_management: Annotated[Any, Unsupported([])] = None
+    moderation: Annotated[Any, Unsupported()] = None
+    access_programs: Annotated[Any, Unsupported()] = None
+    image: Annotated[Any, Unsupported()] = None
     expected: ClassVar[dict[str, str]] = {
         "input": 'a text, or a list of messages such as {"role": "user", "content": "Hi"}'
     }

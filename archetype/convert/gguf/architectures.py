@@ -4,91 +4,94 @@ Names are those in llama.cpp's src/llama-arch.cpp. Reading and writing use the s
 computes differently is refused with an error that names the field.
 """
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from archetype.convert.gguf import changes, decoders, encoders, gemma
-from archetype.convert.gguf.decoders import decoder_check
-from archetype.convert.gguf.graphs import ROWS
-from archetype.convert.gguf.keys import Gguf
-from archetype.convert.gguf.plain import plain
+from archetype.convert.gguf import changes, encoders, finish
+from archetype.convert.gguf.graph import Graph, Windows
+from archetype.convert.gguf.graphs import NO_BIAS, OF_GPT2, PERIODS, ROWS, row
+from archetype.convert.gguf.keys import Gguf, unsupported
+from archetype.convert.gguf.names import FUSED
+from archetype.convert.gguf.plain import plain, without_windows
 from archetype.convert.gguf.refused import REFUSED
+from archetype.convert.gguf.routing import Routing
 from archetype.errors import CheckpointError
 from archetype.families.bert import bert
-from archetype.families.bloom import bloom
-from archetype.families.gemma import gemma as gemma1
-from archetype.families.gemma2 import gemma2
-from archetype.families.gemma3_text import gemma3_text
-from archetype.families.gpt2 import gpt2
-from archetype.families.keys import ConfigTable, Expected, Row
-from archetype.families.mpt import mpt
-from archetype.families.qwen2 import qwen2
-from archetype.families.qwen3 import qwen3
-from archetype.families.qwen3_moe import qwen3_moe
+from archetype.families.keys import ConfigTable, expect_kind
 from archetype.families.t5 import KEYS as T5_KEYS
 from archetype.families.t5 import t5
 from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
-from archetype.parts.activation.spec import GELU, GELUTanh, SiLU
+from archetype.parts.activation.spec import GELU, GELUTanh
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import NoHead
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Learned
 
 
-def _table(build: Callable[..., Any], rows: tuple[Row, ...]) -> ConfigTable:
-    return ConfigTable(build, rows, parts=decoders.GATED_PARTS)
-
-
-# as Llama: RMSNorm, gated feed-forward parts and rotary positions, with further rows
-def _gated(build: Callable[..., Any], *rows: Row) -> ConfigTable:
-    return _table(build, (*decoders.DESIGN, *rows))
-
-
-# as GPT-2: LayerNorm and heads of the usual width
-def _standard(build: Callable[..., Any], *rows: Row) -> ConfigTable:
-    return ConfigTable(build, (*decoders.STANDARD, *rows), parts=decoders.STANDARD_PARTS)
-
-
-def _without_windows(name: str, table: ConfigTable, **further: Any) -> Gguf:
-    settings = {"check": decoder_check(decoders.anything, SiLU()), "computed": decoders.without_windows} | further
-    return Gguf(name, table, decoders.APART, **settings)
-
-
-# Gemma: GGUF files have norm weights with 1 added
-def _around_one(name: str, table: ConfigTable, check: Callable[..., None]) -> Gguf:
-    checked = decoder_check(check, GELUTanh(), tied=True)
-    return Gguf(name, table, decoders.APART, (changes.AROUND_ONE,), checked)
-
-
-# queries, keys and values are one tensor in these files
-def _fused(name: str, table: ConfigTable, activation: Any) -> Gguf:
-    return Gguf(name, table, decoders.FUSED, check=decoder_check(decoders.check_scale, activation))
+def _check_qwen2(model: Any) -> None:
+    """Refuse heads whose widths do not sum to d_model."""
+    mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+    if mixer.sizes(model.d_model).head_dim * mixer.num_heads != model.d_model:
+        raise unsupported("layers[0].mixer.head_dim", "a head_dim other than d_model / num_heads in qwen2")
 
 
 SHOWN = 16  # names in a message
-ALIBI = (
-    Expected("attention.max_alibi_bias", 8.0, "other slopes", path=lambda model: 8.0),
-    Expected("attention.clamp_kqv", 0.0, "clipped queries, keys and values"),
-)
 # three families have one architecture in llama.cpp, whose rotary positions turn neighbouring pairs
-LLAMA = _without_windows(
+LLAMA = row(
     "llama",
-    _gated(decoders.llama_or_mixtral, decoders.EXPERTS, decoders.BIASES, decoders.MLP_BIAS),
-    changes=changes.PAIRED,
+    Graph(output_bias="any", mlp_bias="any", routing=Routing()),
+    changed=changes.PAIRED,
+    computed=without_windows,
 )
+GEMMA = Graph(
+    norm=RMSNorm(unit_offset=True),
+    activation=GELUTanh(),
+    embedding=Embedding(round_scale=True),
+    root=True,
+    head="tied",
+)
+GEMMA_2 = replace(
+    GEMMA, wiring="sandwich", windows=Windows(2, size=4096), finish=finish.gemma2, further=finish.gemma2_keys
+)
+GEMMA_3 = replace(
+    GEMMA,
+    wiring="sandwich",
+    qk_norm="head",
+    windows=Windows(6, theta=finish.GEMMA3_THETA, scaled=False),
+    finish=finish.gemma3,
+    further=finish.gemma3_keys,
+)
+GPT2 = replace(OF_GPT2, activation=GELUTanh(), qkv_bias="all", grouped=False, rotates=PERIODS["none"])
 GGUF: dict[str, Gguf] = {
     "llama": LLAMA,
     "mistral": LLAMA,
     "mixtral": LLAMA,
-    "qwen2": _without_windows("qwen2", _gated(qwen2), check=decoder_check(decoders.check_qwen2, SiLU())),
-    "qwen3": _without_windows("qwen3", _gated(qwen3)),
-    "qwen3_moe": _without_windows("qwen3moe", _table(qwen3_moe, decoders.QWEN3_MOE)),
-    "gemma": _around_one("gemma", _table(gemma1, gemma.GEMMA), gemma.check_gemma),
-    "gemma2": _around_one("gemma2", _table(gemma2, gemma.GEMMA2), gemma.check_gemma2),
-    "gemma3_text": _around_one("gemma3", _table(gemma3_text, gemma.GEMMA3), gemma.check_gemma3),
-    "gpt2": _fused("gpt2", _standard(gpt2), GELUTanh()),
-    "bloom": _fused("bloom", _standard(bloom), GELUTanh()),
+    "qwen2": row("qwen2", Graph(), check=_check_qwen2, computed=without_windows),
+    "qwen3": row("qwen3", Graph(qk_norm="head"), computed=without_windows),
+    "qwen3_moe": row("qwen3moe", Graph(qk_norm="head", routing=Routing()), computed=without_windows),
+    "gemma": row("gemma", GEMMA, changed=(changes.AROUND_ONE,)),
+    "gemma2": row("gemma2", GEMMA_2, changed=(changes.AROUND_ONE,)),
+    "gemma3_text": row("gemma3", GEMMA_3, changed=(changes.AROUND_ONE,)),
+    "gpt2": row("gpt2", replace(GPT2, embedding=Embedding(position=Learned())), attention=FUSED),
+    "bloom": row("bloom", replace(GPT2, finish=finish.bloom), attention=FUSED),
     # llama.cpp only has the tanh approximation of GELU; its converter uses it for MPT's exact GELU, as for BERT's
-    "mpt": _fused("mpt", _standard(mpt, *ALIBI), GELU()),
+    "mpt": row(
+        "mpt",
+        Graph(
+            norm=NO_BIAS,
+            activation=GELU(),
+            gated=False,
+            qkv_bias="no",
+            grouped=False,
+            rotates=PERIODS["none"],
+            finish=finish.mpt,
+            further=finish.mpt_keys,
+        ),
+        attention=FUSED,
+    ),
     "bert": Gguf(
         "bert",
         ConfigTable(partial(bert, head=NoHead()), encoders.BERT, Encoder, encoders.BERT_PARTS),

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
+from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
 from archetype.convert.gguf.layers import Layer
 from archetype.convert.gguf.names import STREAMS as STREAM_NAMES
 from archetype.convert.gguf.rope import read_scaling, written_scaling
-from archetype.errors import CheckpointError
 from archetype.families.deepseek_v4 import NEAR, deepseek_v4
-from archetype.families.keys import expect_kind, wrong_kind
+from archetype.families.keys import expect_kind
 from archetype.families.rules import weight_rules
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
@@ -20,7 +19,6 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Rotary, YarnScaling
 from archetype.parts.router.spec import HashRouter
 from archetype.parts.streams.spec import Streams
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.repeats import MAX_LAYERS
 
 SPARSE, RATES, STREAMS = 4, (0, 4, 128), 4  # constants of llama.cpp: positions of pooled keys, residual streams
@@ -29,11 +27,8 @@ EPS = "attention.layer_norm_rms_epsilon"
 
 
 @dataclass(frozen=True)
-class DeepSeek4:
+class DeepSeek4(DecoderTable):
     """Keys of deepseek4, read and written."""
-
-    def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        return [] if isinstance(model, Decoder) else [wrong_kind(Decoder, model, "kind")]
 
     def read(self, config: Any) -> Decoder:
         keys: FileKeys = config
@@ -65,7 +60,6 @@ class DeepSeek4:
         eps = keys.positive(EPS)
         model = deepseek_v4(
             rates=tuple(rates[:num_layers]),
-            d_model=keys.size("embedding_length"),
             num_heads=keys.size("attention.head_count"),
             groups=keys.size("attention.output_group_count"),
             group_rank=keys.size("attention.output_lora_rank"),
@@ -85,8 +79,7 @@ class DeepSeek4:
             near=NEAR.replace(theta=keys.positive("rope.freq_base", 1e4)),
             far=Rotary(theta=theta, interleaved=True, scaling=scaling),
             eps=eps,
-            vocab_size=keys.size("vocab_size", most=MAX_WIDE),
-            context_length=keys.size("context_length", most=MAX_LENGTH),
+            **keys.sizes(),
         )
         streams = Streams(
             num_streams=STREAMS,
@@ -115,11 +108,8 @@ class DeepSeek4:
             scaling = scaling.replace(attention_factor=None)
         limit = expect_kind(GatedMLP, part.expert, "layers[*].feedforward.expert").limit or 0.0
         return {
-            "context_length": decoder.context_length,
-            "embedding_length": decoder.d_model,
+            **written_sizes(decoder),
             "embedding_length_out": STREAMS * decoder.d_model,
-            "block_count": len(mixers),
-            "vocab_size": decoder.vocab_size,
             EPS: expect_kind(RMSNorm, decoder.final_norm, "final_norm").eps,
             "attention.head_count": first.num_heads,
             "attention.head_count_kv": 1,

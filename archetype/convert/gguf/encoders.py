@@ -3,7 +3,6 @@
 from operator import itemgetter
 from typing import Any
 
-from archetype.convert.gguf.decoders import ATTENTION, SIZES, TIED
 from archetype.convert.gguf.keys import Shown, check_activations, unsupported
 from archetype.families.keys import Expected, Key, Row, check_num_layers, expect_kind, head_sizes, ignored, width
 from archetype.families.rules import weight_rules
@@ -23,6 +22,14 @@ from archetype.parts.position.spec import Learned, RelativeBias
 from archetype.spec.base import Spec
 
 MEAN = 1  # llama.cpp's number for mean pooling
+SIZES: tuple[Row, ...] = (
+    Key("context_length", "context_length"),
+    Key("embedding_length", "d_model"),
+    Key("block_count", "num_layers"),
+    Key("vocab_size", "vocab_size"),
+)
+# no key says so: a tied file has no output matrix
+TIED = Shown(lambda shapes: {"tied": "output.weight" not in shapes})
 
 
 def check_bert(model: ModelSpec) -> None:
@@ -70,14 +77,15 @@ BERT_PARTS: dict[str, type[Spec]] = {
     "block.mixer": Attention,
     "block.feedforward": MLP,
 }
-BERT_RULES = weight_rules(f"""{ATTENTION}
+BERT_RULES = weight_rules("""
     token_embd                       embedding.token
     position_embd                    embedding.position
     token_types                      embedding.token_type
     token_embd_norm                  embedding.norm
-    blk.{{i}}.attn_output_norm       blocks.{{i}}.mixer_norm
-    blk.{{i}}.ffn_{{up,down}}        blocks.{{i}}.feedforward.{{up,down}}
-    blk.{{i}}.layer_output_norm      blocks.{{i}}.feedforward_norm
+    blk.{i}.attn_{q,k,v,output}      blocks.{i}.mixer.{q,k,v,o}
+    blk.{i}.attn_output_norm       blocks.{i}.mixer_norm
+    blk.{i}.ffn_{up,down}        blocks.{i}.feedforward.{up,down}
+    blk.{i}.layer_output_norm      blocks.{i}.feedforward_norm
     cls                              pooler
 """)
 

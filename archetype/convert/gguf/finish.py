@@ -4,6 +4,7 @@ Each has two functions: one changes the model, the other returns the keys that t
 """
 
 from collections.abc import Callable
+from math import isclose
 from typing import Any
 
 from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
@@ -101,6 +102,60 @@ def with_shares(model: Any) -> Any:
     return _changed(model, lambda mixer: mixer, change)
 
 
+def _scale_of_scores(model: Any, largest: int) -> float | None:
+    # by the number of layers llama.cpp knows the 27B models, whose scores it scales by (d_model / num_heads) ** -0.5
+    sizes = _first(model).sizes(model.d_model)
+    width = model.d_model // sizes.num_heads if model.num_layers == largest else sizes.head_dim
+    return None if width == sizes.head_dim else width**-0.5
+
+
+def _check_gemma(model: Any, largest: int, windows: list[bool]) -> None:
+    mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
+    local = [isinstance(mixer.pattern, Window) for mixer in mixers]
+    if any(local) and local != windows:
+        raise unsupported("layers[*].mixer.pattern", "windows in other layers than usual here")
+    head_dim = mixers[0].sizes(model.d_model).head_dim
+    scale, own = _scale_of_scores(model, largest) or head_dim**-0.5, mixers[0].scale or head_dim**-0.5
+    if not isclose(scale, own):
+        raise unsupported(
+            "layers[*].mixer.scale", f"a scale other than {round(scale**-2)} ** -0.5 in this architecture"
+        )
+
+
+GEMMA2_LAYERS, GEMMA3_LAYERS = 46, 62  # of the 27B models
+GEMMA3_THETA = 10_000.0  # of layers with windows
+
+
+def gemma2(keys: FileKeys, model: Any) -> Any:
+    """Capped scores and logits, and scores that the largest model scales otherwise."""
+    softcap, scale = keys.positive("attn_logit_softcapping", 50.0), _scale_of_scores(model, GEMMA2_LAYERS)
+    model = _changed(model, lambda mixer: mixer.replace(scale=scale, softcap=softcap))
+    return model.replace(head=model.head.replace(softcap=keys.positive("final_logit_softcapping", 30.0)))
+
+
+def gemma2_keys(model: Any) -> Keys:
+    softcap = _first(model).softcap
+    _check_gemma(model, GEMMA2_LAYERS, [layer % 2 == 0 for layer in range(model.num_layers)])
+    if softcap is None or model.head.softcap is None:
+        raise unsupported("layers[*].mixer.softcap", "gemma2 without soft caps")
+    return {"attn_logit_softcapping": softcap, "final_logit_softcapping": model.head.softcap}
+
+
+def gemma3(keys: FileKeys, model: Any) -> Any:
+    """Capped logits, and scores that the largest model scales otherwise."""
+    softcap, scale = keys.optional_positive("final_logit_softcapping"), _scale_of_scores(model, GEMMA3_LAYERS)
+    model = _changed(model, lambda mixer: mixer.replace(scale=scale))
+    return model.replace(head=model.head.replace(softcap=softcap))
+
+
+def gemma3_keys(model: Any) -> Keys:
+    _check_gemma(model, GEMMA3_LAYERS, [(layer + 1) % 6 != 0 for layer in range(model.num_layers)])
+    thetas = {block.mixer.position.theta for block in model.layers if isinstance(block.mixer.pattern, Window)}
+    if thetas - {GEMMA3_THETA}:
+        raise unsupported("layers[*].mixer.position", "a theta other than 10,000 in layers with windows in gemma3")
+    return capped_keys(model)
+
+
 def minicpm3(keys: FileKeys, model: Any) -> Any:
     """Constant factors of token vectors, residuals and logits."""
     factor = RESIDUAL / model.num_layers**0.5
@@ -127,8 +182,12 @@ def scaled_values_keys(model: Any) -> Keys:
     return {"attention.value_scale": _first(model).value_scale}
 
 
+def halved_width(keys: FileKeys, model: Any) -> Any:
+    """Networks of half the width that the key says, which counts gate and up together (the first Qwen)."""
+    return _changed(model, lambda mixer: mixer, lambda part: part.replace(d_ff=part.d_ff // 2))
+
+
 def doubled_width(model: Any) -> Keys:
-    """Return the width of the first Qwen's network as its key counts it: of gate and up together."""
     network = model.layers[0].feedforward
     return {"feed_forward_length": 2 * network.width(model.d_model)}
 
@@ -177,6 +236,22 @@ def in_pairs(model: Any) -> Any:
 def slopes(keys: FileKeys, model: Any) -> Any:
     """ALiBi's slopes instead of a rotation (Refact)."""
     return _changed(model, lambda mixer: mixer.replace(position=Alibi()))
+
+
+def bloom(keys: FileKeys, model: Any) -> Any:
+    """ALiBi's slopes, and normed token vectors."""
+    return slopes(keys, model.replace(embedding=model.embedding.replace(norm=model.final_norm)))
+
+
+def mpt(keys: FileKeys, model: Any) -> Any:
+    """ALiBi's slopes, whose exponent is a key, and no clipped queries, keys and values."""
+    keys.expect("attention.max_alibi_bias", LARGEST_SLOPE, "other slopes")
+    keys.expect("attention.clamp_kqv", 0.0, "clipped queries, keys and values")
+    return slopes(keys, model)
+
+
+def mpt_keys(model: Any) -> Keys:
+    return {"attention.max_alibi_bias": LARGEST_SLOPE}
 
 
 def baichuan(keys: FileKeys, model: Any) -> Any:

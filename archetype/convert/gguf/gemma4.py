@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
+from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
 from archetype.convert.gguf.layers import Layer
 from archetype.convert.gguf.rope import FACTORS, UNROTATED
 from archetype.errors import CheckpointError
 from archetype.families.gemma4_text import GLOBAL, LOCAL, gemma4_text
-from archetype.families.keys import expect_kind, wrong_kind
+from archetype.families.keys import expect_kind
 from archetype.families.rules import Rule, weight_rules
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
@@ -21,18 +21,14 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.pattern.spec import Window
 from archetype.parts.position.spec import ProportionalScaling, Rotary
 from archetype.parts.together.spec import FeedForwardsTogether
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.repeats import MAX_LAYERS
 
 EPS, WINDOW = "attention.layer_norm_rms_epsilon", "attention.sliding_window"
 
 
 @dataclass(frozen=True)
-class Gemma4:
+class Gemma4(DecoderTable):
     """Keys of gemma4, read and written."""
-
-    def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        return [] if isinstance(model, Decoder) else [wrong_kind(Decoder, model, "kind")]
 
     def read(self, config: Any) -> Decoder:
         keys: FileKeys = config
@@ -60,7 +56,6 @@ class Gemma4:
         keys.used.add("expert_feed_forward_length")
         return gemma4_text(
             num_layers=num_layers,
-            d_model=keys.size("embedding_length"),
             num_heads=keys.size("attention.head_count"),
             num_kv_heads=first.count("attention.head_count_kv"),
             full_kv_heads=full.count("attention.head_count_kv"),
@@ -77,8 +72,7 @@ class Gemma4:
             experts_per_token=keys.count("expert_used_count", 0) if sparse else 1,
             expert_d_ff=down[-1] if down else 1,
             softcap=keys.optional_positive("final_logit_softcapping"),
-            vocab_size=keys.size("vocab_size", most=MAX_WIDE),
-            context_length=keys.size("context_length", most=MAX_LENGTH),
+            **keys.sizes(),
             eps=keys.positive(EPS),
             position=_global(keys, theta),
             local_position=LOCAL.replace(theta=local_theta),
@@ -104,10 +98,8 @@ class Gemma4:
         embedding = expect_kind(Embedding, decoder.embedding, "embedding")
         softcap = expect_kind(LanguageModelHead, decoder.head, "head").softcap
         keys: Keys = {
-            "context_length": decoder.context_length,
-            "embedding_length": decoder.d_model,
+            **written_sizes(decoder),
             "block_count": len(blocks),
-            "vocab_size": decoder.vocab_size,
             EPS: norm.eps,
             WINDOW: getattr(swa.pattern, "size", 0),
             f"{WINDOW}_pattern": local,

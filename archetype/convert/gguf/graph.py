@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
+from archetype.convert.gguf.keys import FileKeys, Keys, check_activations, unsupported, written_sizes
 from archetype.convert.gguf.layers import Has, Layer, has
 from archetype.convert.gguf.mixers import OtherMixer
 from archetype.convert.gguf.rope import read_scaling, written_scaling
@@ -28,7 +28,7 @@ from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.head.spec import LanguageModelHead, MaskedLogitsHead, NoHead
 from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
 from archetype.parts.pattern.spec import Full, Window
-from archetype.parts.position.spec import Learned, NoPosition, Rotary
+from archetype.parts.position.spec import Learned, NoPosition, NoScaling, Rotary
 from archetype.parts.together.spec import MixersTogether
 from archetype.roles.activation import Activation
 from archetype.roles.feedforward import FeedForward
@@ -37,7 +37,6 @@ from archetype.roles.norm import Norm
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import MixerPosition
 from archetype.roles.wiring import Wiring
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.repeats import MAX_LAYERS
 
 RMS_NORM, SILU, TABLE = RMSNorm(), SiLU(), Embedding()
@@ -54,14 +53,18 @@ class Windows:
         full_first: whether full attention begins each period instead of ending it.
         required: whether llama.cpp reads no file without a window.
         layers: number of layers with which llama.cpp reads windows (0: any).
+        size: window of a file that does not say it (0: none).
         theta: base of rotations in layers with windows where a file has none (absent: that of the other layers).
+        scaled: whether these rotations are scaled as those of the other layers.
     """
 
     period: int = 0
     full_first: bool = False
     required: bool = False
     layers: int = 0
+    size: int = 0
     theta: float | None = None
+    scaled: bool = True
 
     def usual(self, num_layers: int) -> list[bool]:
         """Return which layers have windows where a file has no pattern."""
@@ -173,6 +176,12 @@ class Graph:
         """Key of the norms' epsilon."""
         return f"attention.layer_norm_{'rms_' if isinstance(self.norm, RMSNorm) else ''}epsilon"
 
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """Activations of feed-forward parts, and of experts that have another."""
+        of_experts = None if self.routing is None else self.routing.expert.get("activation")
+        return (self.activation,) if of_experts is None else (self.activation, of_experts)
+
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
         kind = Encoder if self.encodes else Decoder
         return [] if isinstance(model, kind) else [wrong_kind(kind, model, "kind")]
@@ -180,7 +189,8 @@ class Graph:
     def read(self, config: Any) -> Any:
         """Return the model that a file describes."""
         keys: FileKeys = config
-        num_layers, d_model = keys.size("block_count", most=MAX_LAYERS), keys.size("embedding_length")
+        num_layers, sizes = keys.size("block_count", most=MAX_LAYERS), keys.sizes()
+        d_model = sizes["d_model"]
         keys.used |= {"attention.head_count", "attention.head_count_kv"}  # of no layer, where none has attention
         norm = self.norm.replace(eps=keys.positive(self.eps_key))
         if self.both_eps:
@@ -190,12 +200,7 @@ class Graph:
         blocks = tuple(
             self._block(Layer(keys, layer), d_model, norm, windows, factors["residual"]) for layer in range(num_layers)
         )
-        body: dict[str, Any] = {
-            "vocab_size": keys.size("vocab_size", most=MAX_WIDE),
-            "context_length": keys.size("context_length", most=MAX_LENGTH),
-            "d_model": d_model,
-            "layers": blocks,
-        }
+        body: dict[str, Any] = {**sizes, "layers": blocks}
         if self.encodes:
             return self.finish(keys, self._encoder(keys, norm, body))
         decoder = Decoder(
@@ -245,6 +250,8 @@ class Graph:
             own: Keys = {"attention.causal": False, "pooling_type": MEAN, "tokenizer.ggml.token_type_count": types or 1}
             return self._write_body(encoder) | own
         decoder = expect_kind(Decoder, model, "kind")
+        if decoder.further_tokens is not None:
+            raise unsupported("further_tokens", "multi-token prediction", "remove it, or keep the run directory")
         lm_head = expect_kind(LanguageModelHead, decoder.head, "head")
         if self.head != "any" and lm_head.tied != (self.head == "tied"):
             raise unsupported("head.tied", f"{'a tied' if lm_head.tied else 'an untied'} head in this architecture")
@@ -260,11 +267,9 @@ class Graph:
         return keys
 
     def _write_body(self, model: Decoder | Encoder) -> Keys:
+        check_activations(model.layers, self.activations)
         keys: Keys = {
-            "context_length": model.context_length,
-            "embedding_length": model.d_model,
-            "block_count": model.num_layers,
-            "vocab_size": model.vocab_size,
+            **written_sizes(model),
             self.eps_key: float(getattr(model.final_norm, "eps", 0.0)) or _eps(model),
         }
         if self.both_eps:
@@ -285,7 +290,7 @@ class Graph:
         # size of the window of each layer; 0: full attention
         if self.windows is None:
             return [0] * num_layers
-        size = keys.count("attention.sliding_window", 0)
+        size = keys.count("attention.sliding_window", self.windows.size)
         pattern = keys.get("attention.sliding_window_pattern")
         if isinstance(pattern, int) and not isinstance(pattern, bool):
             pattern = Windows(pattern, self.windows.full_first).usual(num_layers)
@@ -377,11 +382,12 @@ class Graph:
         if not finetuned:
             return NoPosition()
         local_theta = keys.positive("rope.freq_base_swa", self.windows.theta or theta) if self.windows else theta
+        is_scaled = not local or self.windows is None or self.windows.scaled
         return Rotary(
             theta=local_theta if local else theta,
             dim=None if dim == head_dim else dim,
             interleaved=self.interleaved,
-            scaling=scaling,
+            scaling=scaling if is_scaled else NoScaling(),
         )
 
     def _network(self, layer: Layer) -> FeedForward:
@@ -399,7 +405,8 @@ class Graph:
         down = layer.shape("ffn_down.weight")
         if down is None:
             return NoFeedForward()
-        return self._expert(down[-1], bias=has(self.mlp_bias, layer.has("ffn_down.bias")))
+        width = layer.count("feed_forward_length", down[-1])
+        return self._expert(width, bias=has(self.mlp_bias, layer.has("ffn_down.bias")))
 
     def _expert(self, width: int, bias: bool = False, **fields: Any) -> MLP | GatedMLP:
         kind = GatedMLP if self.gated else MLP
@@ -428,6 +435,8 @@ class Graph:
         ]
         keys["attention.head_count"] = _alike([size.num_heads for size in sizes])
         keys["attention.head_count_kv"] = _alike([size.num_kv_heads for size in sizes])
+        if self.output_bias == "no" and any(mixer.bias.o for mixer in attentions):
+            raise unsupported("layers[*].mixer.bias", "a bias of the output projection in this architecture")
         v_head_dim = attentions[0].v_head_dim if self.wide_values else None
         keys |= {"attention.key_length": first.head_dim, "attention.value_length": v_head_dim or first.head_dim}
         if "attention" in self.scales and attentions[0].scale is not None:

@@ -20,7 +20,6 @@ from archetype.convert.gguf import (
     streams,
 )
 from archetype.convert.gguf.changes import Change
-from archetype.convert.gguf.decoders import OUTER, without_windows
 from archetype.convert.gguf.graph import Graph, Windows
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.layers import Layer
@@ -32,6 +31,7 @@ from archetype.convert.gguf.mixers import (
     MAMBA_2,
     MAMBA_2_LIMITED,
     SHORT,
+    OtherMixer,
 )
 from archetype.convert.gguf.names import (
     APART_RATES,
@@ -45,23 +45,20 @@ from archetype.convert.gguf.names import (
     GROK_NORMS,
     LFM_OUTER,
     NETWORK,
-    OF_ENCODERS,
-    OUTPUTS,
+    NORMS,
+    OUTER,
     PRE,
-    PRE_POST_ATTENTION,
-    SANDWICH,
     SCAN,
     SCAN_2,
     SINGLE,
     SLOPES_OF_XIELU,
     STREAMS,
     SUB_NORMS,
-    USUAL,
     delta_rules,
     falcon_rules,
     kimi_rules,
 )
-from archetype.convert.gguf.plain import plain
+from archetype.convert.gguf.plain import plain, without_windows
 from archetype.convert.gguf.routing import Routing
 from archetype.families.rules import Rule, weight_rules
 from archetype.models.spec import ModelSpec
@@ -74,18 +71,29 @@ from archetype.parts.position.spec import Learned
 Rules = tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
 
 
-def _row(
-    name: str, graph: Graph, *tables: str, rules: Rules | None = None, changed: tuple[Change, ...] = (), **further: Any
+def row(
+    name: str,
+    graph: Graph,
+    *further: str,
+    outer: str = OUTER,
+    norms: str = "",
+    attention: str = ATTENTION,
+    network: str = EXPERTS,
+    rules: Rules | None = None,
+    changed: tuple[Change, ...] = (),
+    **settings: Any,
 ) -> Gguf:
-    settings = {"computed": plain} | further
+    # names of tensors are said where they are not the usual ones; rules of tensors that a model lacks are dropped
+    norms = norms or NORMS[graph.wiring].replace("ffn_norm", graph.second_norm)
     graph = replace(graph, whole=graph.whole or changes.PAIRED[0] in changed)
-    return Gguf(name, graph, rules or weight_rules("\n".join((OUTER, *(tables or USUAL)))), changed, **settings)
+    rules = rules or weight_rules("\n".join((outer, norms, attention, network, *further)))
+    return Gguf(name, graph, rules, changed, **{"computed": plain} | settings)
 
 
-def _short(model: Any) -> ModelSpec:
-    # llama.cpp has no windows here
-    short: ModelSpec = plain(without_windows(model))
-    return short
+# experts and latent attention as in DeepSeek
+def _latent(name: str, mixer: OtherMixer, check: Callable[[ModelSpec], None]) -> Gguf:
+    graph = Graph(mixers=(mixer,), routing=SHARED)
+    return row(name, graph, attention=deepseek2.ATTENTION, changed=(changes.LATENTS,), check=check)
 
 
 PAIRED = changes.PAIRED
@@ -100,10 +108,11 @@ PERIODS: dict[str, Callable[[Layer, bool, bool], bool]] = {
     "none": lambda layer, local, windows: False,
 }
 SCALES = ("embedding", "residual", "attention")
+OF_GPT2 = Graph(norm=LAYER_NORM, gated=False, output_bias="all", mlp_bias="all")
+OF_BERT = Graph(encodes=True, norm=LAYER_NORM, wiring="post")
 GRANITE = Graph(scales=SCALES, logits="divide", output_bias="any", mlp_bias="any")
 GRANITE_MOE = Routing(shared="expert_shared_feed_forward_length", has_shared="any")
 COHERE = Graph(norm=NO_BIAS, wiring="parallel", interleaved=True, head="tied", logits="multiply")
-ERNIE = Graph(interleaved=True, output_bias="no")
 GLM_4_MOE = Routing(
     "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", correction="all", dense="first"
 )
@@ -115,105 +124,66 @@ CORRECTED_SIGMOID = Routing(
 STATES = (changes.RATES, changes.KERNEL)
 STATES_2 = (changes.RATES_OF_HEADS, changes.GAINS_OF_HEADS, changes.GROUPED_NORM, changes.KERNEL)
 
-NEMOTRON_H: dict[str, Any] = {
-    "activation": ReLU2(),
-    "gated": False,
-    "output_bias": "any",
-    "mlp_bias": "any",
-    "mixers": (MAMBA_2_LIMITED,),
-    "apart": True,
-    "both_eps": True,
-    "rotates": PERIODS["none"],
-}
-QWEN_DELTA: dict[str, Any] = {
-    "norm": RMSNorm(unit_offset=True),
-    "second_norm": "post_attention_norm",
-    "qk_norm": "head",
-    "gate": OutputGate(),
-    "mixers": (DELTA_NET,),
-    "marked": False,
-}
+NEMOTRON_H = Graph(
+    activation=ReLU2(),
+    gated=False,
+    output_bias="any",
+    mlp_bias="any",
+    mixers=(MAMBA_2_LIMITED,),
+    apart=True,
+    both_eps=True,
+    rotates=PERIODS["none"],
+)
+QWEN_DELTA = Graph(
+    norm=RMSNorm(unit_offset=True),
+    second_norm="post_attention_norm",
+    qk_norm="head",
+    gate=OutputGate(),
+    mixers=(DELTA_NET,),
+    marked=False,
+)
 
 # model type -> architecture
 ROWS: dict[str, Gguf] = {
-    "olmo": _row(
-        "olmo", Graph(norm=LayerNorm(weight=False, bias=False), clip=True), ATTENTION, NETWORK, changed=PAIRED
-    ),
-    "olmo2": _row(
-        "olmo2", Graph(wiring="output", qk_norm="all", head="own", windows=Windows(4)), OUTPUTS, ATTENTION, NETWORK
-    ),
-    "olmoe": _row("olmoe", Graph(qk_norm="all", grouped=False, head="own", routing=Routing(renormalize=False))),
-    "qwen2_moe": _row(
+    "olmo": row("olmo", Graph(norm=LayerNorm(weight=False, bias=False), clip=True), changed=PAIRED),
+    "olmo2": row("olmo2", Graph(wiring="output", qk_norm="all", head="own", windows=Windows(4))),
+    "olmoe": row("olmoe", Graph(qk_norm="all", grouped=False, head="own", routing=Routing(renormalize=False))),
+    "qwen2_moe": row(
         "qwen2moe",
         Graph(
             head="own", routing=Routing(renormalize=False, shared_gate=True, shared="expert_shared_feed_forward_length")
         ),
         changed=(changes.GATE_VECTOR,),
     ),
-    "stablelm": _row("stablelm", Graph(norm=LAYER_NORM, wiring="parallel tensor", head="own")),
+    "stablelm": row("stablelm", Graph(norm=LAYER_NORM, wiring="parallel tensor", head="own")),
     # llama.cpp only has the tanh approximation of GELU, which its converter uses for these types' exact GELU
-    "gpt_neox": _row(
+    "gpt_neox": row(
         "gptneox",
-        Graph(
-            norm=LAYER_NORM,
-            wiring="parallel key",
-            activation=GELU(),
-            gated=False,
-            output_bias="all",
-            mlp_bias="all",
-            qkv_bias="all",
-            head="own",
-        ),
-        PRE,
-        FUSED,
-        NETWORK,
+        replace(OF_GPT2, wiring="parallel key", activation=GELU(), qkv_bias="all", head="own"),
+        attention=FUSED,
     ),
-    "falcon": _row(
+    "falcon": row(
         "falcon",
         Graph(
             norm=LAYER_NORM, wiring="parallel", second_norm="attn_norm_2", activation=GELU(), gated=False, qkv_bias="no"
         ),
         rules=falcon_rules,
     ),
-    "phi": _row(
-        "phi2",
-        Graph(
-            norm=LAYER_NORM,
-            wiring="parallel",
-            activation=GELUTanh(),
-            gated=False,
-            output_bias="all",
-            mlp_bias="all",
-            head="own",
-            head_bias=True,
-        ),
-        "blk.{i}.attn_norm   blocks.{i}.mixer_norm",
-        ATTENTION,
-        NETWORK,
-    ),
-    "phi3": _row("phi3", Graph(), PRE, FUSED, FUSED_NETWORK, computed=_short),
-    "gpt_bigcode": _row(
+    "phi": row("phi2", replace(OF_GPT2, wiring="parallel", activation=GELUTanh(), head="own", head_bias=True)),
+    "phi3": row("phi3", Graph(), attention=FUSED, network=FUSED_NETWORK, computed=without_windows),
+    "gpt_bigcode": row(
         "starcoder",
-        Graph(
-            norm=LAYER_NORM,
+        replace(
+            OF_GPT2,
             activation=GELUTanh(),
-            gated=False,
             qkv_bias="all",
-            output_bias="all",
-            mlp_bias="all",
             embedding=Embedding(position=Learned()),
             rotates=PERIODS["none"],
         ),
-        PRE,
-        FUSED,
-        NETWORK,
+        attention=FUSED,
     ),
-    "starcoder2": _row(
-        "starcoder2",
-        Graph(norm=LAYER_NORM, activation=GELUTanh(), gated=False, output_bias="all", mlp_bias="all"),
-        computed=_short,
-    ),
-    "nemotron": _row(
+    "starcoder2": row("starcoder2", replace(OF_GPT2, activation=GELUTanh()), computed=without_windows),
+    "nemotron": row(
         "nemotron",
         Graph(
             norm=LayerNorm(unit_offset=True),
@@ -225,85 +195,46 @@ ROWS: dict[str, Gguf] = {
         ),
         changed=(changes.AROUND_ONE,),
     ),
-    "cohere": _row("command-r", COHERE, "blk.{i}.attn_norm   blocks.{i}.mixer_norm", ATTENTION, NETWORK),
-    "cohere2": _row(
-        "cohere2",
-        Graph(
-            norm=NO_BIAS,
-            wiring="parallel",
-            interleaved=True,
-            head="tied",
-            logits="multiply",
-            windows=Windows(4, required=True),
-            rotates=PERIODS["with windows"],
-        ),
-        "blk.{i}.attn_norm   blocks.{i}.mixer_norm",
-        ATTENTION,
-        NETWORK,
-    ),
-    "smollm3": _row("smollm3", Graph(rotates=PERIODS["all but every fourth"]), changed=PAIRED),
-    "arcee": _row("arcee", Graph(activation=ReLU2(), gated=False), changed=PAIRED),
-    "seed_oss": _row("seed_oss", Graph(second_norm="post_attention_norm"), PRE_POST_ATTENTION, ATTENTION, NETWORK),
-    "ernie4_5": _row("ernie4_5", Graph(interleaved=True)),
-    "exaone": _row("exaone", Graph()),
-    "exaone4": _row(
+    "cohere": row("command-r", COHERE),
+    "cohere2": row("cohere2", replace(COHERE, windows=Windows(4, required=True), rotates=PERIODS["with windows"])),
+    "smollm3": row("smollm3", Graph(rotates=PERIODS["all but every fourth"]), changed=PAIRED),
+    "arcee": row("arcee", Graph(activation=ReLU2(), gated=False), changed=PAIRED),
+    "seed_oss": row("seed_oss", Graph(second_norm="post_attention_norm")),
+    "ernie4_5": row("ernie4_5", Graph(interleaved=True)),
+    "exaone": row("exaone", Graph()),
+    "exaone4": row(
         "exaone4",
         Graph(wiring="output", qk_norm="head", windows=Windows(4, layers=64), rotates=PERIODS["with windows, or all"]),
-        OUTPUTS,
-        ATTENTION,
-        NETWORK,
     ),
-    "exaone_moe": _row(
+    "exaone_moe": row(
         "exaone-moe",
         Graph(
             qk_norm="head",
             head="own",
             windows=Windows(4, required=True),
             rotates=PERIODS["with windows"],
-            routing=Routing(
-                "key",
-                renormalize=None,
-                scaled=True,
-                correction="any",
-                shared="expert_shared_feed_forward_length",
-                dense="first",
-            ),
+            routing=replace(SHARED, shared="expert_shared_feed_forward_length"),
         ),
     ),
-    "glm": _row("chatglm", Graph(interleaved=True), PRE, ATTENTION, FUSED_NETWORK),
-    "glm4": _row("glm4", Graph(wiring="sandwich", interleaved=True), SANDWICH, ATTENTION, FUSED_NETWORK),
-    "glm4_moe": _row(
-        "glm4moe",
-        Graph(qk_norm="head", has_qk_norm="any", second_norm="post_attention_norm", routing=GLM_4_MOE),
-        PRE_POST_ATTENTION,
-        ATTENTION,
-        EXPERTS,
+    "glm": row("chatglm", Graph(interleaved=True), network=FUSED_NETWORK),
+    "glm4": row("glm4", Graph(wiring="sandwich", interleaved=True), network=FUSED_NETWORK),
+    "glm4_moe": row(
+        "glm4moe", Graph(qk_norm="head", has_qk_norm="any", second_norm="post_attention_norm", routing=GLM_4_MOE)
     ),
-    "granite": _row("granite", GRANITE, changed=PAIRED),
-    "granitemoe": _row(
-        "granitemoe", Graph(scales=SCALES, logits="divide", output_bias="any", routing=GRANITE_MOE), changed=PAIRED
-    ),
-    "granitemoehybrid": _row(
+    "granite": row("granite", GRANITE, changed=PAIRED),
+    "granitemoe": row("granitemoe", replace(GRANITE, routing=GRANITE_MOE, mlp_bias="no"), changed=PAIRED),
+    "granitemoehybrid": row(
         "granitehybrid",
-        Graph(
-            scales=SCALES,
-            logits="divide",
-            output_bias="any",
-            mlp_bias="any",
-            routing=GRANITE_MOE,
-            mixers=(MAMBA_2,),
-            unrotated=True,
-        ),
-        *USUAL,
+        replace(GRANITE, routing=GRANITE_MOE, mixers=(MAMBA_2,), unrotated=True),
         SCAN_2,
         changed=(*PAIRED, *STATES_2),
     ),
-    "dots1": _row("dots1", Graph(qk_norm="head", grouped=False, head="own", routing=SHARED)),
-    "hunyuan_v1_dense": _row("hunyuan-dense", Graph(qk_norm="late")),
-    "hunyuan_v1_moe": _row(
+    "dots1": row("dots1", Graph(qk_norm="head", grouped=False, head="own", routing=SHARED)),
+    "hunyuan_v1_dense": row("hunyuan-dense", Graph(qk_norm="late")),
+    "hunyuan_v1_moe": row(
         "hunyuan-moe", Graph(qk_norm="late", routing=Routing(shared="expert_shared_feed_forward_length"))
     ),
-    "gpt_oss": _row(
+    "gpt_oss": row(
         "gpt-oss",
         Graph(
             second_norm="post_attention_norm",
@@ -314,35 +245,23 @@ ROWS: dict[str, Gguf] = {
             truncate=False,
             routing=Routing(biases=True, expert=SWIGLU_OAI),
         ),
-        PRE_POST_ATTENTION,
-        ATTENTION,
-        EXPERTS,
     ),
-    "minimax_m3_vl_text": _row(
+    "minimax_m3_vl_text": row(
         "minimax-m3",
         Graph(
             norm=RMSNorm(unit_offset=True),
             qk_norm="head",
             head="own",
-            routing=Routing(
-                "key",
-                renormalize=None,
-                scaled=True,
-                correction="all",
-                shared="expert_shared_count",
-                dense="first",
-                expert=SWIGLU_OAI,
-            ),
+            routing=replace(SHARED, correction="all", expert=SWIGLU_OAI),
             finish=minimax_m3.with_index,
             further=minimax_m3.index_keys,
         ),
-        *USUAL,
         minimax_m3.INDEX,
         changed=(changes.AROUND_ONE,),
     ),
-    "minimax_m2": _row("minimax-m2", Graph(qk_norm="all", head="own", routing=Routing("key", correction="all"))),
-    "mellum": _row("mellum", Graph(qk_norm="head", head="own", windows=Windows(4), routing=Routing())),
-    "afmoe": _row(
+    "minimax_m2": row("minimax-m2", Graph(qk_norm="all", head="own", routing=Routing("key", correction="all"))),
+    "mellum": row("mellum", Graph(qk_norm="head", head="own", windows=Windows(4), routing=Routing())),
+    "afmoe": row(
         "afmoe",
         Graph(
             wiring="sandwich",
@@ -351,57 +270,43 @@ ROWS: dict[str, Gguf] = {
             root=True,
             windows=Windows(4, required=True),
             rotates=PERIODS["all but every fourth"],
-            routing=Routing(
-                "key",
-                usual="sigmoid",
-                renormalize=None,
-                scaled=True,
-                has_shared="any",
-                correction="all",
-                shared="expert_shared_count",
-                dense="first",
-            ),
+            routing=replace(GLM_4_MOE, has_shared="any"),
         ),
-        SANDWICH,
-        ATTENTION,
-        EXPERTS,
     ),
-    "apertus": _row(
+    "apertus": row(
         "apertus",
         Graph(activation=XIELU(), gated=False, qk_norm="head", output_bias="any", head="own"),
-        PRE,
-        ATTENTION,
-        NETWORK,
         SLOPES_OF_XIELU,
         numbers={"xielu.alpha_p": (1,), "xielu.alpha_n": (1,), "xielu.beta": (), "xielu.eps": ()},
     ),
-    "jais2": _row("jais2", Graph(norm=LAYER_NORM, activation=ReLU2(), gated=False, output_bias="all", mlp_bias="all")),
-    "mamba": _row("mamba", Graph(mixers=(MAMBA,), apart=True), SINGLE, SCAN, changed=STATES),
-    "mamba2": _row("mamba2", Graph(mixers=(MAMBA_2,), apart=True), SINGLE, SCAN_2, changed=STATES_2),
-    "jamba": _row(
+    "jais2": row("jais2", replace(OF_GPT2, activation=ReLU2())),
+    "mamba": row("mamba", Graph(mixers=(MAMBA,), apart=True), SCAN, norms=SINGLE, changed=STATES),
+    "mamba2": row("mamba2", Graph(mixers=(MAMBA_2,), apart=True), SCAN_2, norms=SINGLE, changed=STATES_2),
+    "jamba": row(
         "jamba",
         Graph(mixers=(MAMBA,), rotates=PERIODS["none"], routing=Routing(renormalize=False, dense="any")),
-        *USUAL,
         SCAN,
         changed=STATES,
     ),
-    "lfm2": _row(
+    "lfm2": row(
         "lfm2",
         Graph(qk_norm="head", mixers=(SHORT,)),
-        rules=weight_rules("\n".join((LFM_OUTER, *USUAL, CONVOLUTION))),
+        CONVOLUTION,
+        outer=LFM_OUTER,
         changed=(changes.SHORT_KERNEL,),
     ),
-    "lfm2_moe": _row(
+    "lfm2_moe": row(
         "lfm2moe",
         Graph(qk_norm="head", mixers=(SHORT,), routing=Routing("key", correction="all", dense="first")),
-        rules=weight_rules("\n".join((LFM_OUTER, *USUAL, CONVOLUTION))),
+        CONVOLUTION,
+        outer=LFM_OUTER,
         changed=(changes.SHORT_KERNEL,),
     ),
-    "nemotron_h": _row("nemotron_h", Graph(**NEMOTRON_H), SINGLE, ATTENTION, NETWORK, SCAN_2, changed=STATES_2),
-    "nemotron_h_moe": _row(
+    "nemotron_h": row("nemotron_h", NEMOTRON_H, SCAN_2, norms=SINGLE, changed=STATES_2),
+    "nemotron_h_moe": row(
         "nemotron_h_moe",
-        Graph(
-            **NEMOTRON_H,
+        replace(
+            NEMOTRON_H,
             routing=Routing(
                 "sigmoid",
                 renormalize=None,
@@ -412,16 +317,14 @@ ROWS: dict[str, Gguf] = {
                 dense="any",
             ),
         ),
-        SINGLE,
-        ATTENTION,
-        EXPERTS,
         SCAN_2,
+        norms=SINGLE,
         changed=STATES_2,
     ),
-    "qwen3_next": _row(
+    "qwen3_next": row(
         "qwen3next",
-        Graph(
-            **QWEN_DELTA,
+        replace(
+            QWEN_DELTA,
             routing=Routing(
                 shared="expert_shared_feed_forward_length", has_shared="any", shared_gate=True, dense="any"
             ),
@@ -429,21 +332,21 @@ ROWS: dict[str, Gguf] = {
         rules=delta_rules("blk.{i}.ssm_ba   blocks.{i}.mixer.{b,a}"),
         changed=(changes.AROUND_ONE_BUT_GATED, changes.RATES, changes.KERNEL, changes.GATE_VECTOR),
     ),
-    "qwen3_5_text": _row(
+    "qwen3_5_text": row(
         "qwen35",
-        Graph(**QWEN_DELTA, sections=True),
+        replace(QWEN_DELTA, sections=True),
         rules=delta_rules(APART_RATES),
         changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED),
     ),
-    "qwen3_5_moe_text": _row(
+    "qwen3_5_moe_text": row(
         "qwen35moe",
-        Graph(
-            **QWEN_DELTA, sections=True, routing=Routing(shared="expert_shared_feed_forward_length", shared_gate=True)
+        replace(
+            QWEN_DELTA, sections=True, routing=Routing(shared="expert_shared_feed_forward_length", shared_gate=True)
         ),
         rules=delta_rules(APART_RATES),
         changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED, changes.GATE_VECTOR),
     ),
-    "ernie4_5_moe": _row(
+    "ernie4_5_moe": row(
         "ernie4_5-moe",
         Graph(
             interleaved=True,
@@ -452,85 +355,46 @@ ROWS: dict[str, Gguf] = {
             ),
         ),
     ),
-    "granite_swa": _row(
-        "granite_swa",
-        Graph(
-            scales=SCALES,
-            logits="divide",
-            output_bias="any",
-            mlp_bias="any",
-            sinks="all",
-            windows=Windows(0, required=True),
-        ),
-        changed=PAIRED,
-    ),
-    "hy_v3": _row(
+    "granite_swa": row("granite_swa", replace(GRANITE, sinks="all", windows=Windows(0, required=True)), changed=PAIRED),
+    "hy_v3": row(
         "hy_v3",
-        Graph(
-            qk_norm="head",
-            output_bias="any",
-            routing=CORRECTED_SIGMOID,
-        ),
-        PRE,
-        ATTENTION,
-        EXPERTS.replace("exp_probs_b.bias", "exp_probs_b"),
+        Graph(qk_norm="head", output_bias="any", routing=CORRECTED_SIGMOID),
+        network=EXPERTS.replace("exp_probs_b.bias", "exp_probs_b"),
     ),
-    "laguna": _row(
+    "laguna": row(
         "laguna",
         Graph(
             qk_norm="head",
             gate=OutputGate(per="head", activation="softplus"),
             windows=Windows(4, full_first=True),
-            routing=Routing(
-                "key",
-                usual="sigmoid",
-                renormalize=None,
-                scaled=True,
-                correction="all",
-                shared="expert_shared_feed_forward_length",
-                dense="first",
-            ),
+            routing=replace(CORRECTED_SIGMOID, correction="all", dense="first"),
         ),
     ),
-    "minicpm": _row(
-        "minicpm", Graph(scales=SCALES[:2], logits="divide", output_bias="any", mlp_bias="any"), changed=PAIRED
-    ),
-    "deepseek_v2": _row(
-        "deepseek2",
-        Graph(mixers=(deepseek2.LATENT,), routing=SHARED),
-        PRE,
-        deepseek2.ATTENTION,
-        EXPERTS,
-        changed=(changes.LATENTS,),
-        check=deepseek2.check,
-    ),
+    "minicpm": row("minicpm", replace(GRANITE, scales=SCALES[:2]), changed=PAIRED),
+    "deepseek_v2": _latent("deepseek2", deepseek2.LATENT, deepseek2.check),
 }
 ROWS |= {
-    "internlm2": _row("internlm2", Graph(head="own"), changed=PAIRED),
-    "xverse": _row("xverse", Graph(head="own"), changed=PAIRED),
-    "orion": _row("orion", Graph(norm=LAYER_NORM, head="own")),
-    "codeshell": _row(
-        "codeshell",
-        Graph(norm=LAYER_NORM, activation=GELUTanh(), gated=False, output_bias="all", mlp_bias="all", head="own"),
-        PRE,
-        FUSED,
-        NETWORK,
-    ),
-    "PanguEmbedded": _row("pangu-embedded", Graph(output_bias="all", mlp_bias="any")),
-    "maincoder": _row("maincoder", Graph(qk_norm="late", interleaved=True)),
-    "spark2_5": _row(
+    "internlm2": row("internlm2", Graph(head="own"), changed=PAIRED),
+    "xverse": row("xverse", Graph(head="own"), changed=PAIRED),
+    "orion": row("orion", Graph(norm=LAYER_NORM, head="own")),
+    "codeshell": row("codeshell", replace(OF_GPT2, activation=GELUTanh(), head="own"), attention=FUSED),
+    "PanguEmbedded": row("pangu-embedded", Graph(output_bias="all", mlp_bias="any")),
+    "maincoder": row("maincoder", Graph(qk_norm="late", interleaved=True)),
+    "spark2_5": row(
         "spark2_5", Graph(activation=GELUTanh(), gate=OutputGate(per="head"), windows=Windows(0, required=True))
     ),
-    "openelm": _row("openelm", Graph(qk_norm="head", qkv_bias="no", head="tied"), PRE, FUSED, NETWORK),
-    "qwen": _row(
-        "qwen", Graph(grouped=False, qkv_bias="all", head="own", further=finish.doubled_width), PRE, FUSED, NETWORK
+    "openelm": row("openelm", Graph(qk_norm="head", qkv_bias="no", head="tied"), attention=FUSED),
+    "qwen": row(
+        "qwen",
+        Graph(grouped=False, qkv_bias="all", head="own", finish=finish.halved_width, further=finish.doubled_width),
+        attention=FUSED,
     ),
-    "deepseek": _row(
+    "deepseek": row(
         "deepseek",
         Graph(routing=Routing(renormalize=False, scaled=True, shared="expert_shared_count", dense="first")),
         changed=PAIRED,
     ),
-    "bailing_hybrid": _row(
+    "bailing_hybrid": row(
         "bailingmoe3",
         Graph(
             mixers=(BOUNDED_CHANNELS, deepseek2.GATED),
@@ -540,23 +404,19 @@ ROWS |= {
         rules=kimi_rules,
         changed=(changes.LATENTS, changes.POSITIVE_RATES),
     ),
-    "bailing_moe": _row(
+    "bailing_moe": row(
         "bailingmoe",
         Graph(head="own", routing=Routing(renormalize=None, scaled=True, shared="expert_shared_count")),
         changed=PAIRED,
     ),
-    "sarvam_moe": _row(
-        "bailingmoe2", Graph(qk_norm="head", qkv_bias="no", head="own", routing=SHARED), PRE, FUSED, EXPERTS
-    ),
-    "dbrx": _row(
+    "sarvam_moe": row("bailingmoe2", Graph(qk_norm="head", qkv_bias="no", head="own", routing=SHARED), attention=FUSED),
+    "dbrx": row(
         "dbrx",
         Graph(norm=NO_BIAS, second_norm="attn_output_norm", clip=True, qkv_bias="no", head="own", routing=Routing()),
-        PRE.replace("ffn_norm", "attn_output_norm"),
-        FUSED,
-        EXPERTS,
+        attention=FUSED,
     ),
-    "bitnet": _row("bitnet", Graph(head="tied", finish=finish.bitnet), *USUAL, SUB_NORMS),
-    "cohere2_moe": _row(
+    "bitnet": row("bitnet", Graph(head="tied", finish=finish.bitnet), SUB_NORMS),
+    "cohere2_moe": row(
         "cohere2moe",
         replace(
             COHERE,
@@ -566,11 +426,8 @@ ROWS |= {
             rotates=PERIODS["with windows, or dense"],
             routing=Routing("key", usual="sigmoid", renormalize=None, scaled=True, dense="first"),
         ),
-        "blk.{i}.attn_norm   blocks.{i}.mixer_norm",
-        ATTENTION,
-        EXPERTS,
     ),
-    "llama4_text": _row(
+    "llama4_text": row(
         "llama4",
         Graph(
             interleaved=True,
@@ -580,12 +437,12 @@ ROWS |= {
             finish=finish.llama4,
         ),
     ),
-    "ministral3": _row(
+    "ministral3": row(
         "mistral3",
         Graph(output_bias="any", mlp_bias="any", every_yarn=True, finish=finish.growing, further=finish.growing_keys),
         changed=PAIRED,
     ),
-    "grok": _row(
+    "grok": row(
         "grok",
         Graph(
             wiring="sandwich",
@@ -597,12 +454,10 @@ ROWS |= {
             finish=finish.grok,
             further=finish.grok_keys,
         ),
-        GROK_NORMS,
-        ATTENTION,
-        EXPERTS,
+        norms=GROK_NORMS,
         computed=lambda model: plain(finish.with_shares(model)),
     ),
-    "mimo_v2_flash": _row(
+    "mimo_v2_flash": row(
         "mimo2",
         Graph(
             head="own",
@@ -614,10 +469,10 @@ ROWS |= {
             further=finish.scaled_values_keys,
         ),
     ),
-    "minicpm3": _row(
-        "minicpm3", Graph(mixers=(deepseek2.PLAIN_HALVES,), finish=finish.minicpm3), PRE, deepseek2.ATTENTION, NETWORK
+    "minicpm3": row(
+        "minicpm3", Graph(mixers=(deepseek2.PLAIN_HALVES,), finish=finish.minicpm3), attention=deepseek2.ATTENTION
     ),
-    "hy_v4": _row(
+    "hy_v4": row(
         "hy_v4",
         Graph(
             mixers=(deepseek2.HY,),
@@ -626,108 +481,69 @@ ROWS |= {
             finish=streams.with_streams,
             further=streams.streams_keys,
         ),
-        PRE,
-        deepseek2.ATTENTION,
-        EXPERTS,
         STREAMS,
+        attention=deepseek2.ATTENTION,
         changed=(changes.LATENTS, *changes.LAST_IN_PAIRS),
         computed=lambda model: plain(finish.in_pairs(model)),
     ),
-    "plm": _row(
+    "plm": row(
         "plm",
         Graph(mixers=(deepseek2.PLAIN,), activation=ReLU2(), gated=False, head="tied"),
-        PRE,
-        deepseek2.ATTENTION,
-        NETWORK,
+        attention=deepseek2.ATTENTION,
     ),
-    "deepseek_ocr_text": _row("deepseek2-ocr", Graph(grouped=False, routing=SHARED, finish=finish.deepseek_ocr)),
-    "mistral4": _row(
-        "mistral4",
-        Graph(mixers=(deepseek2.GROWING,), routing=SHARED),
-        PRE,
-        deepseek2.ATTENTION,
-        EXPERTS,
-        changed=(changes.LATENTS,),
-        check=deepseek2.check_later,
-    ),
-    "deepseek_v32": _row(
-        "deepseek32",
-        Graph(mixers=(deepseek2.INDEXED,), routing=SHARED),
-        PRE,
-        deepseek2.ATTENTION,
-        EXPERTS,
-        changed=(changes.LATENTS,),
-        check=deepseek2.check_later,
-    ),
-    "glm_moe_dsa": _row(
-        "glm-dsa",
-        Graph(mixers=(deepseek2.SHARED_INDEX,), routing=SHARED),
-        PRE,
-        deepseek2.ATTENTION,
-        EXPERTS,
-        changed=(changes.LATENTS,),
-        check=deepseek2.check_unscaled,
-    ),
-    "kimi_linear": _row(
+    "deepseek_ocr_text": row("deepseek2-ocr", Graph(grouped=False, routing=SHARED, finish=finish.deepseek_ocr)),
+    "mistral4": _latent("mistral4", deepseek2.GROWING, deepseek2.check_later),
+    "deepseek_v32": _latent("deepseek32", deepseek2.INDEXED, deepseek2.check_later),
+    "glm_moe_dsa": _latent("glm-dsa", deepseek2.SHARED_INDEX, deepseek2.check_unscaled),
+    "kimi_linear": row(
         "kimi-linear",
         Graph(
             mixers=(CHANNEL_DELTA_NET, deepseek2.UNROTATED),
             head="own",
-            routing=Routing("key", scaled=True, correction="all", shared="expert_shared_count", dense="first"),
+            routing=replace(SHARED, correction="all", renormalize=True),
         ),
         rules=kimi_rules,
         changed=(changes.LATENTS, changes.RATES_OF_HEADS),
     ),
-    "falcon_h1": _row(
+    "falcon_h1": row(
         "falcon-h1",
         Graph(mixers=(MAMBA_2,), together=True, marked=False, output_bias="any", mlp_bias="any"),
-        # its second norm is stored without the ending of weights
-        PRE.replace("ffn_norm   ", "ffn_norm = ").replace("feedforward_norm", "feedforward_norm.weight"),
-        BESIDE,
-        NETWORK,
         NETWORK.replace("feedforward.", "feedforward.parts.0."),
+        # its second norm is stored without the ending of weights
+        norms=PRE.replace("ffn_norm   ", "ffn_norm = ").replace("feedforward_norm", "feedforward_norm.weight"),
+        attention=BESIDE,
         changed=(*changes.FOLDED, *STATES_2),
         computed=lambda model: plain(finish.without_factors(model)),
     ),
-    "baichuan": _row(
+    "baichuan": row(
         "baichuan", Graph(head="own", rotates=PERIODS["32 layers"], finish=finish.baichuan), changed=PAIRED
     ),
-    "jais": _row(
+    "jais": row(
         "jais",
-        Graph(
-            norm=LAYER_NORM,
+        replace(
+            OF_GPT2,
+            gated=True,
             qkv_bias="all",
-            output_bias="all",
-            mlp_bias="all",
             head="own",
             rotates=PERIODS["none"],
             finish=finish.jais,
             further=finish.jais_keys,
         ),
-        PRE,
-        FUSED,
-        NETWORK,
+        attention=FUSED,
     ),
-    "gpt_refact": _row("refact", Graph(rotates=PERIODS["none"], finish=finish.slopes)),
-    "plamo": _row(
-        "plamo",
-        Graph(wiring="parallel", whole=True, head="own"),
-        "blk.{i}.attn_norm   blocks.{i}.mixer_norm",
-        ATTENTION,
-        NETWORK,
-    ),
-    "plamo3": _row(
+    "gpt_refact": row("refact", Graph(rotates=PERIODS["none"], finish=finish.slopes)),
+    "plamo": row("plamo", Graph(wiring="parallel", whole=True, head="own")),
+    "plamo3": row(
         "plamo3",
         Graph(wiring="sandwich", qk_norm="head", qkv_bias="no", wide_values=True, windows=Windows(8, theta=10_000.0)),
-        PRE,
-        BARE,
-        FUSED,
-        FUSED_NETWORK,
+        norms=PRE + BARE,
+        attention=FUSED,
+        network=FUSED_NETWORK,
     ),
-    "nemotron-nas": _row(
+    "nemotron-nas": row(
         "deci", Graph(output_bias="any", mlp_bias="any", apart=True, further=finish.without_heads), changed=PAIRED
     ),
-    "maple": _row(
+    "maple": row(
         "maple",
         Graph(
             qk_norm="head",
@@ -739,7 +555,7 @@ ROWS |= {
             further=finish.limited_keys,
         ),
     ),
-    "muse_glimmer_text": _row(
+    "muse_glimmer_text": row(
         "muse-glimmer",
         Graph(
             wiring="sandwich",
@@ -753,11 +569,8 @@ ROWS |= {
             finish=finish.muse_glimmer,
             further=finish.capped_keys,
         ),
-        SANDWICH,
-        ATTENTION,
-        NETWORK,
     ),
-    "step3p5": _row(
+    "step3p5": row(
         "step35",
         Graph(
             qk_norm="head",
@@ -775,15 +588,15 @@ ROWS |= {
     "deepseek_v4": Gguf("deepseek4", deepseek4.DeepSeek4(), deepseek4.RULES, computed=plain),
     "gemma4_text": Gguf("gemma4", gemma4.Gemma4(), gemma4.rules, computed=plain),
     # the parts that read text; positions in three parts are equal for text
-    "qwen2_vl_text": _row("qwen2vl", Graph(sections=True)),
-    "qwen3_vl_text": _row("qwen3vl", Graph(qk_norm="head", sections=True)),
-    "qwen3_vl_moe_text": _row("qwen3vlmoe", Graph(qk_norm="head", sections=True, routing=Routing())),
-    "paddleocr_vl_text": _row("paddleocr", Graph(sections=True)),
-    "hunyuan_vl": _row("hunyuan_vl", Graph(qk_norm="late", sections=True)),
+    "qwen2_vl_text": row("qwen2vl", Graph(sections=True)),
+    "qwen3_vl_text": row("qwen3vl", Graph(qk_norm="head", sections=True)),
+    "qwen3_vl_moe_text": row("qwen3vlmoe", Graph(qk_norm="head", sections=True, routing=Routing())),
+    "paddleocr_vl_text": row("paddleocr", Graph(sections=True)),
+    "hunyuan_vl": row("hunyuan_vl", Graph(qk_norm="late", sections=True)),
 }
 # Encoders. llama.cpp only has the tanh approximation of GELU.
 ROWS |= {
-    "modernbert": _row(
+    "modernbert": row(
         "modern-bert",
         Graph(
             encodes=True,
@@ -792,21 +605,20 @@ ROWS |= {
             qkv_bias="no",
             windows=Windows(3, full_first=True, theta=10_000.0),
         ),
-        PRE,
-        FUSED,
-        FUSED_NETWORK,
+        attention=FUSED,
+        network=FUSED_NETWORK,
         changed=(changes.NO_POOLER,),
     ),
-    "eurobert": _row("eurobert", Graph(encodes=True)),
-    "llama_bidirec": _row("llama-embed", Graph(encodes=True), changed=PAIRED),
-    "llada": _row("llada", Graph(encodes=True, fills_masks=True), changed=PAIRED),
-    "Dream": _row("dream", Graph(encodes=True, fills_masks=True)),
-    "llada_moe": _row(
+    "eurobert": row("eurobert", Graph(encodes=True)),
+    "llama_bidirec": row("llama-embed", Graph(encodes=True), changed=PAIRED),
+    "llada": row("llada", Graph(encodes=True, fills_masks=True), changed=PAIRED),
+    "Dream": row("dream", Graph(encodes=True, fills_masks=True)),
+    "llada_moe": row(
         "llada-moe",
         Graph(encodes=True, fills_masks=True, qk_norm="head", head="own", routing=Routing(renormalize=False)),
     ),
-    "rnd1": _row("rnd1", Graph(encodes=True, fills_masks=True, qk_norm="head", routing=Routing())),
-    "gemma_embedding": _row(
+    "rnd1": row("rnd1", Graph(encodes=True, fills_masks=True, qk_norm="head", routing=Routing())),
+    "gemma_embedding": row(
         "gemma-embedding",
         Graph(
             encodes=True,
@@ -817,55 +629,37 @@ ROWS |= {
             root=True,
             windows=Windows(6, required=True),
         ),
-        SANDWICH,
-        ATTENTION,
-        NETWORK,
         changed=(changes.AROUND_ONE,),
     ),
-    "jina_bert_v3": _row(
+    "jina_bert_v3": row(
         "jina-bert-v3",
-        Graph(
-            encodes=True,
-            norm=LAYER_NORM,
-            wiring="post",
-            activation=GELU(),
-            gated=False,
-            output_bias="any",
-            mlp_bias="any",
-        ),
-        OF_ENCODERS,
-        FUSED,
-        NETWORK,
+        replace(OF_BERT, activation=GELU(), gated=False, output_bias="any", mlp_bias="any"),
+        attention=FUSED,
         changed=(changes.NO_POOLER,),
     ),
-    "jina_bert_v2": _row(
+    "jina_bert_v2": row(
         "jina-bert-v2",
-        Graph(
-            encodes=True,
-            norm=LAYER_NORM,
-            wiring="post",
+        replace(
+            OF_BERT,
             activation=GELU(),
             output_bias="all",
             mlp_bias="all",
             rotates=PERIODS["none"],
             finish=finish.jina_bert_v2,
         ),
-        OF_ENCODERS,
-        ATTENTION,
-        NETWORK,
         changed=(changes.NO_POOLER,),
     ),
-    "neobert": _row(
+    "neobert": row(
         "neo-bert",
         Graph(encodes=True, interleaved=True, qkv_bias="no"),
-        rules=weight_rules("\n".join((OUTER.replace("output_norm", "enc.output_norm"), PRE, FUSED, FUSED_NETWORK))),
+        outer=OUTER.replace("output_norm", "enc.output_norm"),
+        attention=FUSED,
+        network=FUSED_NETWORK,
     ),
-    "nomic_bert_moe": _row(
+    "nomic_bert_moe": row(
         "nomic-bert-moe",
-        Graph(
-            encodes=True,
-            norm=LAYER_NORM,
-            wiring="post",
+        replace(
+            OF_BERT,
             activation=GELU(),
             gated=False,
             output_bias="any",
@@ -874,19 +668,10 @@ ROWS |= {
             finish=finish.periodic,
             further=finish.periodic_keys,
         ),
-        OF_ENCODERS,
-        FUSED,
-        EXPERTS,
+        attention=FUSED,
         changed=(changes.NO_POOLER,),
     ),
-    "nomic_bert": _row(
-        "nomic-bert",
-        Graph(encodes=True, norm=LAYER_NORM, wiring="post", output_bias="any"),
-        OF_ENCODERS,
-        FUSED,
-        NETWORK,
-        changed=(changes.NO_POOLER,),
-    ),
+    "nomic_bert": row("nomic-bert", replace(OF_BERT, output_bias="any"), attention=FUSED, changed=(changes.NO_POOLER,)),
 }
 # further model types that these architectures compute
 ROWS |= {

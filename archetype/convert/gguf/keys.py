@@ -12,13 +12,15 @@ from archetype.convert.gguf.changes import UNWRITTEN, Change
 from archetype.errors import CheckpointError, enumeration, shorten
 from archetype.families.config import Config
 from archetype.families.format import SHOWN, TRAINING_ONLY, without_fields
-from archetype.families.keys import Values
+from archetype.families.keys import Values, wrong_kind
 from archetype.families.rules import Rule
 from archetype.models.block.spec import Block
+from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.roles.activation import Activation
+from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.edit import differences
 from archetype.spec.errors import explain
 
@@ -55,6 +57,14 @@ class FileKeys(Config):
             # not every architecture has the key, but every file has the table
             self.values.setdefault("vocab_size", shapes[TABLE][0])
 
+    def sizes(self) -> dict[str, Any]:
+        """Return the sizes that every model has."""
+        return {
+            "vocab_size": self.size("vocab_size", most=MAX_WIDE),
+            "context_length": self.size("context_length", most=MAX_LENGTH),
+            "d_model": self.size("embedding_length"),
+        }
+
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
         """Return an error for a key, with the architecture's prefix."""
         return CheckpointError(f"{self.place}: {self.architecture}.{key}", cause, remedy)
@@ -84,6 +94,23 @@ class Table(Protocol):
     def write(self, model: ModelSpec) -> dict[str, Any]: ...
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]: ...
+
+
+class DecoderTable:
+    """Base class of tables whose models are decoders."""
+
+    def misfits(self, model: ModelSpec) -> list[CheckpointError]:
+        return [] if isinstance(model, Decoder) else [wrong_kind(Decoder, model, "kind")]
+
+
+def written_sizes(model: Any) -> Keys:
+    """Return the keys of the sizes that every model has."""
+    return {
+        "context_length": model.context_length,
+        "embedding_length": model.d_model,
+        "block_count": model.num_layers,
+        "vocab_size": model.vocab_size,
+    }
 
 
 def _accept(model: ModelSpec) -> None:

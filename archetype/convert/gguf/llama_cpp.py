@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from archetype.convert.gguf.pretokenizers import CLOSE, IGNORE_MERGES, MASK, MASK_TAKES_SPACES, llama_cpp_cuts
-from archetype.convert.gguf.vocabulary import SPACE, Vocabulary, no_form
+from archetype.convert.gguf.vocabulary import SPACE, Vocabulary, bytes_of, no_form
 from archetype.errors import DataError, Notice
 from archetype.tokenizers.charsmap import Charsmap
 from archetype.tokenizers.hugging_face import byte_of_character
@@ -77,8 +77,8 @@ class LlamaCppTokenizer:
     """Tokenizer that returns the same ids as llama.cpp.
 
     Args:
-        vocabulary: byte-level BPE (gpt2), BPE of whole texts (gemma4), SentencePiece BPE (llama) or Unigram (t5), or
-            WordPiece (bert).
+        vocabulary: byte-level BPE (gpt2), BPE of whole texts (gemma4), SentencePiece BPE (llama) or Unigram (t5),
+            WordPiece (bert), or RWKV's (rwkv).
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -95,6 +95,7 @@ class LlamaCppTokenizer:
             "llama": _SentencePiece,
             "t5": _Unigram,
             "bert": _WordPiece,
+            "rwkv": _LongestMatch,
         }
         self._model = make[vocabulary.model](vocabulary, self._ids)
 
@@ -131,6 +132,23 @@ class LlamaCppTokenizer:
 
 class _Model(Protocol):
     def encode(self, text: str, after_special: bool) -> list[int]: ...
+
+
+class _LongestMatch:
+    """The longest token at each place, among all tokens, also control tokens and padding."""
+
+    def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
+        self._ids = {bytes_of(token): id for token, id in ids.items()}
+        self._longest = max(map(len, self._ids))
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        data, at, chosen = text.encode(), 0, []
+        while at < len(data):
+            lengths = range(min(self._longest, len(data) - at), 0, -1)
+            length = next(length for length in lengths if data[at : at + length] in self._ids)
+            chosen.append(self._ids[data[at : at + length]])
+            at += length
+        return chosen
 
 
 class _ByteLevel:

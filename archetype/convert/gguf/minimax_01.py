@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
+from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
 from archetype.convert.gguf.layers import Layer
 from archetype.convert.gguf.names import EXPERTS
 from archetype.convert.gguf.rope import read_scaling, written_scaling
-from archetype.errors import CheckpointError
-from archetype.families.keys import expect_kind, wrong_kind
+from archetype.families.keys import expect_kind
 from archetype.families.minimax import FULL, LINEAR, minimax
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.decoder.spec import Decoder
@@ -20,7 +19,6 @@ from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.linear_attention.spec import LinearAttention
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import NoScaling, Rotary
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.repeats import MAX_LAYERS
 
 # llama.cpp normalizes lightning attention with this epsilon too, transformers with 1e-6
@@ -29,11 +27,8 @@ USUAL_PERIOD = 8
 
 
 @dataclass(frozen=True)
-class MiniMax01:
+class MiniMax01(DecoderTable):
     """Keys of minimax-01, read and written."""
-
-    def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        return [] if isinstance(model, Decoder) else [wrong_kind(Decoder, model, "kind")]
 
     def read(self, config: Any) -> Decoder:
         keys: FileKeys = config
@@ -45,7 +40,8 @@ class MiniMax01:
             raise keys.error(RECURRENT, f"{recurrent!r:.80} lacks layers", "fix the file")
         keys.used |= {"feed_forward_length", "expert_feed_forward_length"}
         down = Layer(keys, 0).shape("ffn_down_exps.weight")
-        d_model, num_heads = keys.size("embedding_length"), keys.size("attention.head_count")
+        sizes, num_heads = keys.sizes(), keys.size("attention.head_count")
+        d_model = sizes["d_model"]
         head_dim = keys.size("attention.key_length", max(1, d_model // num_heads))
         keys.expect("attention.value_length", head_dim, "values of another width")
         theta, turned = keys.positive("rope.freq_base", 10_000.0), keys.size("rope.dimension_count", head_dim)
@@ -53,7 +49,6 @@ class MiniMax01:
             raise keys.error("rope.scaling.type", "scales rotations", "this model is not supported")
         return minimax(
             num_layers=num_layers,
-            d_model=d_model,
             num_heads=num_heads,
             num_kv_heads=keys.size("attention.head_count_kv", num_heads),
             head_dim=head_dim,
@@ -64,8 +59,7 @@ class MiniMax01:
             stream_factor=keys.positive("residual_scale"),
             eps=keys.positive(EPS),
             position=Rotary(theta=theta, dim=None if turned == head_dim else turned),
-            vocab_size=keys.size("vocab_size", most=MAX_WIDE),
-            context_length=keys.size("context_length", most=MAX_LENGTH),
+            **sizes,
             tied="output.weight" not in keys.shapes,
         )
 
@@ -80,10 +74,7 @@ class MiniMax01:
         norm = expect_kind(RMSNorm, expect_kind(Embedding, decoder.embedding, "embedding").norm, "embedding.norm")
         expect_kind(LanguageModelHead, decoder.head, "head")
         return {
-            "context_length": decoder.context_length,
-            "embedding_length": decoder.d_model,
-            "block_count": decoder.num_layers,
-            "vocab_size": decoder.vocab_size,
+            **written_sizes(decoder),
             EPS: norm.eps,
             "residual_scale": 1.0 / decoder.layers[0].residual_scale,
             RECURRENT: [isinstance(block.mixer, LinearAttention) for block in decoder.layers],

@@ -4,17 +4,22 @@ from collections.abc import Callable
 from typing import Any
 
 from archetype.convert.gguf import deepseek2
-from archetype.convert.gguf.decoders import OUTER
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.spec import ModelSpec
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 
-# the norms of a layer, by wiring
+OUTER = """
+    token_embd                       embedding.token
+    position_embd                    embedding.position
+    token_embd_norm                  embedding.norm
+    output_norm                      final_norm
+    output                           lm_head
+"""
+# the norms of a layer
 PRE = """
     blk.{i}.attn_norm                blocks.{i}.mixer_norm
     blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm
 """
-PRE_POST_ATTENTION = PRE.replace("ffn_norm", "post_attention_norm")  # the second norm has another name
 OUTPUTS = """
     blk.{i}.post_attention_norm      blocks.{i}.mixer_norm
     blk.{i}.post_ffw_norm            blocks.{i}.feedforward_norm
@@ -32,6 +37,16 @@ OF_ENCODERS = """
     blk.{i}.layer_output_norm        blocks.{i}.feedforward_norm
     cls                              pooler
 """
+# by wiring
+NORMS = {
+    "pre": PRE,
+    "post": OF_ENCODERS,
+    "output": OUTPUTS,
+    "sandwich": SANDWICH,
+    "parallel": "blk.{i}.attn_norm   blocks.{i}.mixer_norm",
+    "parallel key": PRE,
+    "parallel tensor": PRE,
+}
 # one norm of a layer's only content
 SINGLE = """
     blk.{i}.attn_norm                blocks.{i}.mixer_norm
@@ -67,7 +82,6 @@ EXPERTS = (
     blk.{i}.ffn_latent_{down,up}             blocks.{i}.feedforward.latent_{down,up}
 """
 )
-USUAL = (PRE, ATTENTION, EXPERTS)  # rules of tensors that a model lacks are dropped
 SCAN = """
     blk.{i}.ssm_{a,d}              = blocks.{i}.mixer.{A_log,D}
     blk.{i}.ssm_conv1d               blocks.{i}.mixer.conv
@@ -155,7 +169,7 @@ def falcon_rules(model: Any) -> tuple[Rule, ...]:
 def delta_rules(rates: str) -> Callable[[ModelSpec], tuple[Rule, ...]]:
     # attention has each head's query and gate in one tensor; delta networks have queries, keys and values in one
     def rules(model: Any) -> tuple[Rule, ...]:
-        rows = list(weight_rules("\n".join((OUTER, PRE_POST_ATTENTION, EXPERTS))))
+        rows = list(weight_rules("\n".join((OUTER, PRE.replace("ffn_norm", "post_attention_norm"), EXPERTS))))
         for index, block in enumerate(model.layers):
             mixer, is_delta = block.mixer, isinstance(block.mixer, GatedDeltaNet)
             heads = getattr(mixer, "key_heads", mixer.num_heads)

@@ -8,6 +8,7 @@ from archetype.models.encoder.spec import Encoder
 from archetype.parts.attention.spec import Attention
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Rotary
 from archetype.parts.together.spec import MixersTogether
 
@@ -19,6 +20,20 @@ def plain(model: Any) -> Any:
     if not isinstance(model, Decoder | Encoder):
         return model
     return model.replace(layers=tuple(_plain_block(block, model.d_model) for block in model.layers))
+
+
+def without_windows(model: Any) -> Any:
+    """Replace sliding windows with full attention, which llama.cpp computes for these architectures.
+
+    The context is shortened to the narrowest window, within which both mechanisms are equal.
+    """
+    mixers = [block.mixer for block in model.layers]
+    patterns = [mixer.pattern for mixer in mixers if isinstance(mixer, Attention)]
+    widths = [pattern.size for pattern in patterns if isinstance(pattern, Window)]
+    if not widths:
+        return plain(model)
+    blocks = (block.replace(mixer=block.mixer.replace(pattern=Full())) for block in model.layers)
+    return plain(model.replace(layers=tuple(blocks), context_length=min(model.context_length, *widths)))
 
 
 def _plain_block(block: Block, d_model: int) -> Block:

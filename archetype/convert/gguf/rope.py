@@ -5,8 +5,6 @@ from typing import Any
 
 from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
 from archetype.errors import CheckpointError
-from archetype.families.config import Config
-from archetype.families.keys import Converted, Values, expect_kind
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import (
@@ -24,15 +22,6 @@ UNROTATED = 1.0000000150474662e30  # divisor of the pairs that do not rotate: 1e
 # Parameters of Llama 3's scaling that the file does not store: the divisors only determine their ratios.
 LOW, HIGH = 1.0, 4.0
 LENGTHS = (8192, *(2**power for power in range(4, 21)))
-
-
-def rotary(config: Config, values: Values) -> Values:
-    """Read rotary positions that rotate all features of a head."""
-    assert isinstance(config, FileKeys)
-    head_dim = values["head_dim"]
-    config.expect("rope.dimension_count", head_dim, "partially rotated heads")
-    theta = config.positive("rope.freq_base", 10_000.0)
-    return {"position": Rotary(theta=theta, scaling=read_scaling(config, theta, head_dim))}
 
 
 def read_scaling(
@@ -75,14 +64,6 @@ def read_scaling(
     return LinearScaling(factor=config.positive("rope.scaling.factor", factor))
 
 
-def written(model: Any) -> Keys:
-    """Return the keys for the first layer's positions."""
-    mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
-    position = expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
-    keys: Keys = {"rope.dimension_count": mixer.sizes(model.d_model).head_dim, "rope.freq_base": position.theta}
-    return keys | written_scaling(position.scaling)
-
-
 def written_scaling(scaling: RotaryScaling, truncate: bool = True, every_yarn: bool = False) -> Keys:
     """Return the keys for a scaling. Llama 3's scaling is stored as a tensor instead (see `frequency_factors`)."""
     match scaling:
@@ -119,9 +100,6 @@ def _plain_yarn(scaling: YarnScaling, truncate: bool, every_yarn: bool) -> YarnS
         mscale=None if scaling.mscale_all_dim is None else 1.0,
         mscale_all_dim=scaling.mscale_all_dim,
     )
-
-
-ROTARY = Converted(rotary, written)
 
 
 def frequency_factors(model: Any) -> list[float] | None:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from archetype.convert.gguf.changes import Change
-from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
-from archetype.errors import CheckpointError
-from archetype.families.keys import expect_kind, wrong_kind
+from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
+from archetype.families.keys import expect_kind
 from archetype.families.rules import weight_rules
 from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
@@ -16,7 +15,6 @@ from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.rwkv7.spec import MIXED, RWKV7
-from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.repeats import MAX_LAYERS
 
 EPS, HEADS_EPS = "attention.layer_norm_epsilon", 64e-5  # the second is a constant of llama.cpp
@@ -26,15 +24,13 @@ RANKS = {"decay": "decay", "iclr": "rate", "value_residual_mix": "value", "gate"
 
 
 @dataclass(frozen=True)
-class Rwkv7:
+class Rwkv7(DecoderTable):
     """Keys of rwkv7, read and written."""
-
-    def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        return [] if isinstance(model, Decoder) else [wrong_kind(Decoder, model, "kind")]
 
     def read(self, config: Any) -> Decoder:
         keys: FileKeys = config
-        d_model, head_dim = keys.size("embedding_length"), keys.size("wkv.head_size")
+        sizes, head_dim = keys.sizes(), keys.size("wkv.head_size")
+        d_model = sizes["d_model"]
         keys.expect("attention.head_count", 0, "heads of attention")
         keys.expect("token_shift_count", SHIFTED, "another number of previous tokens")
         norm = LayerNorm(eps=keys.positive(EPS))
@@ -44,9 +40,7 @@ class Rwkv7:
         num_layers = keys.size("block_count", most=MAX_LAYERS)
         mixers = (first, *(num_layers - 1) * (first.replace(values_from=0),))
         return Decoder(
-            vocab_size=keys.size("vocab_size", most=MAX_WIDE),
-            context_length=keys.size("context_length", most=MAX_LENGTH),
-            d_model=d_model,
+            **sizes,
             embedding=Embedding(norm=norm),
             layers=tuple(Block(wiring=PreNorm(norm=norm), mixer=mixer, feedforward=network) for mixer in mixers),
             final_norm=norm,
@@ -64,10 +58,7 @@ class Rwkv7:
         if expect_kind(LanguageModelHead, decoder.head, "head").tied:
             raise unsupported("head.tied", "a tied head in rwkv7")
         return {
-            "context_length": decoder.context_length,
-            "embedding_length": decoder.d_model,
-            "block_count": decoder.num_layers,
-            "vocab_size": decoder.vocab_size,
+            **written_sizes(decoder),
             "feed_forward_length": network.d_ff,
             EPS: expect_kind(LayerNorm, decoder.final_norm, "final_norm").eps,
             "attention.head_count": 0,

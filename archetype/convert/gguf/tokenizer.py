@@ -16,13 +16,15 @@ from archetype.convert.gguf.pretokenizers import (
     SPACED,
     canonical,
 )
-from archetype.convert.gguf.vocabulary import CONTINUES, SPACE, Vocabulary, is_padding
+from archetype.convert.gguf.vocabulary import CONTINUES, SPACE, Vocabulary, bytes_of, is_padding
 from archetype.convert.gguf.vocabulary_keys import read_vocabulary
 from archetype.errors import ArchetypeError, DataError
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.tokenizers.definition import frame
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
+from archetype.tokenizers.known_templates import TEMPLATES
+from archetype.tokenizers.rwkv import END, RWKVTokenizer
 from archetype.tokenizers.sentencepiece import (
     BPE,
     CONTROL,
@@ -75,7 +77,9 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
 def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None) -> ChatTemplate | None:
     """Return a file's chat template and the special tokens that the template uses; None if the file has no template."""
     sources = {key.removeprefix(TEMPLATE).lstrip("."): metadata[key] for key in metadata if key.startswith(TEMPLATE)}
-    sources = {name: source for name, source in sources.items() if isinstance(source, str)}
+    # a file may name one of llama.cpp's own templates; a text without Jinja is no template
+    sources = {name: TEMPLATES.get(source, source) for name, source in sources.items() if isinstance(source, str)}
+    sources = {name: source for name, source in sources.items() if "{" in source}
     if not sources:
         return None
     named = {id: name for name, id in tokenizer.special_tokens.items()} if tokenizer else {}
@@ -109,10 +113,13 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
             return _sentencepiece(vocabulary, UNIGRAM, vocabulary.flags.get("remove_extra_whitespaces", False))
         case "bert":
             return _wordpiece(vocabulary)
+        case "rwkv":
+            used = _used(vocabulary)
+            words = {id: bytes_of(token) for id, (token, type) in used.items() if type != CONTROL}
+            return RWKVTokenizer(words, {"eos_token": used.get(END, (None,))[0]})
         case kind:
-            raise DataError(
-                "tokenizer.ggml.model", f"unknown model {kind!r:.40}", "use gpt2, gemma4, llama, t5 or bert"
-            )
+            known = "use gpt2, gemma4, llama, t5, bert or rwkv"
+            raise DataError("tokenizer.ggml.model", f"unknown model {kind!r:.40}", known)
 
 
 def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:

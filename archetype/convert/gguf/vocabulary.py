@@ -1,6 +1,7 @@
-"""Conversion of vocabularies to GGUF: byte-level BPE, SentencePiece, Unigram and WordPiece."""
+"""Conversion of vocabularies to GGUF: byte-level BPE, SentencePiece, Unigram, WordPiece and RWKV's."""
 
 import json
+import re
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from archetype.convert.gguf.pretokenizers import GPT2, MASK, MASK_TAKES_SPACES, 
 from archetype.errors import DataError
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
+from archetype.tokenizers.rwkv import END, RWKVTokenizer
 from archetype.tokenizers.sentencepiece import (
     BPE,
     BYTE,
@@ -33,8 +35,8 @@ class Vocabulary:
     """Vocabulary of a GGUF file.
 
     Attributes:
-        model: gpt2 (byte-level BPE), gemma4 (BPE of whole texts), llama (SentencePiece BPE), t5 (SentencePiece Unigram)
-            or bert (WordPiece).
+        model: gpt2 (byte-level BPE), gemma4 (BPE of whole texts), llama (SentencePiece BPE), t5 (SentencePiece
+            Unigram), bert (WordPiece) or rwkv (the longest token that matches).
         pre: name of the pre-tokenizer in llama.cpp.
         tokens: tokens by id, in the file's spelling.
         types: token types by id, such as NORMAL or CONTROL.
@@ -94,6 +96,8 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
             return single_bytes(vocab_size)
         case SentencePieceTokenizer():
             return sentencepiece(tokenizer, vocab_size)
+        case RWKVTokenizer():
+            return longest_match(tokenizer, vocab_size)
         case HuggingFaceTokenizer(kind="byte_bpe"):
             return byte_level(tokenizer, vocab_size)
         case HuggingFaceTokenizer(kind="bpe"):
@@ -111,6 +115,26 @@ def single_bytes(vocab_size: int) -> Vocabulary:
     tokens = {byte: character for character, byte in byte_of_character().items()}
     # llama.cpp requires a merge; the result of this one is no token, so that text falls back to bytes
     return Vocabulary("gpt2", GPT2, *padded(tokens, dict.fromkeys(tokens, NORMAL), vocab_size), merges=["Ā Ā"])
+
+
+def longest_match(tokenizer: RWKVTokenizer, vocab_size: int) -> Vocabulary:
+    """Return the vocabulary of RWKV, whose tokens are written as Python writes bytes."""
+    tokens = {END: tokenizer.name} | {id: repr(token)[2:-1] for id, token in tokenizer.tokens.items()}
+    types = dict.fromkeys(tokens, NORMAL) | {END: CONTROL}
+    return Vocabulary("rwkv", None, *padded(tokens, types, vocab_size))
+
+
+def bytes_of(token: str) -> bytes:
+    r"""Return the bytes of a token in RWKV's vocabulary: \t, \n, \r, \xHH, and any other escaped character itself."""
+    return _ESCAPED.sub(lambda escape: _byte(escape[1]), token.encode())
+
+
+_ESCAPED = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_NAMED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+
+
+def _byte(escaped: bytes) -> bytes:
+    return bytes((int(escaped[1:], 16),)) if len(escaped) == 3 else _NAMED.get(escaped, escaped)
 
 
 def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:

@@ -49,6 +49,7 @@ from archetype.roles.wiring import Wiring
 NETWORK_SCALES = "mlp_multipliers"
 GATE_RANK = "gated_norm_rank"
 IDLE = "zero_expert_num"  # number of experts that return their input
+POST_EPS = "post_norm_eps"  # of norms of outputs (Muse Glimmer)
 OF_NORM = re.compile(r"(\.gate_(down|up))?\.(weight|bias)$")  # ends of the names of a norm's tensors
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 # Kinds of routers by their score functions.
@@ -342,6 +343,9 @@ def _wiring_of(
         return SandwichNorm(norm=norm, feedforward_norm=NoNorm())
     if kind is ParallelResidual:
         return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in norm_paths)
+    if kind is SandwichNorm and (eps := info.config.optional_positive(POST_EPS)) is not None:
+        post = norm.replace(eps=eps)
+        return SandwichNorm(norm=norm, mixer_post_norm=post, feedforward_post_norm=post)
     wiring: Wiring = kind(norm=norm)
     return wiring
 

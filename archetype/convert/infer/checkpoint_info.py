@@ -233,6 +233,8 @@ class CheckpointInfo:
         eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
         if self.quirks.norm is not None:
             norm = self.quirks.norm.replace(eps=eps)
+            if not weight:
+                return norm.replace(weight=False, unit_offset=False)
             return norm.replace(bias=bias) if hasattr(norm, "bias") else norm
         kind = "layer" if bias else "rms"
         own = next((name for name in EPS if (self.defaults or {}).get(name) is not None), None)

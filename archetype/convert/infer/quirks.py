@@ -133,6 +133,7 @@ class FamilyQuirks(MixerQuirks):
         activation: activation of the feed-forward part, whatever the file says.
         eps: epsilon of every norm, whatever the file says.
         norm: kind of all norms, if the tensors cannot show it.
+        plain_final_norm: the last norm adds nothing to its weights, unlike `norm`.
         embedding_norm: norm without weights that follows the embedding.
         scaled_embedding: token vectors are multiplied by sqrt(d_model).
         round_scale: the factor sqrt(d_model) is first rounded to the vectors' dtype.
@@ -172,6 +173,7 @@ class FamilyQuirks(MixerQuirks):
     activation: Activation | None = None
     eps: float | None = None
     norm: LayerNorm | RMSNorm | L2Norm | None = None
+    plain_final_norm: bool = False
     embedding_norm: bool = False
     scaled_embedding: bool = False
     round_scale: bool = False
@@ -218,6 +220,13 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     }
     before = keys.get("sliding_window_size")
     return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
+
+
+def muse_glimmer(keys: Config) -> dict[str, Any]:
+    """Return Muse Glimmer's factors of normed queries and of logits under the usual names."""
+    # a norm without weights leaves queries of this size
+    scale = keys.positive("qk_scale_factor") * keys.size("head_dim") ** -0.5
+    return {"attention_multiplier": scale, "logit_scale": keys.positive("output_multiplier")}
 
 
 def dbrx(keys: Config) -> dict[str, Any]:
@@ -553,6 +562,9 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
     "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, steps_from_min=True),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
+    "muse_glimmer_text": FamilyQuirks(
+        norm=RMSNorm(unit_offset=True), plain_final_norm=True, embedding_norm=True, qk_norm=True, derive=muse_glimmer
+    ),
     "nanochat": FamilyQuirks(
         norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True
     ),

@@ -170,7 +170,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         embedding=_embedding(info, tensors, dims, extra_rows),
         layers=blocks,
         residual=_residual(info, tensors),
-        final_norm=_norm(info, tensors, "final_norm", assumed=weightless),
+        final_norm=_final_norm(info, tensors, weightless),
         head=_head(info, tensors, d_model),
         initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
     )
@@ -263,7 +263,7 @@ def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
         raise info.missing(layer.prefix, "an n-gram memory without keys")
     width = info.sides(keys)[1]
     memory = NgramMemory(
-        rows=config.size("ngram_vocab_size_base"),
+        rows=config.size("ngram_vocab_size_base", most=MAX_LENGTH),
         row_width=max(width // ((n - 1) * heads), 1),
         n=n,
         heads=heads,
@@ -358,6 +358,11 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
     if f"{param}.weight" not in tensors.outer:
         return info.norm(bias=False, weight=False) if assumed else NoNorm()
     return info.norm(bias=f"{param}.bias" in tensors.outer)
+
+
+def _final_norm(info: CheckpointInfo, tensors: GroupedTensors, assumed: bool) -> Norm:
+    norm = _norm(info, tensors, "final_norm", assumed)
+    return norm.replace(unit_offset=False) if info.quirks.plain_final_norm else norm
 
 
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:

@@ -10,7 +10,8 @@ from archetype.nn.cache import KeepsKeys, LayerState, write_slots
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
-from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence
+from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence, of_blocks
+from archetype.nn.symbolic import is_symbolic, num_blocks
 from archetype.parts.block_index import spec
 from archetype.parts.pattern.scores import MASKED, at_least_float32, of_symbolic_length
 from archetype.parts.position.module import Rotary
@@ -87,12 +88,13 @@ class BlockIndex(KeepsKeys, KeySelector):
             local = (distance >= 0) & (distance < self.spec.local_blocks)
             best = best_keys(blocks.detach().masked_fill(local, math.inf).flatten(0, 1), self.spec.top_blocks)
             selected = best.view_as(blocks)
-            chosen = context.probe(self, "chosen", allowed & selected.repeat_interleave(size, 3)[..., :count])
+            chosen = context.probe(self, "chosen", allowed & of_blocks(selected, size, count))
             blocks = blocks.masked_fill(~selected, MASKED)
         return Choice(chosen, self.spec.top_blocks * size, blocks if learns else None)
 
     def _leaves_out(self, keys: Float[Tensor, "B K S P"]) -> bool:
-        return -(-keys.shape[2] // self.spec.block) > self.spec.top_blocks
+        count = keys.shape[2]
+        return is_symbolic(count) or num_blocks(count, self.spec.block) > self.spec.top_blocks
 
     def loss(self, choice: Choice, attended: Float[Tensor, "B H T S"], context: ForwardContext) -> Float[Tensor, ""]:
         """Return KL(attended blocks || softmax of scores), averaged over queries that are not padding, and weighted."""
@@ -122,6 +124,7 @@ class BlockIndex(KeepsKeys, KeySelector):
         return mean
 
     def _blocks(self, x: Float[Tensor, "b h t S"], fill: float) -> Float[Tensor, "b h t blocks block"]:
-        padding = -x.shape[3] % self.spec.block
-        blocks: Tensor = nn.functional.pad(x, (0, padding), value=fill).unflatten(3, (-1, self.spec.block))
-        return blocks
+        size, count = self.spec.block, x.shape[3]
+        blocks = num_blocks(count, size)
+        padded: Tensor = nn.functional.pad(x, (0, blocks * size - count), value=fill)
+        return padded.unfold(3, size, size)

@@ -13,8 +13,8 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import after_newest
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
-from archetype.nn.selection import EVERY_KEY, Choice, best_keys
-from archetype.nn.symbolic import is_symbolic
+from archetype.nn.selection import EVERY_KEY, Choice, best_keys, of_blocks
+from archetype.nn.symbolic import is_symbolic, num_blocks
 from archetype.parts.attention.build import build_pairs
 from archetype.parts.attention.chosen import ChosenPairs
 from archetype.parts.attention.core import mixed
@@ -229,15 +229,16 @@ class NativeSparseAttention(KeepsKeys, nn.Module):
         # the weight of each stride of positions: of all compressed blocks that contain it
         overlap, strides = compression.block // compression.step, selection.block // compression.step
         shares = nn.functional.pad(shares, (overlap - 1, overlap - 1)).unfold(3, overlap, 1).sum(-1)
-        blocks = -(-count // selection.block)
-        scores = nn.functional.pad(shares, (0, strides))[..., : blocks * strides].unflatten(3, (-1, strides)).sum(-1)
+        blocks = num_blocks(count, selection.block)
+        shares = nn.functional.pad(shares, (0, blocks * strides)).narrow(3, 0, blocks * strides)
+        scores = shares.unfold(3, strides, strides).sum(-1)  # (B, K, T, blocks)
         index = torch.arange(scores.shape[3], device=scores.device)
         distance = (context.shared_positions // selection.block)[:, None, :, None] - index  # (b, 1, T, blocks)
         is_kept = (distance < selection.local_blocks) | (index < selection.first_blocks)
         scores = scores.masked_fill(is_kept, torch.inf).masked_fill(distance < 0, -torch.inf)
         best = best_keys(scores.flatten(0, 1), selection.top_blocks).view_as(scores)
         positions = context.shared_positions if keys.positions is None else keys.positions
-        chosen = best.repeat_interleave(selection.block, 3)[..., :count] & self.selected.allowed(context, positions)
+        chosen = of_blocks(best, selection.block, count) & self.selected.allowed(context, positions)
         return Choice(context.probe(self, "chosen", chosen), most)
 
 

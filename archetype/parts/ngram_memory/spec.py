@@ -10,7 +10,7 @@ from pydantic import Field
 from archetype.parts.norm.spec import RMSNorm
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.norm import VectorNorm
-from archetype.spec.base import Index, Size
+from archetype.spec.base import Index, Length, Size
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
@@ -54,7 +54,7 @@ class NgramMemory(FeedForward):
         "n": "residual streams",
     }
     kind: Literal["ngram_memory"] = "ngram_memory"
-    rows: Size
+    rows: Length
     row_width: Width
     n: Annotated[int, Field(strict=True, ge=2, le=8)] = 3
     heads: Annotated[int, Field(strict=True, ge=1, le=16)] = 8

@@ -1,30 +1,28 @@
 """Bugs in what is read from and written to files of others: GGUF, folders of Hugging Face, tokenizers."""
 
 BUGS: dict[str, list[tuple[str, str]]] = {
-    "convert/gguf/decoders.py": [
-        ('"expert_used_count": part.experts_per_token}', '"expert_used_count": part.num_experts}'),
-        ('Key("attention.head_count_kv", "num_kv_heads", itemgetter("num_heads"))',
-         'Key("attention.head_count_kv", "num_heads", itemgetter("num_heads"))'),
+    "convert/gguf/graph.py": [
+        ('"expert_used_count": first.experts_per_token,', '"expert_used_count": first.num_experts,'),
+        ("_alike([size.num_kv_heads for size in sizes])", "_alike([size.num_heads for size in sizes])"),
+        ("{'rms_' if isinstance(self.norm, RMSNorm) else ''}", "{'' if isinstance(self.norm, RMSNorm) else 'rms_'}"),
+        ('tied="output.weight" not in keys.shapes, bias=', "tied=True, bias="),
+        ('"rope.freq_base": position.theta}', '"rope.freq_base": 10_000.0}'),
+        ("full = next((mixer for mixer in rotated if not _window(mixer.pattern)), rotated[0])", "full = rotated[0]"),
+        ('{"attention.sliding_window": max(sizes)}', '{"attention.sliding_window": max(sizes) - 1}'),
+    ],
+    "convert/gguf/plain.py": [
         ("context_length=min(model.context_length, *widths))", "context_length=model.context_length)"),
-        ('RMS_EPS = Key("attention.layer_norm_rms_epsilon", "eps")',
-         'RMS_EPS = Key("attention.layer_norm_epsilon", "eps")'),
-        ('TIED = Shown(lambda shapes: {"tied": "output.weight" not in shapes})',
-         'TIED = Shown(lambda shapes: {"tied": True})'),
+    ],
+    "convert/gguf/finish.py": [
+        ('{"attn_logit_softcapping": softcap, ', '{"attn_logit_softcapping": 50.0, '),
+        ('return {} if model.head.softcap is None else {"final_logit_softcapping": model.head.softcap}',
+         'return {} if model.head.softcap is None else {"final_logit_softcapping": 30.0}'),
     ],
     "convert/gguf/rope.py": [
-        ('"rope.freq_base": position.theta}', '"rope.freq_base": 10_000.0}'),
         ('{"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}',
          '{"rope.scaling.type": "linear", "rope.scaling.factor": 1 / scaling.factor}'),
         ("share = min(max((turns - scaling.low_frequency_factor) / scaling.band, 0.0), 1.0)",
          "share = min(max((turns - scaling.low_frequency_factor) / scaling.high_frequency_factor, 0.0), 1.0)"),
-    ],
-    "convert/gguf/gemma.py": [
-        ('Key("attn_logit_softcapping", "attention_softcap", 50.0)',
-         'Key("attn_logit_softcapping", "attention_softcap", 50.0, path=lambda model: 50.0)'),
-        ('{"final_logit_softcapping": model.head.softcap}', '{"final_logit_softcapping": 30.0}'),
-        ("return model.replace(layers=full or model.layers)", "return model"),
-        ('{} if width is None else {"attention.sliding_window": width}',
-         '{} if width is None else {"attention.sliding_window": width - 1}'),
     ],
     "convert/gguf/deepseek2.py": [
         ('"rope.scaling.yarn_log_multiplier": TENTH * every', '"rope.scaling.yarn_log_multiplier": every'),

@@ -79,7 +79,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("rest = x[0, position].double() - heads[:, position].double().sum(0) * scale",
          "rest = x[0, position].double() - heads[:, position].double().sum(0)"),
         ("    position %= length\n", ""),
-        ("return table[token].double() * head.spec.scale,", "return table[token].double(),"),
+        ("row = table[token].double() * head.spec.scale", "row = table[token].double()"),
     ],
     "generate/encoder.py": [
         ('pooling = "last" if isinstance(model, Decoder) else "mean"', 'pooling = "mean"'),

@@ -294,7 +294,7 @@ def test_bases_of_rotations_in_windows(name: str, tmp_path: Path) -> None:
 
 
 EDITS: dict[str, tuple[str, list[str], str]] = {
-    "an activation": ("olmo2", ["layers[*].feedforward.activation=gelu"], "layers[*].feedforward.activation"),
+    "an activation": ("olmo2", ["layers[*].feedforward.activation=gelu"], "layers[0].feedforward.activation"),
     "a scale": ("starcoder2", ["layers[*].mixer.scale=0.5"], "layers[*].mixer.scale"),
     "a wiring": ("exaone", ["layers[*].wiring.kind=post_norm"], "layers[*].wiring.kind"),
     "pairs": ("cohere", ["layers[*].mixer.position.interleaved=false"], "layers[*].mixer.position.interleaved"),

@@ -283,7 +283,7 @@ def changed(key: str, value: Any) -> Callable[[str, Any], Any]:
 REFUSED: dict[str, tuple[str, Callable[[str, Any], Any], str]] = {
     "an architecture": ("llama", lambda key, value: value, "general.architecture: 'unheard' is not supported"),
     "a missing key": ("llama", changed("llama.block_count", None), "llama.block_count: is missing"),
-    "a value": ("llama", changed("llama.attention.head_count", "x"), "llama.attention.head_count: 'x' is not a pos"),
+    "a value": ("llama", changed("llama.attention.head_count", "x"), "llama.attention.head_count: 'x' is not a num"),
     "other heads": ("llama", changed("llama.attention.value_length", 8), "llama.attention.value_length: 8 is not supp"),
     "a part of heads": ("llama", changed("llama.rope.dimension_count", 8), "llama.rope.dimension_count: 8 is not"),
     "a scaling": ("llama linear", changed("llama.rope.scaling.type", "longrope"), "'longrope' is not supported"),
@@ -306,6 +306,15 @@ def test_what_is_not_understood_is_refused_in_a_line(tmp_path: Path, name: str) 
         load(file)
     assert said in str(caught.value) and "\n" not in str(caught.value), caught.value
     assert str(caught.value).startswith(str(file)) or name == "sizes"
+
+
+def test_keys_that_a_file_of_gemma_2_may_lack_have_the_published_values(tmp_path: Path) -> None:
+    written = exported(build(MODELS["gemma2"]), tmp_path / "out", "gemma2")
+    lacking = ("gemma2.attention.sliding_window", "gemma2.attn_logit_softcapping", "gemma2.final_logit_softcapping")
+    file = rewritten(written, tmp_path / "m.gguf", {}, lambda key, value: None if key in lacking else value)
+    read: Any = open_spec(str(file))
+    mixer = read.layers[0].mixer
+    assert (mixer.pattern.size, mixer.softcap, read.head.softcap) == (4096, 50.0, 30.0)
 
 
 def test_a_key_and_a_tensor_that_nobody_knows(tmp_path: Path) -> None:

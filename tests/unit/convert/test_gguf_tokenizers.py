@@ -16,7 +16,7 @@ from archetype.api.loading import load
 from archetype.convert.gguf import file as gguf
 from archetype.convert.gguf.header import read_header
 from archetype.convert.gguf.pretokenizers import CLOSE, CUTS, GPT2
-from archetype.convert.gguf.tokenizer import read_tokenizer
+from archetype.convert.gguf.tokenizer import read_chat_template, read_tokenizer
 from archetype.errors import DataError, Notice
 from archetype.families.bert import bert
 from archetype.families.llama import llama
@@ -27,7 +27,10 @@ from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+from archetype.tokenizers.rwkv import RWKVTokenizer
 from archetype.tokenizers.sentencepiece import (
+    CONTROL,
+    NORMAL,
     USER_DEFINED,
     Piece,
     SentencePieceTokenizer,
@@ -36,7 +39,7 @@ from archetype.tokenizers.sentencepiece import (
     write_model,
 )
 from tests.helpers.examples import every
-from tests.parity.test_llama_cpp_tokenizers import TEXT, pieces, unigram, wordpiece
+from tests.parity.test_llama_cpp_tokenizers import TEXT, longest_match, pieces, unigram, wordpiece
 
 SIZES: dict[str, Any] = dict(num_layers=1, d_model=8, num_heads=2, d_ff=8, context_length=64)
 
@@ -114,6 +117,7 @@ TOKENIZERS: dict[str, Any] = {
     "unigram": lambda: SentencePieceTokenizer(pieces("unigram")),
     "unigram with symbols": lambda: SentencePieceTokenizer(pieces("unigram", user_defined_symbols="<mine>,hou")),
     "unigram of tokenizer.json": lambda: unigram(joined=True),
+    "rwkv": longest_match,
     "wordpiece": lambda: wordpiece(lowercase=True),
     "wordpiece with case": lambda: wordpiece(lowercase=False, strip_accents=True),
 }
@@ -236,3 +240,20 @@ def test_what_is_wrong_with_a_vocabulary_is_said_in_a_line(name: str) -> None:
     assert str(caught.value).startswith("m.gguf: ") and "\n" not in str(caught.value), caught.value
     assert read_tokenizer({f"tokenizer.ggml.{key}": value for key, value in VOCABULARY.items()}, "m.gguf") is not None
     assert read_tokenizer({}, "m.gguf") is None
+
+
+def test_a_file_of_llama_cpps_converter_names_rwkvs_template_and_two_ends() -> None:
+    written = longest_match().tokens
+    tokens = ["<s>", *(repr(token)[2:-1] for token in written.values())]
+    keys = {
+        "tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [CONTROL, *[NORMAL] * len(written)], "tokenizer.chat_template": "rwkv-world",
+        **{f"tokenizer.ggml.{role}_token_id": id for role, id in (("bos", 0), ("eos", 0), ("eot", 261))},
+    }  # fmt: skip
+    read = read_tokenizer(keys, "a.gguf")
+    assert isinstance(read, RWKVTokenizer) and read.tokens == written
+    assert (read.bos, read.eos, read.adds_bos) == (0, (0, 261), False)
+    template = read_chat_template(keys, read)
+    assert template is not None
+    assert template.render([{"role": "user", "content": " Hi "}], True) == "User: Hi\n\nAssistant:"
+    assert read_chat_template(keys | {"tokenizer.chat_template": "of-another-program"}, read) is None

@@ -23,7 +23,7 @@ from tests.helpers.weights import distance, randomize
 
 NAMES = (
     "llama-tiny", "mistral-tiny", "mamba-tiny", "mamba2-tiny", "deepseek-v2-tiny", "lstm-tiny", "ngram-tiny",
-    "megabyte-tiny", "mixtral-tiny", "bloom-tiny", "sparse-strided-tiny",
+    "megabyte-tiny", "mixtral-tiny", "bloom-tiny", "sparse-strided-tiny", "nsa-tiny",
 )  # fmt: skip
 
 
@@ -32,9 +32,8 @@ def pointers(state: State) -> list[int]:
     return [*buffers, state.lengths.data_ptr()]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_step_is_as_a_pass_over_the_whole_and_moves_no_buffer(name: str) -> None:
-    model = randomize(build(preset(name).replace(context_length=40), dtype=torch.float64))
+def check_steps(name: str, dtype: torch.dtype, tolerance: float) -> DecodeStep:
+    model = randomize(build(preset(name).replace(context_length=40), dtype=dtype))
     assert isinstance(model, CausalModel)
     texts = torch.randint(0, model.spec.vocab_size, (3, 20), generator=torch.Generator().manual_seed(1)).tolist()
     state = model.new_state(4, 32)
@@ -49,9 +48,29 @@ def test_a_step_is_as_a_pass_over_the_whole_and_moves_no_buffer(name: str) -> No
         for row, length in enumerate(lengths):
             with torch.no_grad():
                 whole = model(torch.tensor([texts[row][:length]])).logits[0, -1]
-            assert distance(logits[row], whole) < 1e-9
+            assert distance(logits[row], whole) < tolerance
     assert state.lengths.tolist() == [*lengths, 0]
     assert pointers(state) == before == pointers(state.rows(0, 4))
+    return step
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_is_as_a_pass_over_the_whole_and_moves_no_buffer(name: str) -> None:
+    assert check_steps(name, torch.float64, 1e-9).replay is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_that_cannot_be_recorded_is_computed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels("native")
+    compute = DecodeStep._compute
+
+    def then_read(*inputs: Any) -> torch.Tensor:  # after every change of the state
+        logits = compute(*inputs)
+        assert logits.sum().isfinite().item()
+        return logits
+
+    monkeypatch.setattr(DecodeStep, "_compute", then_read)
+    assert check_steps(name, torch.float32, 1e-5).replay is None
 
 
 def recorded_entries(num_layers: int) -> Counter[str]:

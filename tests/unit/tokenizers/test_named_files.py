@@ -63,6 +63,10 @@ def test_a_file_serves_wherever_a_tokenizer_is_named(tmp_path: Path) -> None:
         ("tekken.json", json.dumps(TEKKEN | {"vocab": [{"rank": 0, "token_bytes": "?"}, *BYTES[1:]]}), "not base64"),
         ("tekken.json", json.dumps(TEKKEN | {"vocab": [*BYTES[:-1], BYTES[0]]}), "does not have the ranks"),
         ("tekken.json", json.dumps(TEKKEN | {"config": CONFIG | {"version": "v11"}}), "special_tokens: is missing"),
+        ("rwkv_vocab.txt", "1 'a' 1\n2 'bc' 1", "line 2: is not an id, a token and its length"),
+        ("rwkv_vocab.txt", "1 'a' 1\n1 'b' 1", "line 2: is not an id, a token and its length"),
+        ("rwkv_vocab.txt", "1 __import__('os') 1", "line 1: is not an id, a token and its length"),
+        ("rwkv_vocab.txt", "1 'a' 1", "has no token for the byte 0x00"),
         ("tekken.json", json.dumps(TEKKEN | {"special_tokens": [NAMED[0] | {"rank": 99}]}), "does not have the ranks"),
     ],
 )  # fmt: skip
