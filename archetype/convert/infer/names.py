@@ -158,6 +158,12 @@ MEMORY: NameTable = (
     (r"ple\.conv1d\.weight", "conv.weight"),
 )
 
+# Tables by n-grams and their projections (LongCat-Flash-Lite).
+NGRAMS: NameTable = (
+    (r"ngram_embeddings\.embedders\.(?P<expert>\d+)", "table"),
+    (r"ngram_embeddings\.post_projs\.(?P<expert>\d+)", "projections"),
+)
+
 # Tensors of a layer that follow its network: per-layer inputs (Gemma 3n), and a factor of the layer's output (Gemma 4).
 FURTHER: NameTable = (
     (r"per_layer_input_gate", "feedforward.gate"),

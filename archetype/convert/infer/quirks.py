@@ -393,6 +393,20 @@ GEMMA4 = FamilyQuirks(
     asks=("layer_types", "rope_parameters"),
 )
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
+LONGCAT = FamilyQuirks(
+    interleaved=True,
+    head_dim_replaced=True,
+    latents_scaled=True,
+    delayed_experts=True,
+    derive=longcat_flash,
+    renames=(
+        (r"(model\.layers\.)(\d+)\.mlp\.(.*)", _first_half),
+        (
+            r"(model\.layers\.)(\d+)\.(self_attn|mlps|(?:input|post_attention)_layernorm)\.([01])\.(.*)",
+            _half_layer,
+        ),
+    ),
+)
 QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
     **dict.fromkeys(
@@ -484,20 +498,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         latents_eps_is_shared=True,
         streams_mean=True,
     ),
-    "longcat_flash": FamilyQuirks(
-        interleaved=True,
-        head_dim_replaced=True,
-        latents_scaled=True,
-        delayed_experts=True,
-        derive=longcat_flash,
-        renames=(
-            (r"(model\.layers\.)(\d+)\.mlp\.(.*)", _first_half),
-            (
-                r"(model\.layers\.)(\d+)\.(self_attn|mlps|(?:input|post_attention)_layernorm)\.([01])\.(.*)",
-                _half_layer,
-            ),
-        ),
-    ),
+    **dict.fromkeys(("longcat_flash", "longcat_flash_ngram"), LONGCAT),
     "zaya": FamilyQuirks(
         derive=zaya,
         qk_norm=True,

@@ -43,6 +43,7 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.gain.spec import Gain
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
+from archetype.parts.ngram_embedding.spec import NgramEmbedding
 from archetype.parts.ngram_memory.spec import NgramMemory
 from archetype.parts.norm.spec import Affine, NoNorm
 from archetype.parts.normed_sum.spec import NormedSum
@@ -69,6 +70,8 @@ MEMORY_KEYS = {
     "ple_embed_dim", "ple_conv_kernel_size", "ngram_size", "heads_per_ngram", "ngram_vocab_size_base", "seed",
     "make_ngram_vocab_size_divisible_by", "split_ngram_parts",
 }  # fmt: skip
+# Of tables by n-grams: their rows over the vocabulary's, the longest n-gram, and tables of each length.
+NGRAM_KEYS = ("ngram_vocab_size_ratio", "emb_neighbor_num", "emb_split_num")
 CONTENTS = ("mixer", "feedforward")
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by sqrt(d_model)
@@ -162,6 +165,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         for block in (*_memory(info, layer), *_with_further(info, layer, first))
     )
     blocks = blocks if tensors.loop is None else tensors.loop.unrolled(blocks)
+    blocks = (*_ngrams(info, tensors, d_model), *blocks)
     weightless = not any(norms or layer.streams for layer, (_, norms) in zip(tensors.layers, wirings, strict=True))
     model = Decoder(
         vocab_size=vocab_size,
@@ -196,6 +200,29 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
         scales=None if outputs == (1, 1) else outputs,
         input_scales=None if inputs == (1, 1) else inputs,
     )
+
+
+def _ngrams(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> list[Block]:
+    # a first block, which adds vectors of n-grams to those of the tokens (LongCat-Flash-Lite)
+    if not tensors.ngrams:
+        return []
+    config, end = info.config, info.config.get("eos_token_id")
+    if not isinstance(end, int):
+        raise config.error("eos_token_id", f"{end!r} is not one token, at which n-grams end", "fix the file")
+    ratio, n, splits = (config.size(key) for key in NGRAM_KEYS)
+    count, (vocab_size, extra_rows) = (n - 1) * splits, _vocabulary(info, tensors)
+    config.expect("vocab_size", vocab_size + extra_rows, "n-grams are hashed by the number of token vectors")
+    if extra_rows:
+        raise info.missing(config.place, "n-grams of tokens that are never predicted")
+    tables = [tensors.ngrams.get(("table", index), "") for index in range(count)]
+    projections = [tensors.ngrams.get(("projections", index), "") for index in range(count)]
+    width = info.sides(tables[0])[1] if tables[0] else 0
+    part = NgramEmbedding(rows=ratio * vocab_size, row_width=max(width, 1), n=n, splits=splits, boundary=end)
+    found = [info.shapes.get(name) for name in (*tables, *projections)]
+    if found != [*((size, width) for size in part.table_sizes), *[(d_model, width)] * count]:
+        raise info.missing(config.place, f"tables of n-grams in other numbers than {', '.join(NGRAM_KEYS)} name")
+    wiring = PreNorm(norm=NoNorm())
+    return [Block(wiring=wiring, mixer=NoMixer(), feedforward=part, residual_scale=1 / (count + 1))]
 
 
 def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
@@ -394,6 +421,8 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims, e
         (not named or info.quirks.scaled_embedding) and info.settle("scaled_embedding", (False, True), why)
     ):
         scale = dims.d_model**0.5
+    if tensors.ngrams:  # the mean of the token's vector and those of all n-grams
+        scale /= len(tensors.ngrams) / 2 + 1
     norm = _norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm)
     if info.quirks.embedding_factors:
         norm = Affine()
