@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from archetype.roles.feedforward import FeedForward
-from archetype.spec.base import Index, Size
+from archetype.spec.base import Index, Length
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
@@ -37,7 +37,7 @@ class NgramEmbedding(FeedForward):
         "E": "features of the rows of a position",
     }
     kind: Literal["ngram_embedding"] = "ngram_embedding"
-    rows: Size
+    rows: Length
     row_width: Width
     n: Annotated[int, Field(strict=True, ge=2, le=8)] = 4
     splits: Annotated[int, Field(strict=True, ge=1, le=16)] = 4
