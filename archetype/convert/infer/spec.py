@@ -218,8 +218,8 @@ def _ngrams(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> list
     projections = [tensors.ngrams.get(("projections", index), "") for index in range(count)]
     width = info.sides(tables[0])[1] if tables[0] else 0
     part = NgramEmbedding(rows=ratio * vocab_size, row_width=max(width, 1), n=n, splits=splits, boundary=end)
-    found = [info.shapes.get(name) for name in (*tables, *projections)]
-    if found != [*((size, width) for size in part.table_sizes), *[(d_model, width)] * count]:
+    shapes = [info.shapes.get(name) for name in (*tables, *projections)]
+    if shapes != [*((size, width) for size in part.table_sizes), *[(d_model, width)] * count]:
         raise info.missing(config.place, f"tables of n-grams in other numbers than {', '.join(NGRAM_KEYS)} name")
     wiring = PreNorm(norm=NoNorm())
     return [Block(wiring=wiring, mixer=NoMixer(), feedforward=part, residual_scale=1 / (count + 1))]

@@ -100,8 +100,8 @@ IMPOSSIBLE = [
     (("kind",), "encoder-decoder", "kind: 'encoder-decoder' is not a kind of model (decoder, encoder, "
      "encoder_decoder, megabyte, ngram, vision_encoder); did you mean encoder_decoder?"),
     ((*LAYER, "wiring", "norm", "kind"), "rmsnorm",
-     "layers[3].wiring.norm: 'rmsnorm' is not a kind of norm (layer, rms, gated_rms, l2, dynamic_tanh, dynamic_erf, "
-     "batch, none); write rms"),
+     "layers[3].wiring.norm: 'rmsnorm' is not a kind of norm (layer, rms, gated_rms, l2, affine, dynamic_tanh, "
+     "dynamic_erf, batch, none); write rms"),
     ((*LAYER, "wiring", "norm"), {"eps": 1e-5},
      "layers[3].wiring.norm: kind is missing; add kind: NAME"),
     ((*LAYER, "wiring", "norm"), ["rms"],
@@ -114,7 +114,7 @@ IMPOSSIBLE = [
      "native_sparse, rnn, lstm, gru, rg_lru, rwkv4, rwkv7, short_convolution, together); "
      "did you mean attention?"),
     ((*MIXER, "qk_norm"), {"kind": "batch"},
-     "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, l2, dynamic_tanh, "
+     "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, l2, affine, dynamic_tanh, "
      "dynamic_erf, none"),
     ((*MIXER, "score"), "product", "layers[3].mixer.score: 'product' is not a choice; use one of dot, additive"),
     ((*LAYER, "feedforward", "activation"), "gelu_tan",
@@ -564,7 +564,7 @@ def test_all_mistakes_of_a_file_are_said_at_once() -> None:
     assert sorted(str(caught.value).split("\n")) == [
         "head.tied: 'x' is neither true nor false; use true or false",
         "layers[0].feedforward: 'moe' is not a kind of feed forward (channel_mixing, experts, mlp, gated, none, "
-        "ngram_memory, per_layer_input, together); write experts",
+        "ngram_embedding, ngram_memory, per_layer_input, together); write experts",
         "layers[0].mixer.num_heads: -1 is too small; use more than 0",
         "layers[0].mixer.scal: is not a known key; did you mean scale?",
         "layers[30].dropout: 1 is too large; use less than 1.0",
