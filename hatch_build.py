@@ -36,16 +36,17 @@ class ArchetypeHook(BuildHookInterface[Any]):
         page = self._page()
         if page is not None and version != "editable" and not page.is_current():
             page.build()
-        if self.target_name == "wheel" and WITHOUT_KERNELS not in os.environ and self._build_kernels():
+        if self.target_name == "wheel" and WITHOUT_KERNELS not in os.environ and self._build_kernels(version):
             build_data["artifacts"].append("archetype/native/built/*.so")
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
-    def _build_kernels(self) -> bool:
-        """Whether there are kernels for this kind of machine."""
+    def _build_kernels(self, version: str) -> bool:
+        """Whether there are kernels for this kind of machine; an editable install needs those for this processor."""
         compiler = self._module("archetype_native_compiler", "archetype/native/compiler.py")
+        processor = self._module("archetype_cpu_info", "archetype/machine/cpu_info.py")
         try:
-            return bool(compiler.build())
+            return bool(compiler.build(processor.cpu_features() if version == "editable" else None))
         except (OSError, subprocess.SubprocessError) as error:
             self.app.display_warning(f"archetype: no native kernels: {compiler.reason(error)}")
             return False

@@ -3,7 +3,8 @@
 python -m benchmarks.linear_recurrence --length 512 --d-model 256
 python -m benchmarks.linear_recurrence --processor-time          # of one thread, on a machine that others use, too
 
-Mixers that transformers does not have are timed alone.
+Mixers that transformers does not have are timed alone. One more token is computed by PyTorch's operations one by one,
+and as generation computes it, recorded.
 """
 
 import argparse
@@ -38,6 +39,9 @@ from transformers.models.xlstm.modeling_xlstm import xLSTMLayer
 
 from archetype import spec
 from archetype.models.initialization import initialize
+from archetype.native.library import library
+from archetype.native.recorder import Recorder
+from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import build_mixer
@@ -45,6 +49,7 @@ from benchmarks.machine import heading
 
 ROUNDS, HEAD = 7, 64  # timed turns, and the width of a head
 Peer = tuple[nn.Module, Callable[[Tensor, Any], Any], Any]  # module, (x, cache) -> output, cache
+Pair = tuple[float, float | None]  # seconds of ours, and of theirs
 
 
 def peers(d_model: int, batch: int) -> dict[str, tuple[spec.Mixer, Callable[[], Peer] | None]]:
@@ -155,21 +160,23 @@ def main() -> None:
     clock = time.process_time if chosen.processor_time else time.perf_counter
     command = f"--length {chosen.length} --d-model {chosen.d_model} --batch {chosen.batch}"
     print(heading(f"python -m benchmarks.linear_recurrence {command}"))
-    columns = ("training", "transformers", "ratio", "decoding", "transformers", "ratio")
+    columns = ("training", "transformers", "ratio", "decoding", "transformers", "ratio", "recorded", "ratio")
     print(f"{'':<16}" + "".join(f"{column:>14}" for column in columns))
     for name, (mixer, make) in peers(chosen.d_model, chosen.batch).items():
         if chosen.mixers and name not in chosen.mixers:
             continue
-        ours, theirs = measured(mixer, make, chosen.d_model, chosen.batch, chosen.length, clock)
-        cells = [
-            cell
-            for mine, peer in zip(ours, theirs or [None, None], strict=True)
-            for cell in (
-                f"{1e3 * mine:.2f} ms",
-                *(("-", "-") if peer is None else (f"{1e3 * peer:.2f} ms", f"{peer / mine:.2f} x")),
-            )
-        ]
-        print(f"{name:<16}" + "".join(f"{cell:>14}" for cell in cells), flush=True)
+        print(f"{name:<16}" + "".join(
+            f"{cell:>14}" for cell in cells(*measured(mixer, make, chosen.d_model, chosen.batch, chosen.length, clock))
+        ), flush=True)  # fmt: skip
+
+
+def cells(training: Pair, decoding: Pair, recorded: Pair) -> list[str]:
+    """Return the columns of a row."""
+    texts = []
+    for ours, theirs in (training, decoding, recorded):
+        texts += [f"{1e3 * ours:.2f} ms"]
+        texts += ["-", "-"] if theirs is None else [f"{1e3 * theirs:.2f} ms", f"{theirs / ours:.2f} x"]
+    return [*texts[:7], texts[8]]  # the recorded step is beside the same of theirs
 
 
 def measured(
@@ -179,8 +186,8 @@ def measured(
     batch: int,
     length: int,
     clock: Callable[[], float],
-) -> tuple[list[float], list[float] | None]:
-    """Median seconds of a training step and of one more token, ours and theirs, taking turns."""
+) -> tuple[Pair, Pair, Pair]:
+    """Median seconds of a training step, of one more token and of a recorded one beside theirs, taking turns."""
     module: Any = build_mixer(mixer, Place(d_model, causal=True, layer=0))
     initialize(module, spec.NormalInitialization(), 1, seed=0)
     state, text = (
@@ -205,7 +212,9 @@ def measured(
             assert their_module.training
             run(text, cache)
             runs.append((lambda x: run(x, None), lambda x: run(x, cache)))
+    replay = recorded(module, text[:, :1].clone(), state, length)
     seconds: list[tuple[list[float], list[float]]] = [([], []) for _ in runs]
+    replayed = []
     for turn in range(ROUNDS + 1):
         for times, (train, decode) in zip(seconds, runs, strict=True):
             trained = timed(clock, lambda train=train: train(text.clone().requires_grad_()).sum().backward())  # type: ignore[misc]
@@ -214,8 +223,26 @@ def measured(
             if turn:  # the first warms up
                 times[0].append(trained)
                 times[1].append(decoded)
-    ours, *theirs = [[statistics.median(times) for times in of_one] for of_one in seconds]
-    return ours, theirs[0] if theirs else None
+        replayed.append(timed(clock, replay))
+    ours, *others = [[statistics.median(times) for times in of_one] for of_one in seconds]
+    theirs = others[0] if others else [None, None]
+    return (ours[0], theirs[0]), (ours[1], theirs[1]), (statistics.median(replayed[1:]), theirs[1])
+
+
+@torch.inference_mode()
+def recorded(module: nn.Module, x: Tensor, state: LayerState, length: int) -> Callable[[], None]:
+    """Return the replay of one more token, as `DecodeStep` records the layers of a model."""
+    kernels, threads = library(), torch.get_num_threads()
+    assert kernels is not None
+    lengths, buffers = torch.full((len(x),), length), [*state.tensors()]
+    with Recorder(kernels, [x, lengths, *(buffer for _, _, buffer in buffers)], threads) as recorder:
+        y = module(x, ForwardContext.of(x, lengths, kernels=recorder), state)
+        for layer, name, buffer in buffers:
+            if (after := getattr(layer, name)) is not buffer:
+                buffer.copy_(after)
+                setattr(layer, name, buffer)
+    replay = recorder.finish([y])
+    return lambda: replay(threads)
 
 
 def timed(clock: Callable[[], float], run: Callable[[], object]) -> float:

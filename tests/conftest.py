@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from jaxtyping import config as jaxtyping
 from jaxtyping import install_import_hook
 
@@ -59,9 +59,10 @@ if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents in
     atexit.register(shutil.rmtree, os.environ["ARCHETYPE_CACHE"], ignore_errors=True)
 os.environ.pop("COLUMNS", None)  # tables are as wide as where there is no terminal, whoever starts the tests
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it
-# the same examples in every run, and no time limit for one: the first builds what the others share
+# the same examples in every run, and no time limit: the first builds what the others share, and the machine is busy
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
-settings.register_profile("archetype", examples(25, derandomize=True, deadline=None, database=None, phases=PHASES))
+PROFILE = {"derandomize": True, "deadline": None, "database": None, "phases": PHASES}
+settings.register_profile("archetype", examples(25, **PROFILE, suppress_health_check=[HealthCheck.too_slow]))
 settings.load_profile("archetype")
 
 

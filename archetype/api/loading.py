@@ -139,22 +139,19 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
         attach_head(model, described.head, sentence)  # imported before specifications had such a head
     tensors = Tensors.single(run.left_out_file) if run.left_out_file.is_file() else None
     left_out = Selected(tensors, tensors.names()) if tensors else {}
-    template = read_template(run.tokenizer_folder)
-    family = origin.open_family()
-    labels, pictures = origin.labels, origin.image_processor
     return LanguageModel(
         model.spec,
         model,
         tokenizer,
         sampling,
         special,
-        family,
-        labels,
-        template,
-        left_out,
-        pictures,
-        sentence,
-        generation,
+        family=origin.open_family(),
+        labels=origin.labels,
+        template=read_template(run.tokenizer_folder),
+        left_out=left_out,
+        image_processor=origin.image_processor,
+        sentence_files=sentence,
+        generation=generation,
     )
 
 
@@ -222,24 +219,19 @@ def _load_hf(
     sampling, generation = read_generation_config(folder)
     # generation_config.json takes precedence over config.json, as in transformers
     special = special_ids(config, folder / "config.json") | special_ids(generation, folder / GENERATION_CONFIG)
-    tokenizer = _open_tokenizer(folder)
-    labels, template = read_labels(config), read_template(folder)
-    left_out = hf_folder.read_left_out(folder, family, model.spec, allow_pickle)
-    pictures = read_processor_contents(folder) if model.spec.reads_images else None
-    sentence = read_files(folder, allow_pickle)
     return LanguageModel(
         model.spec,
         model,
-        tokenizer,
+        _open_tokenizer(folder),
         sampling,
         special,
-        family,
-        labels,
-        template,
-        left_out,
-        pictures,
-        sentence,
-        generation,
+        family=family,
+        labels=read_labels(config),
+        template=read_template(folder),
+        left_out=hf_folder.read_left_out(folder, family, model.spec, allow_pickle),
+        image_processor=read_processor_contents(folder) if model.spec.reads_images else None,
+        sentence_files=read_files(folder, allow_pickle),
+        generation=generation,
     )
 
 

@@ -89,6 +89,8 @@ def export_tensors(
         tensor = _halves_swapped(tensor) if rule.swapped else tensor
         # GPT-2's Conv1D stores matrices as (inputs, outputs); safetensors only stores contiguous tensors
         tensor = tensor.transpose(-1, -2).contiguous() if rule.transposed else tensor
+        if rule.padding:
+            tensor = torch.cat((tensor, tensor.new_zeros(rule.padding, *tensor.shape[1:])))
         yield rule.hf, tensor.flatten(0, 1) if rule.stacked else tensor
 
 
@@ -120,9 +122,10 @@ def _split(
     rule: Rule, tensors: Tensors, shapes: list[Shape], dtype: torch.dtype, device: torch.device | None
 ) -> dict[str, Tensor]:
     as_it_is = len(rule.params) == 1 and not rule.transposed and not rule.swapped and tensors.dtype(rule.hf) == dtype
-    if as_it_is and device in (None, torch.device("cpu")):
+    if as_it_is and not rule.padding and device in (None, torch.device("cpu")):
         return {rule.params[0]: tensors.mapped(rule.hf).view(shapes[0])}
-    with tensors.copied(rule.hf) as tensor:
+    with tensors.copied(rule.hf) as stored:
+        tensor = _without_padding(rule, stored) if rule.padding else stored
         # DBRX stores the matrices of all experts as one, (E rows, columns)
         matrix = tensor.unflatten(0, (shapes[0][0], -1)) if rule.stacked else tensor
         matrix = matrix.transpose(-1, -2) if rule.transposed else matrix
@@ -136,6 +139,13 @@ def _split(
             name: empty(tuple(piece.shape), dtype, device).copy_(piece).view(shape)
             for name, piece, shape in zip(rule.params, pieces, shapes, strict=True)
         }
+
+
+def _without_padding(rule: Rule, tensor: Tensor) -> Tensor:
+    if tensor[-rule.padding :].any():
+        cause = f"has other numbers than zero in its last {rule.padding} rows, which the model does not have"
+        raise CheckpointError(rule.hf, cause, "does config.json describe this checkpoint?")
+    return tensor[: -rule.padding]
 
 
 def _halves_swapped(tensor: Tensor) -> Tensor:
@@ -161,7 +171,8 @@ def file_shape(rule: Rule, shapes: list[Shape]) -> Shape:
     """Return the shape of the file tensor that stores parameters of the given shapes."""
     shape = _shape_in_file(rule, shapes)
     shape = (*shape[:-2], shape[-1], shape[-2]) if rule.transposed else shape
-    return (shape[0] * shape[1], *shape[2:]) if rule.stacked else shape
+    shape = (shape[0] * shape[1], *shape[2:]) if rule.stacked else shape
+    return (shape[0] + rule.padding, *shape[1:]) if rule.padding else shape
 
 
 def _shape_in_file(rule: Rule, shapes: list[Shape]) -> Shape:

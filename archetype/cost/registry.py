@@ -200,6 +200,11 @@ class NormCost(PartCost, ABC):
     def saved_activations(self, vectors: int) -> int:
         """Return the bytes saved for `vectors` vectors: input, statistics, input of a separate weight product."""
 
+    @property
+    def saves_input(self) -> bool:
+        """Return whether its input is among what it saves, so that it is saved once with another norm of the same."""
+        return True
+
     def saved(self, vectors: int, work: TrainingWork) -> int:
         """Return all bytes saved for `vectors` vectors, with those that matrix products of the norm save."""
         return self.saved_activations(vectors) + vectors * self.saved_by_products * work.itemsize

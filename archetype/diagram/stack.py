@@ -134,9 +134,10 @@ def _block_container(
 
 
 def _pill(text: str, layers: Sequence[int], stack: StackCost) -> str:
-    # what the layers share, and whether they read an input again
-    reinjects = any(stack.stack.layers[layer].reinject for layer in layers)
-    return " · ".join(filter(None, (text, _sharing(layers, stack), "reinject" * reinjects)))
+    # what the layers share, and what precedes their further passes
+    blocks = [stack.stack.layers[layer] for layer in layers]
+    words = {"reinject": any(block.reinject for block in blocks), "norm between": any(b.norm_between for b in blocks)}
+    return " · ".join(filter(None, (text, _sharing(layers, stack), *(word for word, has in words.items() if has))))
 
 
 def _sharing(layers: Sequence[int], stack: StackCost) -> str:
@@ -217,6 +218,11 @@ def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
     if stack.residual_exit is not None:
         rail.put(Box(path, 0, 0, W, SLIM, "operation", title(residual), "", 1, costs.take(path),
                      field=f"{stack.prefix}residual"))  # fmt: skip
+    if stack.stack.early_exit is not None:
+        path = f"{stack.prefix}exit_gate"
+        text = "of the passes of a loop"
+        rail.put(Box(path, 0, 0, W, SLIM, "operation", "early exit", text, 1, costs.take(path),
+                     field=f"{stack.prefix}early_exit"))  # fmt: skip
     norm, path = stack.stack.final_norm, f"{stack.prefix}final_norm"
     if not norm.is_absent:
         rail.put(Box(path, 0, 0, W, SLIM, "norm", title(norm), costs.text(stack.d), 1, costs.take(path), field=path))

@@ -1,5 +1,7 @@
 """Designs of linear attention: RetNet, GLA, HGRN2, DeltaNet, MiniMax-Text-01 and Kimi Linear."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from archetype.families.family import Family, presets, tiny
@@ -7,13 +9,16 @@ from archetype.families.minimax import FULL, LINEAR, minimax
 from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
+from archetype.parts.activation.spec import SiTU
+from archetype.parts.attention.spec import OutputGate
+from archetype.parts.depth_attention.spec import DepthAttention
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.head.spec import LanguageModelHead
-from archetype.parts.latent_attention.spec import LatentAttention
+from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
 from archetype.parts.linear_attention.spec import ChannelDecay, FixedDecay, LinearAttention
-from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.position.spec import NoPosition, Rotary
 from archetype.parts.router.spec import SigmoidRouter
 from archetype.roles.feedforward import FeedForward
@@ -89,28 +94,40 @@ def kimi_linear(
     rope_dim: int = 64,
     router_scale: float = 2.446,
     vocab_size: int = 163_840,
+    network: GatedMLP = GatedMLP(d_ff=1, activation="silu"),
+    delta: Mapping[str, Any] = MappingProxyType({}),
+    latent: Mapping[str, Any] = MappingProxyType({}),
+    num_shared: int = 1,
+    latent_width: int | None = None,
     **model: Any,
 ) -> Decoder:
-    """Build a Kimi Linear decoder: delta attention, and latent attention without positions in `full_layers`."""
+    """Build a Kimi Linear decoder: delta attention, and latent attention without positions in `full_layers`.
+
+    Args:
+        network: form of all networks.
+        delta: fields of delta attention that differ.
+        latent: fields of latent attention that differ.
+        num_shared: number of experts that every token uses.
+        latent_width: width of the space in which the experts work, with a norm of their sum.
+    """
     norm = RMSNorm(eps=1e-5)
-    delta = GatedDeltaNet(
-        num_heads=num_heads, head_dim=head_dim, v_head_dim=head_dim, decay="channel", decay_rank=head_dim,
-        gate="sigmoid", gate_rank=head_dim, eps=1e-5,
-    )
-    latent = LatentAttention(
+    fields = dict(decay="channel", decay_rank=head_dim, gate="sigmoid", gate_rank=head_dim, eps=1e-5) | dict(delta)
+    recurrent = GatedDeltaNet(num_heads=num_heads, head_dim=head_dim, v_head_dim=head_dim, **fields)
+    full = LatentAttention(
         num_heads=num_heads, kv_lora_rank=kv_lora_rank, qk_nope_head_dim=head_dim, qk_rope_head_dim=rope_dim,
-        v_head_dim=head_dim, position=NoPosition(),
+        v_head_dim=head_dim, position=NoPosition(), **latent,
     )
-    expert = GatedMLP(d_ff=expert_d_ff, activation="silu")
     experts = MixtureOfExperts(
-        num_experts=num_experts, experts_per_token=experts_per_token, expert=expert, shared=expert,
+        num_experts=num_experts, experts_per_token=experts_per_token, expert=network.replace(d_ff=expert_d_ff),
+        shared=network.replace(d_ff=num_shared * expert_d_ff), latent_width=latent_width,
+        latent_norm=NoNorm() if latent_width is None else norm,
         router=SigmoidRouter(renormalize=True, scale=router_scale, expert_bias=True),
     )
     layers = tuple(
         Block(
             wiring=PreNorm(norm=norm),
-            mixer=latent if layer in full_layers else delta,
-            feedforward=experts if layer else GatedMLP(d_ff=d_ff, activation="silu"),
+            mixer=full if layer in full_layers else recurrent,
+            feedforward=experts if layer else network.replace(d_ff=d_ff),
         )
         for layer in range(num_layers)
     )
@@ -118,6 +135,17 @@ def kimi_linear(
         vocab_size=vocab_size, d_model=d_model, layers=layers, final_norm=norm, head=LanguageModelHead(),
         initialization=NormalInitialization(), **model,
     )
+
+
+# Kimi K3: networks with bounds, full gates, low-rank queries, and attention over depth.
+K3: dict[str, Any] = {
+    "network": GatedMLP(d_ff=1, activation=SiTU(beta=4.0), up_bound=25.0), "num_shared": 2, "router_scale": 1.0,
+    "delta": {"decay_bound": -5.0, "gate_rank": None},
+}  # fmt: skip
+
+
+def k3_depth(layers_per_block: int) -> DepthAttention:
+    return DepthAttention(layers_per_block=layers_per_block, norm_weight=True, norm_eps=1e-5)
 
 
 SMALL: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "d_ff": 172}
@@ -135,6 +163,15 @@ FAMILY = Family("linear_attention", {
     }),
     **tiny(kimi_linear, {"kimi-linear-tiny": dict(num_layers=2, num_heads=4, d_ff=172, num_experts=4,
         experts_per_token=2, expert_d_ff=32, full_layers=(1,), head_dim=16, kv_lora_rank=24, rope_dim=8)}),
+    **presets("Kimi Team 2026; moonshotai/Kimi-K3 config.json", kimi_linear, {
+        "kimi-k3": K3 | dict(num_layers=93, d_model=7168, num_heads=96, d_ff=33_792, num_experts=896,
+            experts_per_token=16, expert_d_ff=3072, latent_width=3584, full_layers=(*range(3, 92, 4), 92),
+            latent={"query": LowRankQuery(rank=1536), "gate": OutputGate()}, residual=k3_depth(12),
+            context_length=1_048_576),
+    }),
+    **tiny(kimi_linear, {"kimi-k3-tiny": K3 | dict(num_layers=2, num_heads=4, d_ff=172, num_experts=4,
+        experts_per_token=2, expert_d_ff=32, latent_width=32, full_layers=(1,), head_dim=16, kv_lora_rank=24,
+        rope_dim=8, latent={"query": LowRankQuery(rank=32), "gate": OutputGate()}, residual=k3_depth(1))}),
     **tiny(retnet, {"retnet-tiny": SMALL | {"d_ff": 128}}),
     **tiny(gla, {"gla-tiny": SMALL}),
     **tiny(hgrn2, {"hgrn2-tiny": SMALL}),

@@ -21,6 +21,7 @@ NAMES = (
     "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
     "linear_attention", "minimax", "gemma4_text", "recurrences", "small_designs",
+    "loops",
 )
 # Other modules: tables of several families that differ little from the families above, and modules whose name
 # is not the model type.

@@ -26,6 +26,7 @@ class Rule:
         rows: first row and end of the rows that the tensor has, if the file stores a parameter in several tensors.
         stacked: whether the matrices of a parameter (E, rows, columns), after any transposition, are one matrix of the
             file, (E rows, columns).
+        padding: number of rows of zeros behind the parameter in the file, which the model does not have.
     """
 
     hf: str
@@ -37,6 +38,7 @@ class Rule:
     swapped: bool = False
     rows: tuple[int, int] | None = None
     stacked: bool = False
+    padding: int = 0
 
     def for_layer(self, layer: int) -> "Rule":
         params = tuple(name.replace("{i}", str(layer)) for name in self.params)
@@ -48,7 +50,7 @@ class Rule:
     @property
     def is_reshaped(self) -> bool:
         """Whether the tensor has other axes than the parameter."""
-        return self.shape is not None or self.stacked
+        return self.shape is not None or self.stacked or bool(self.padding)
 
     @property
     def share(self) -> int | slice | None:
@@ -70,8 +72,9 @@ def rule(
     shape: tuple[int, ...] | None = None,
     rows: tuple[int, int] | None = None,
     stacked: bool = False,
+    padding: int = 0,
 ) -> Rule:
-    return Rule(hf, params, transposed, heads=heads, shape=shape, rows=rows, stacked=stacked)
+    return Rule(hf, params, transposed, heads=heads, shape=shape, rows=rows, stacked=stacked, padding=padding)
 
 
 def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[Rule, ...]:

@@ -20,7 +20,8 @@ MOST_LAYERS = 16
 def tiny(spec: S) -> S:
     """Return a specification with each distinct layer of `spec` and narrow parts. Ratios of heads are kept.
 
-    The stack ends with the first layer at which every distinct layer has occurred. Windows shrink, too.
+    The stack ends with the first layer at which every distinct layer has occurred; a loop over such a stack has two
+    passes. Windows shrink, too.
 
     Raises:
         SpecError: the sizes of a part do not fit together.
@@ -37,6 +38,13 @@ def tiny(spec: S) -> S:
 
 
 def _first_of_each(layers: list[Any]) -> list[Any]:
+    size = next((index for index, layer in enumerate(layers) if layer["weights_of"] is not None), len(layers))
+    if size < len(layers):
+        own, of_pass = (
+            _first_of_each(layers[:size]),
+            {name: layers[size][name] for name in ("reinject", "norm_between")},
+        )
+        return own + [layer | {"weights_of": index} | (of_pass if not index else {}) for index, layer in enumerate(own)]
     written = [repr(layer) for layer in layers]
     last = max(written.index(layer) for layer in set(written))
     return layers[: min(max(last + 1, 2), MOST_LAYERS)]

@@ -97,6 +97,9 @@ def attribution_view(
         raise SpecError("attribution", "needs a head over the vocabulary", "use the lens instead")
     if not stacks(model)[stack].residual.is_sum:
         raise SpecError("attribution", "this model's residual stream is not a plain sum", "use the lens instead")
+    if stacks(model)[stack].passes:
+        cause = "the norm between the passes of this model's loop is not linear"
+        raise SpecError("attribution", cause, "use the lens instead")
     assert trace.logits is not None
     length, vocab_size = trace.logits.shape[1:]
     if not -length <= position < length:

@@ -1,5 +1,5 @@
-// The arguments of an operation: a struct of named fields. Python mirrors the structs (operations.py) and compares its mirror with this
-// library's description before any kernel runs, so that a field cannot be mistaken for another.
+// The arguments of an operation: a struct of named fields. Python reads the structs from these files (arguments.py) and compares them with
+// this library's description before any kernel runs, so that a field cannot be mistaken for another.
 #pragma once
 #include <cstdarg>
 #include <cstdint>

@@ -1,18 +1,20 @@
-"""Structs of named fields that pass arguments to native operations, which operations.py declares.
+"""Structs of named fields that pass arguments to native operations, as the C++ files declare them.
 
 A library describes its structs and lists of names, in order. A library whose description differs from `description`
 is not used.
 """
 
 import ctypes
-import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from operator import itemgetter
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+
+from archetype.native.compiler import sources
 
 TYPES: tuple[torch.dtype | str, ...] = (
     torch.float32,
@@ -46,11 +48,6 @@ class Kind(NamedTuple):
     convert: Callable[[Any], Any] | None = None
 
 
-def _sizes(count: int) -> Kind:
-    # Takes the first `count` values: Tensor.stride() may be passed whole, with the last stride, which is 1.
-    return Kind(f"{count} sizes", ctypes.c_int64 * count, itemgetter(*range(count)))
-
-
 def _one_of(name: str, entries: Sequence[torch.dtype | str]) -> Kind:
     return Kind(name, ctypes.c_int32, {entry: index for index, entry in enumerate(entries)}.__getitem__)
 
@@ -59,21 +56,55 @@ def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-Written = Annotated[Tensor, Kind("written", ctypes.c_void_p, Tensor.data_ptr)]
-Read = Annotated[Tensor, Kind("read", ctypes.c_void_p, Tensor.data_ptr)]
-Optional = Annotated[Tensor | None, Kind("optional", ctypes.c_void_p, _address)]
-Size = Annotated[int, Kind("size", ctypes.c_int64)]
-Sizes2 = Annotated[tuple[int, ...], _sizes(2)]
-Sizes3 = Annotated[tuple[int, ...], _sizes(3)]
-Sizes4 = Annotated[tuple[int, ...], _sizes(4)]
-Number = Annotated[float, Kind("number", ctypes.c_double)]
-Flag = Annotated[bool, Kind("flag", ctypes.c_bool)]
-Type = Annotated[torch.dtype | str, _one_of("Type", TYPES)]
-Float = Annotated[torch.dtype, _one_of("Float", FLOATS)]
-Cached = Annotated[torch.dtype, _one_of("Cached", [torch.int8 if type == "int8" else type for type in TYPES])]
-Function = Annotated[str, _one_of("Function", FUNCTIONS)]
-Row = Annotated[str, _one_of("Row", ROWS)]
-Gate = Annotated[str, _one_of("Gate", GATES)]
+WRITTEN, READ = (Kind(name, ctypes.c_void_p, Tensor.data_ptr) for name in ("written", "read"))
+OPTIONAL = Kind("optional", ctypes.c_void_p, _address)
+KINDS = {  # by C++ type
+    "int64_t": Kind("size", ctypes.c_int64),
+    "double": Kind("number", ctypes.c_double),
+    "bool": Kind("flag", ctypes.c_bool),
+    "Type": _one_of("Type", TYPES),
+    "Float": _one_of("Float", FLOATS),
+    "Cached": _one_of("Cached", [torch.int8 if type == "int8" else type for type in TYPES]),
+    "Function": _one_of("Function", FUNCTIONS),
+    "Row": _one_of("Row", ROWS),
+    "Gate": _one_of("Gate", GATES),
+}
+
+
+def _kind(type: str, declarator: str) -> Kind:
+    if type.startswith("Optional<"):
+        return OPTIONAL
+    if "*" in declarator:
+        return READ if type.startswith("const ") else WRITTEN
+    if "[" not in declarator:
+        return KINDS[type]
+    count = int(declarator.partition("[")[2].rstrip("]"))
+    # Takes the first `count` values: Tensor.stride() may be passed whole, with the last stride, which is 1.
+    return Kind(f"{count} sizes", ctypes.c_int64 * count, itemgetter(*range(count)))
+
+
+STRUCT = re.compile(r"^struct (\w+)Arguments \{\n(.*?)^    FIELDS\(", re.MULTILINE | re.DOTALL)
+# a type, and its fields, such as ` *x, *y` or ` strides[3]`
+FIELDS = re.compile(r"^    ((?:const )?[\w<>]+)([^;]*);", re.MULTILINE)
+
+
+@cache
+def _structs() -> dict[str, str]:
+    # the declarations of the fields of each operation
+    return dict(declared for file in sources() for declared in STRUCT.findall(file.read_text(encoding="utf-8")))
+
+
+def _fields(struct: str) -> Iterator[tuple[str, Kind]]:
+    for type, declarators in FIELDS.findall(_structs()[struct]):
+        for declarator in declarators.split(","):
+            yield declarator.strip(" *").partition("[")[0], _kind(type, declarator)
+
+
+def _own(name: str, tensor: Tensor | None) -> Any:
+    # no kernel reads the strides and the type of a tensor that is missing
+    if name.endswith("_type"):
+        return FLOATS[0] if tensor is None else tensor.dtype
+    return (0,) * 4 if tensor is None else tensor.stride()
 
 
 class Entry(ctypes.Structure):
@@ -90,6 +121,8 @@ class Entry(ctypes.Structure):
 class Arguments(ctypes.Structure):
     """The arguments of an operation. They keep the tensors alive whose addresses they hold.
 
+    Strides and types may be left out where they are those of their tensor, such as `x_strides` and `x_type` of `x`.
+
     Attributes:
         operation: name of the operation.
         number: index of the operation in a library.
@@ -101,9 +134,13 @@ class Arguments(ctypes.Structure):
     kinds: ClassVar[dict[str, Kind]]
     _conversions: ClassVar[tuple[tuple[str, Callable[[Any], Any] | None], ...]]
     _written: ClassVar[tuple[str, ...]]
+    _of_tensors: ClassVar[tuple[tuple[str, str], ...]]  # strides and types, and the tensor of each
     _values: dict[str, Any]
 
     def __init__(self, **values: Any) -> None:
+        for name, tensor in self._of_tensors:
+            if name not in values and tensor in values:
+                values[name] = _own(name, values[tensor])
         self._values = values
         try:
             super().__init__(
@@ -142,20 +179,27 @@ class Arguments(ctypes.Structure):
 
 
 OPERATIONS: list[type[Arguments]] = []
-A = TypeVar("A", bound=Arguments)
 
 
-@dataclass_transform(kw_only_default=True)
-def operation(cls: type[A]) -> type[A]:
-    """Declare the arguments of the next operation. Operations are numbered in the order of declaration."""
-    cls.operation = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
-    cls.number = len(OPERATIONS)
-    cls.kinds = {name: field.__metadata__[0] for name, field in inspect.get_annotations(cls).items()}
-    cls._conversions = tuple((name, kind.convert) for name, kind in cls.kinds.items())
-    cls._written = tuple(name for name, kind in cls.kinds.items() if kind.name == "written")
-    cls._fields_ = [(name, kind.ctype) for name, kind in cls.kinds.items()]
-    OPERATIONS.append(cls)
-    return cls
+def operation(name: str) -> type[Arguments]:
+    """Return the arguments of the next operation, by the name of their C++ struct. Operations are numbered in order."""
+    kinds = dict(_fields(name))
+    attributes = {
+        "operation": re.sub("(?<!^)(?=[A-Z])", "_", name).lower(),
+        "number": len(OPERATIONS),
+        "kinds": kinds,
+        "_conversions": tuple((field, kind.convert) for field, kind in kinds.items()),
+        "_written": tuple(field for field, kind in kinds.items() if kind is WRITTEN),
+        "_of_tensors": tuple(
+            (field, tensor)
+            for tensor, kind in kinds.items()
+            for field in (f"{tensor}_strides", f"{tensor}_type")
+            if field in kinds and kind in (WRITTEN, READ, OPTIONAL)
+        ),
+        "_fields_": [(field, kind.ctype) for field, kind in kinds.items()],
+    }
+    OPERATIONS.append(type(name, (Arguments,), attributes))
+    return OPERATIONS[-1]
 
 
 def description() -> list[str]:

@@ -31,11 +31,7 @@ def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> 
         added_places=length,
         features=features,
         places=buffer.shape[2],
-        added_strides=new.stride(),
-        buffer_strides=buffer.stride(),
         positions_strides=_strides_of_positions(positions),
-        added_type=new.dtype,
-        buffer_type=buffer.dtype,
     )
     kernels.emit(entry, serial=new.numel() <= SERIAL)
     return buffer
@@ -51,8 +47,7 @@ def append_scaled(kernels: Kernels, new: Tensor, buffer: Tensor, scales: Tensor,
     batch, heads, length, features = new.shape
     entry = AppendScaled(
         buffer=buffer, scales=scales, added=new, positions=positions, batch=batch, heads=heads, added_places=length,
-        features=features, places=buffer.shape[2], added_strides=new.stride(), buffer_strides=buffer.stride(),
-        scales_strides=scales.stride(), positions_strides=_strides_of_positions(positions), added_type=new.dtype,
+        features=features, places=buffer.shape[2], positions_strides=_strides_of_positions(positions),
     )  # fmt: skip
     kernels.emit(entry, serial=new.numel() <= SERIAL)
     return buffer
@@ -157,30 +152,21 @@ def attend(
     masks = (0,) * 4 if mask is None else mask.expand(batch, heads, length, keys.shape[2]).stride()
     entry = Attend(
         y=y if parts is None else parts, q=q, keys=keys, values=values, positions=positions, slopes=slopes, sinks=sinks,
-        mask=mask, q2=q2, keys2=keys2, keys_scales=keys_scales,
-        values_scales=values_scales, keys2_scales=keys2_scales, batch=batch,
-        heads=heads, key_heads=keys.shape[1], queries=length,
-        places=keys.shape[2], features=features, value_features=value_features,
-        features2=0 if q2 is None else q2.shape[3], q_strides=_strides(q), q2_strides=_strides(q2),
-        keys_strides=_strides(keys), keys2_strides=_strides(keys2), values_strides=_strides(values),
-        keys_scales_strides=_strides(keys_scales), values_scales_strides=_strides(values_scales),
-        keys2_scales_strides=_strides(keys2_scales),
-        positions_strides=_strides_of_positions(positions), y_strides=_strides(y), mask_strides=masks, window=window,
-        part=PART, scale=scale, softcap=softcap or 0.0, q_type=q.dtype, y_type=y.dtype, cache_type=keys.dtype,
-        mask_type=(q if mask is None else mask).dtype, is_ring=is_ring, is_by_distance=distances is not None,
+        mask=mask, q2=q2, keys2=keys2, keys_scales=keys_scales, values_scales=values_scales, keys2_scales=keys2_scales,
+        batch=batch, heads=heads, key_heads=keys.shape[1], queries=length, places=keys.shape[2], features=features,
+        value_features=value_features, features2=0 if q2 is None else q2.shape[3],
+        positions_strides=_strides_of_positions(positions), y_strides=y.stride(), mask_strides=masks, window=window,
+        part=PART, scale=scale, softcap=softcap or 0.0, y_type=y.dtype, cache_type=keys.dtype, is_ring=is_ring,
+        is_by_distance=distances is not None,
     )  # fmt: skip
     kernels.emit(entry)
     if parts is not None:
         joined = JoinParts(
             y=y, parts=parts, sinks=sinks, batch=batch, heads=heads, queries=length, count=num_parts,
-            features=value_features, y_strides=_strides(y), y_type=y.dtype,
+            features=value_features,
         )  # fmt: skip
         kernels.emit(joined)
     return y
-
-
-def _strides(tensor: Tensor | None) -> tuple[int, ...]:
-    return (0, 0, 0) if tensor is None else tensor.stride()
 
 
 def _strides_of_positions(positions: Tensor | None) -> tuple[int, int]:

@@ -2,8 +2,8 @@
 
     python archetype/native/compiler.py
 
-builds the libraries that are missing in `built/` or are outdated. This file imports only the standard library, since
-the hook of a package build (hatch_build.py) loads it by its path.
+builds the libraries for this processor that are missing in `built/` or are outdated. This file imports only the
+standard library, since the hook of a package build (hatch_build.py) loads it by its path.
 """
 
 import contextlib
@@ -117,18 +117,22 @@ def compile_library(flags: tuple[str, ...], file: Path) -> None:
         output.replace(file)  # another process never sees half a file
 
 
-def build() -> list[Path]:
-    """Build this machine's missing variants in parallel on all cores, and remove outdated libraries.
+def build(features: frozenset[str] | None = None) -> list[Path]:
+    """Build this kind of machine's missing variants in parallel on all cores, and remove outdated libraries.
+
+    Args:
+        features: of the processor that will run the libraries; None: all variants, for a package that suits every one.
 
     Returns:
-        All libraries of the current sources.
+        The libraries of the current sources for such a processor.
 
     Raises:
         OSError: there is no compiler, or the folder cannot be written to.
         subprocess.SubprocessError: the compiler fails for all variants.
     """
     find_compiler()
-    files = {built_file(variant): variant for variant in variants()}
+    current = {built_file(variant): variant for variant in variants()}
+    files = {file: variant for file, variant in current.items() if features is None or variant.needs <= features}
     missing = {file: variant for file, variant in files.items() if not file.is_file()}
     failures: list[subprocess.SubprocessError] = []
 
@@ -142,7 +146,7 @@ def build() -> list[Path]:
         list(pool.map(compile_one, missing))
     if failures and len(failures) == len(files):
         raise failures[0]
-    for file in set(BUILT.glob("*.so")) - files.keys():
+    for file in set(BUILT.glob("*.so")) - current.keys():
         with contextlib.suppress(FileNotFoundError):  # another build may have removed it
             file.unlink()
     return [file for file in files if file.is_file()]
@@ -154,7 +158,9 @@ def reason(error: OSError | subprocess.SubprocessError) -> str:
 
 
 if __name__ == "__main__":
+    from archetype.machine.cpu_info import cpu_features
+
     try:
-        build()
+        build(cpu_features())
     except (OSError, subprocess.SubprocessError) as error:
         sys.exit(f"no native kernels, so this processor computes more slowly: {reason(error)}")

@@ -231,9 +231,7 @@ class _Attention(torch.autograd.Function):
         batch, heads, places, features = q.shape
         entry = AttentionBackward(
             dq=dq, dk=dk, dv=dv, q=q, k=k, v=v, y=y, dy=dy, log_sums=log_sums.contiguous(), batch=batch, heads=heads,
-            key_heads=k.shape[1], places=places, features=features, dq_strides=dq.stride(), dk_strides=dk.stride(),
-            dv_strides=dv.stride(), q_strides=q.stride(), k_strides=k.stride(), v_strides=v.stride(),
-            y_strides=y.stride(), dy_strides=dy.stride(), scale=ctx.scale, is_causal=ctx.causal,
+            key_heads=k.shape[1], places=places, features=features, scale=ctx.scale, is_causal=ctx.causal,
         )  # fmt: skip
         FUSED.emit(entry)
         return dq, dk, dv, None, None
@@ -266,8 +264,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tupl
     batch, heads, queries, features = q.shape
     entry = AttentionForward(
         y=y, q=q, k=k, v=v, log_sums=log_sums, batch=batch, heads=heads, key_heads=k.shape[1], queries=queries,
-        places=k.shape[2], features=features, y_strides=y.stride(), q_strides=q.stride(), k_strides=k.stride(),
-        v_strides=v.stride(), scale=scale, is_causal=causal,
+        places=k.shape[2], features=features, scale=scale, is_causal=causal,
     )  # fmt: skip
     FUSED.emit(entry)
     return y, log_sums
@@ -317,10 +314,6 @@ class _RMSNorm(torch.autograd.Function):
             x_stride=ctx.distance,
             piece_rows=ROWS_SUMMED,
             eps=ctx.eps,
-            dx_type=dx.dtype,
-            x_type=x.dtype,
-            weight_type=weight.dtype,
-            dy_type=dy.dtype,
         )
         FUSED.emit(entry)
         return dx, dweight.sum(0).to(weight.dtype), None, None, None
@@ -367,8 +360,8 @@ def _rotated(kernels: Kernels, x: Tensor, cos: Tensor, sin: Tensor, is_interleav
     batch, heads, positions, features = x.shape
     entry = Rotate(
         y=y, x=x, cos=cos, sin=sin, batch=batch, heads=heads, positions=positions, features=features,
-        rotated=2 * cos.shape[-1], x_strides=x.stride(), y_strides=y.stride(), sign=sign, type=x.dtype,
-        angle_stride=cos.stride(0) if len(cos) > 1 else 0, is_interleaved=is_interleaved,
+        rotated=2 * cos.shape[-1], angle_stride=cos.stride(0) if len(cos) > 1 else 0, sign=sign, type=x.dtype,
+        is_interleaved=is_interleaved,
     )  # fmt: skip
     kernels.emit(entry, x.numel() <= SERIAL)
     return y

@@ -158,7 +158,6 @@ def unpacked_rows(
         count=y.numel() // matrix.width,
         rows=matrix.rows,
         features=matrix.width,
-        y_type=dtype,
     )
     kernels.emit(entry, serial=y.numel() <= SERIAL)
     return y
@@ -193,8 +192,7 @@ def _product(
         y=y, x=x, w=matrix.numbers, bias=bias, indices=indices, scales=matrix.scales, high_bytes=high_bytes,
         starts=starts, exceptions=exceptions, vectors=len(flat) * choices, rows=matrix.size, features=x.shape[-1],
         x_stride=flat.stride(0), w_stride=matrix.stride, y_stride=matrix.size, choices=choices,
-        matrices=matrix.matrices, matrix_stride=matrix.stack, x_type=x.dtype, w_type=matrix.type,
-        bias_type=(y if bias is None else bias).dtype, y_type=y.dtype,
+        matrices=matrix.matrices, matrix_stride=matrix.stack, w_type=matrix.type,
     )  # fmt: skip
     kernels.emit(entry, serial=matrix.serial)
     return y
@@ -223,9 +221,6 @@ def _bmm(kernels: Kernels, function: Any, x: Tensor, other: Tensor) -> Tensor | 
         x_strides=x_strides,
         w_strides=w_strides,
         y_strides=y_strides,
-        x_type=x.dtype,
-        w_type=other.dtype,
-        y_type=y.dtype,
     )
     kernels.emit(entry, serial=other.numel() <= 4 * SERIAL)
     return y

@@ -89,7 +89,6 @@ def emit_rows(
     eps: float = 0.0,
 ) -> Tensor:
     """Emit a function of the rows of x, which are `stride` apart. The rows of y are contiguous."""
-    weight_type, bias_type = (x.dtype if tensor is None else tensor.dtype for tensor in (weight, bias))
     entry = Rows(
         y=y,
         x=x,
@@ -100,10 +99,6 @@ def emit_rows(
         x_stride=stride,
         eps=eps,
         function=kind,
-        y_type=y.dtype,
-        x_type=x.dtype,
-        weight_type=weight_type,
-        bias_type=bias_type,
     )
     kernels.emit(entry, serial=x.numel() <= SERIAL)
     return y
@@ -152,7 +147,6 @@ def quantized_embedding(
         rows=rows,
         features=width,
         bits=bits,
-        y_type=dtype,
     )
     kernels.emit(entry, serial=True)
     return y

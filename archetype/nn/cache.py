@@ -6,7 +6,7 @@ the kind of state. A forward pass updates the state in place: continue with `out
 returns, so a mixer treats full buffers and ring buffers alike. docs/decisions.md has a table of all kinds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -34,11 +34,7 @@ class LayerState:
 
     def select(self: S, rows: Int[Tensor, "rows"]) -> S:
         """Return a copy of the given rows of the batch, in that order."""
-        copies = {
-            name: value.select(rows) if isinstance(value, LayerState) else value.index_select(0, rows)
-            for name, value in self._values()
-        }
-        return replace(self, **copies)
+        return self._changed(lambda state: state.select(rows), lambda tensor: tensor.index_select(0, rows))
 
     def insert(self, rows: Int[Tensor, "rows"], other: "LayerState") -> None:
         """Overwrite N rows of the batch with the N rows of `other`, whose buffers may be shorter."""
@@ -62,12 +58,7 @@ class LayerState:
         self.insert(torch.arange(len(sources), device=sources.device), self.select(sources))
 
     def to(self: S, dtype: torch.dtype) -> S:
-        cast = {
-            name: value.to(dtype)
-            for name, value in self._values()
-            if isinstance(value, LayerState) or value.is_floating_point()
-        }
-        return replace(self, **cast)
+        return self._changed(lambda state: state.to(dtype), lambda x: x.to(dtype) if x.is_floating_point() else x)
 
     def narrow(self, slots: int) -> "LayerState":
         """Return a view of the first `slots` slots, or the state itself if its size does not depend on the length."""
@@ -75,11 +66,7 @@ class LayerState:
 
     def rows(self: S, start: int, stop: int) -> S:
         """Return a view of the rows from `start` to `stop` (exclusive) of the batch."""
-        views = {
-            name: value.rows(start, stop) if isinstance(value, LayerState) else value[start:stop]
-            for name, value in self._values()
-        }
-        return replace(self, **views)
+        return self._changed(lambda state: state.rows(start, stop), lambda tensor: tensor[start:stop])
 
     def num_shared(self, length: int) -> int:
         """Return how many tokens after the first `length` can be processed in one pass as `shared` rows (>= 1)."""
@@ -91,11 +78,7 @@ class LayerState:
 
     def shared(self: S, count: int) -> S:
         """Return a view of one row as `count` rows, in the same memory. Each row writes to a different slot."""
-        views = {
-            name: value.shared(count) if isinstance(value, LayerState) else value.expand(count, *value.shape[1:])
-            for name, value in self._values()
-        }
-        return replace(self, **views)
+        return self._changed(lambda state: state.shared(count), lambda x: x.expand(count, *x.shape[1:]))
 
     def tensors(self) -> Iterator[tuple["LayerState", str, Tensor]]:
         """Yield each tensor with the state that holds it and the name of its field."""
@@ -117,6 +100,11 @@ class LayerState:
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         return ((f.name, getattr(self, f.name)) for f in fields(self))
+
+    def _changed(self: S, state: Callable[[Any], Any], tensor: Callable[[Tensor], Tensor]) -> S:
+        # with changed nested states and tensors
+        values = {name: (state if isinstance(x, LayerState) else tensor)(x) for name, x in self._values()}
+        return replace(self, **values)
 
 
 class KeepsKeys:
@@ -348,11 +336,8 @@ class RingKVCache(KVCache):
         written = [(self.keys, keys), (self.values, values)]
         if self.scales:
             (keys, key_scales), (values, value_scales) = quantized(keys), quantized(values)
-            written = [
-                (self.keys, keys),
-                (self.values, values),
-                *zip(self.scales, (key_scales, value_scales), strict=True),
-            ]
+            written = [(self.keys, keys), (self.values, values)]
+            written += zip(self.scales, (key_scales, value_scales), strict=True)
         for buffer, new in written:
             write_tokens(buffer, new, step)
 
@@ -405,8 +390,7 @@ class BlockState(LayerState):
 
     def select(self, rows: Int[Tensor, "rows"]) -> "BlockState":
         # with cross-attention, `rows` must contain all rows of a source or none
-        selected = {name: state.select(rows) for name, state in self._own().items()}
-        return self._with(selected, self.cross and self.cross.select(self._sources(rows)))
+        return self._with(lambda state: state.select(rows), self.cross and self.cross.select(self._sources(rows)))
 
     def insert(self, rows: Int[Tensor, "rows"], other: LayerState) -> None:
         assert isinstance(other, BlockState)
@@ -422,24 +406,27 @@ class BlockState(LayerState):
 
     def to(self, dtype: torch.dtype) -> "BlockState":
         # `cross` keeps its data type
-        return self._with({name: state.to(dtype) for name, state in self._own().items()}, self.cross)
+        return self._with(lambda state: state.to(dtype), self.cross)
 
     def narrow(self, slots: int) -> "BlockState":
         # `cross` has slots of source tokens, not of the sequence
-        return self._with({name: state.narrow(slots) for name, state in self._own().items()}, self.cross)
+        return self._with(lambda state: state.narrow(slots), self.cross)
 
     def rows(self, start: int, stop: int) -> "BlockState":
         # with cross-attention, from the first row of a source to the last row of a source
-        states = {name: state.rows(start, stop) for name, state in self._own().items()}
         each = self.rows_per_source
-        return self._with(states, self.cross and self.cross.rows(start // each, stop // each))
+        return self._with(
+            lambda state: state.rows(start, stop), self.cross and self.cross.rows(start // each, stop // each)
+        )
 
     def without_source(self) -> "BlockState":
         """Return the state without cross-attention. Its rows can be copied individually."""
-        return self._with(self._own(), None)
+        return replace(self, cross=None)
 
-    def _with(self, states: Mapping[str, LayerState], cross: CrossKVCache | None) -> "BlockState":
-        return BlockState(states.get("mixer"), cross, states.get("feedforward"), self.rows_per_source)
+    def _with(self, change: Callable[[LayerState], LayerState], cross: CrossKVCache | None) -> "BlockState":
+        # with changed states of its own
+        states: dict[str, Any] = {name: change(state) for name, state in self._own().items()}
+        return replace(self, cross=cross, **states)
 
     def _own(self) -> dict[str, LayerState]:
         states = {"mixer": self.mixer, "feedforward": self.feedforward}

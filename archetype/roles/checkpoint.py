@@ -174,6 +174,10 @@ def nothing_joint(mixer: Any, tensors: CheckpointMixer, path: str, name: str) ->
     return None  # each part has its own tensor
 
 
+def not_padded(mixer: Any, tensors: CheckpointMixer, param: str) -> int:
+    return 0  # the file's tensor has the size of ours
+
+
 @dataclass(frozen=True)
 class MixerReader:
     """Rules that recognize and read a kind of mixer."""
@@ -187,3 +191,4 @@ class MixerReader:
     stands_alone: bool = True  # whether a layer may have this mixer and no feed-forward part
     # (specification, tensors, our name, name in the file) -> the parts that this tensor of the file holds
     joint: Callable[[Any, CheckpointMixer, str, str], Joint | None] = nothing_joint
+    padding: Callable[[Any, CheckpointMixer, str], int] = not_padded  # (specification, tensors, our name) -> zeros

@@ -52,10 +52,11 @@ def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[st
     sources = [layer.get("weights_of") for layer in layers]
     size = next((index for index, source in enumerate(sources) if source is not None), len(layers))
     if size < len(layers):
-        full = [{"weights_of": None, "reinject": False} | layer for layer in layers]
-        reinject = {"reinject": full[size]["reinject"]}  # only the first layer of each pass may have it
+        full = [{"weights_of": None, "reinject": False, "norm_between": False} | layer for layer in layers]
+        # only the first layer of each pass may have them
+        of_pass = {name: full[size][name] for name in ("reinject", "norm_between")}
         sharing = [
-            full[source] | {"weights_of": source} | (reinject if source == 0 else {})
+            full[source] | {"weights_of": source} | (of_pass if source == 0 else {})
             for source in (index % size for index in range(size, num_layers))
         ]
         if full[size:] == sharing[: len(full) - size]:

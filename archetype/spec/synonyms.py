@@ -15,6 +15,7 @@ SYNONYMS = {
     "batch": "batchnorm batch_norm bn",
     "rotary": "rope roformer",
     "alibi": "linear_bias linear_biases",
+    "relative_logits": "inkling position_bias rel_logits",
     "transformer_xl": "relative relative_keys txl xl",
     "relative_bias": "relative t5 t5_bias relative_position_bias bucketed",
     "learned": "absolute learned_absolute wpe trained",

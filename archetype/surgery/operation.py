@@ -119,7 +119,8 @@ class Operation:
                     silent.add(index)
                 else:
                     self.ledger.require(path, not is_repeated, f"layer {origin} of the donor once more")
-            is_same_input = block.reinject == old.layers[origin].reinject and (not block.reinject or index == origin)
+            before, theirs = (block.reinject, block.norm_between), old.layers[origin]
+            is_same_input = before == (theirs.reinject, theirs.norm_between) and (not any(before) or index == origin)
             self.ledger.require(path, is_same_input, "reads the input of another layer")
         place = f"{prefix}blocks"
         reaches = any(stack.reaches_next(layer) for stack in (old, new) for layer in range(len(stack.layers)))

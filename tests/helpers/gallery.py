@@ -25,9 +25,11 @@ NEEDS = {row["id"]: row["needs"] for row in ROWS if row["needs"]}
 # transformers whose defaults they are.
 VALUES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("gallery_values.json").read_bytes())
 NO_CLASS = "a reader: its type has code of its own, and no class in transformers"
-# Types that docs/zoo.md has no row for, as transformers has no causal class of theirs; `test_published_models.py` and
+# Types that docs/zoo.md has no row for, as transformers has no causal class of theirs; `test_published_models.py`,
 # `test_glm5.py` and `test_own_code.py` compare them.
 PROVEN = {"mistral3", "kimi_k2", "kimi_k25", "glm5_next", "muse_glimmer"}
+# Types without a class in transformers, which tests compare with their equations, by the file in tests/parity.
+BY_EQUATIONS = {"kimi_k3": "test_kimi_k3.py", "nanbeige": "test_loops.py", "ouro": "test_loops.py"}
 # What a type is read without, and an entry might have.
 NOTES = {"cohere2_moe": "refused where a shared expert is averaged with the others"}
 
@@ -67,6 +69,6 @@ def find(entry: Entry, pinned: Mapping[str, tuple[str, str]], zoo: Mapping[str, 
         return Found(
             entry, status == "agrees", "by its type alone", NOTES.get(entry.type, "") if status == "agrees" else said
         )
-    if entry.type in PROVEN or entry.type in published():
+    if entry.type in PROVEN or entry.type in BY_EQUATIONS or entry.type in published():
         return Found(entry, True, "by its type alone")
     return Found(entry, False, "not known", NEEDS.get(entry.id, NO_CLASS))

@@ -118,6 +118,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "alibi": attending(position={"kind": "alibi"}),
     "relative bias": attending(position=RELATIVE),
     "transformer-xl": attending(position={"kind": "transformer_xl"}),
+    "relative logits": attending(position={"kind": "relative_logits", "rank": 3, "extent": 5}),
+    "relative logits, window": attending(
+        position={"kind": "relative_logits", "rank": 3, "extent": 4},
+        pattern={"kind": "window", "size": 4},
+        query_scale={"beta": 0.3, "length": 3, "offset": 1, "form": "log_ratio"},
+    ),
     "additive": attending(score="additive"),
     "softcap": attending(softcap=5.0),
     "sinks": attending(sinks=True),
@@ -354,6 +360,15 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(),
     ),
     "latent experts": decoder(block(feedforward=experts(latent_width=5, weighs="inputs", shared=GATED))),
+    "latent experts, normed": decoder(
+        block(
+            feedforward=experts(
+                latent_width=5,
+                latent_norm=RMS,
+                expert=GATED | {"activation": {"kind": "situ", "beta": 0.5}, "up_bound": 0.7},
+            )
+        )
+    ),
     "narrow tokens": decoder(
         block(),
         embedding={"position": {"kind": "learned"}, "width": 5, "project_first": True},
@@ -381,6 +396,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
     "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),
+    "loop with an exit": decoder(
+        {"repeat": 3, "shared": True, "norm_between": True, "blocks": [block(), block()]}, early_exit={"threshold": 0.7}
+    ),
     "shared layers, unit length": decoder(
         block(), {"repeat": 3, "shared": True, "reinject": "unit", "blocks": [block(), block()]}
     ),
@@ -434,6 +452,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "scaled sum": decoder(block(), block(), residual={"kind": "scaled_sum"}),
     "depth attention": decoder(*3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2}),
+    "depth attention, normed": decoder(
+        *3 * [block()], residual={"kind": "depth_attention", "layers_per_block": 2, "norm_weight": True}
+    ),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }
 OTHERS: dict[str, spec.ModelSpec] = {

@@ -81,7 +81,8 @@ def norms(wild: bool = False) -> SearchStrategy[spec.Norm]:
 @cache
 def activations(wild: bool = False) -> SearchStrategy[spec.Activation]:
     """Every activation."""
-    return st.one_of(st.sampled_from(ACTIVATIONS), st.builds(spec.Swish, beta=positive(0.1, 4.0, wild)))
+    bounded = (st.builds(kind, beta=positive(0.1, 4.0, wild)) for kind in (spec.Swish, spec.SiTU))
+    return st.one_of(st.sampled_from(ACTIVATIONS), *bounded)
 
 
 @cache
@@ -92,7 +93,7 @@ def experts(wild: bool = False) -> SearchStrategy[spec.Expert]:
     common = {"d_ff": widths, "activation": activations(wild), "bias": st.booleans()}
     common["down_bias"] = st.none() | st.booleans()
     limit = st.none() | positive(0.1, 4.0, wild)
-    gated = st.builds(spec.GatedMLP, limit=limit, unit_offset=st.booleans(), **common)
+    gated = st.builds(spec.GatedMLP, limit=limit, up_bound=limit, unit_offset=st.booleans(), **common)
     return st.builds(spec.MLP, **common) | gated
 
 
@@ -142,6 +143,7 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
         experts_per_token=chosen,
         expert=draw(experts(wild)),
         latent_width=latent_width,
+        latent_norm=spec.NoNorm() if latent_width is None else draw(vector_norms(wild)),
         weighs=draw(st.sampled_from(["outputs", "inputs"])),
         shared=shared,
         shared_gate=shared is not None and draw(st.booleans()),
@@ -334,6 +336,7 @@ def value_embeddings(d_model: int, wild: bool = False) -> SearchStrategy[spec.Va
 def query_scales(wild: bool = False) -> SearchStrategy[spec.QueryScale]:
     """Every growth of queries; a tame one begins within `CONTEXT`."""
     sizes = {"length": counts(2, CONTEXT, wild), "offset": st.integers(0, 2)}
+    sizes["form"] = st.sampled_from(["log", "log_ratio", "power"])
     return st.builds(spec.QueryScale, beta=positive(0.1, 1.0, wild), **sizes)
 
 
@@ -391,6 +394,8 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         positions += 2 * [st.just(place.relative[0])]
     if not cross and place.causal and score == "dot" and isinstance(pattern, spec.Full) and d_model % 2 == 0:
         positions.append(st.builds(spec.TransformerXL, theta=positive(10.0, 1e5, wild)))
+    if not cross and place.causal and score == "dot" and not isinstance(pattern, spec.GlobalWindow):
+        positions.append(st.builds(spec.RelativeLogits, rank=counts(1, 4, wild), extent=counts(1, 12, wild)))
     position = draw(st.one_of(positions))
     if isinstance(position, spec.RelativeBias) and place.relative is not None:
         num_heads, head_dim = place.relative[1], size
@@ -800,7 +805,11 @@ def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) 
         spec.GatedStreams, num_streams=counts(1, 3, wild), rank=counts(1, 5, wild), unit_offset=st.booleans()
     )
     depth = st.builds(
-        spec.DepthAttention, layers_per_block=counts(1, 3, wild), normed_values=st.booleans(), scaled=st.booleans()
+        spec.DepthAttention,
+        layers_per_block=counts(1, 3, wild),
+        normed_values=st.booleans(),
+        scaled=st.booleans(),
+        norm_weight=st.booleans(),
     )
     grows = not any(block.wiring.reads_first or block.reinject for block in layers)
     normed = st.builds(spec.NormedSum, carried=vector_norms(wild), added=vector_norms(wild))

@@ -268,6 +268,31 @@ def test_what_is_reinjected_is_the_input_of_the_first_repetition() -> None:
         assert distance(expected, randomize(build(looped(3, BLOCK, OTHER)).double())(tokens).logits) > 1e-3
 
 
+@pytest.mark.parametrize("threshold", [None, 0.4, 0.6, 1.0])
+def test_between_passes_is_the_final_norm_and_a_token_may_leave_after_each(threshold: float | None) -> None:
+    """By hand, from the blocks themselves, and in training, where no token leaves."""
+    loop = {"repeat": 3, "shared": True, "norm_between": True, "blocks": (BLOCK, OTHER)}
+    exits = {"early_exit": {"threshold": threshold}}
+    model = randomize(
+        build(spec.parse(BASE.dump() | {"layers": [loop], "final_norm": {"kind": "rms"}} | exits)).double()
+    )
+    tokens, ends, gates = text(2, CONTEXT), [], []
+    context = ForwardContext.of(tokens)
+    with torch.no_grad():
+        x = model.embedding(tokens, context)
+        for _ in range(3):
+            x = model.final_norm(model.blocks[1](model.blocks[0](x, context), context), context)
+            ends.append(x)
+            gates.append(model.exit_gate(x))
+        shares = [gates[0], gates[1] * (1 - gates[0])]
+        first, second = (sum(shares[: end + 1]) >= (2.0 if threshold is None else threshold) for end in range(2))
+        expected = torch.where(first, ends[0], torch.where(second, ends[1], ends[2]))
+        logits = [model.lm_head(one, model.token_table) for one in (expected, ends[2])]
+        assert distance(model.eval()(tokens).logits, logits[0]) < 1e-12
+        assert distance(model.train()(tokens).logits, logits[1]) < 1e-12
+    assert (distance(*logits) > 1e-3) == (threshold in (0.4, 0.6))
+
+
 # what is registered from outside: a residual wiring that adds, and a feed-forward part with a state
 
 

@@ -12,7 +12,15 @@ from tests.helpers.cases import case
 from tests.helpers.examples import every
 from tests.page.browser import CHROMIUM, chromium
 
-FEW = ("llama-3-8b", "deepseek-v3", "gemma-3-27b", "kimi-k2", "granite-4.1-30b", "nemotron-3-nano-30b-a3b", "kimi-k3")
+FEW = (
+    "llama-3-8b",
+    "deepseek-v3",
+    "gemma-3-27b",
+    "kimi-k2",
+    "granite-4.1-30b",
+    "nemotron-3-nano-30b-a3b",
+    "deepseek-v4.1-flash",
+)
 WIDTHS = {360: 740, 768: 1024, 1280: 800}
 # What is wider than the window, or reaches beyond it outside of a region that scrolls.
 CUT = """

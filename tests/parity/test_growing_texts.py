@@ -4,6 +4,7 @@ What becomes of the keys that were rotated before is each class's own choice. Mo
 the text anew. `REREADS` names those that do, and every causal type that is read here is held to its class.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import archetype
 from archetype.api.exporting import export
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
-from tests.helpers.examples import every
+from tests.helpers.cases import case
 from tests.helpers.one_key import tried_types
 from tests.helpers.passes import forward_step
 from tests.helpers.published import EXACT
@@ -26,7 +27,10 @@ from tests.helpers.zoo import TASKS, class_of, drawn, small_config
 ORIGINAL, COUNT = 16, 14  # tokens of the context that was trained first, and tokens that are written
 ROPE = ("rope_theta", "partial_rotary_factor")  # what a type's own rotations keep
 PROMPT = torch.arange(4, 16)[None]  # shorter than that context
-FIRST = ("phi3", "llama")  # in every run
+FIRST = ("phi3", "llama")
+# in every run, so that the small configurations of all types are made in the soak alone
+SOME = (*FIRST, "cwm", "gemma", "granitemoehybrid", "lfm2", "olmo", "qwen3_5_text")
+SOME_PAIRS = ("llama", "dbrx", "gemma2", "helium", "llama4_text", "olmo_hybrid", "sarvam_moe")
 REREADS = ("phi3",)  # types whose class reads a text anew as it outgrows that context
 
 
@@ -36,17 +40,33 @@ def rotated_features(config: Any) -> int:
     return int(width * config.rope_parameters.get("partial_rotary_factor", 1.0))
 
 
-RULES = [
-    kind
-    for kind in tried_types()
-    if "rope_parameters" in (values := small_config(kind).to_dict())
-    and "rope_type" in (values["rope_parameters"] or ())  # and not other positions for each kind of layers
-    and "kv_lora_rank" not in values  # latent attention refuses what follows the length
-    # transformers itself writes no text of the first two with other scalings; no layer of the small third rotates
-    and kind not in ("ministral3", "zamba2", "flint")
-]
-# A head of two rotated features has no dynamic scaling: transformers divides by zero.
-PAIRS = [kind for kind in RULES if rotated_features(small_config(kind)) > 2]
+def has_rules(kind: str) -> bool:
+    """Whether a type's rotations can be scaled."""
+    values = small_config(kind).to_dict()
+    return (
+        "rope_parameters" in values
+        and "rope_type" in (values["rope_parameters"] or ())  # and not other positions for each kind of layers
+        and "kv_lora_rank" not in values  # latent attention refuses what follows the length
+        # transformers itself writes no text of the first two with other scalings; no layer of the small third rotates
+        and kind not in ("ministral3", "zamba2", "flint")
+    )
+
+
+def has_pairs(kind: str) -> bool:
+    """Whether they can be scaled as the text grows: by two features of a head transformers divides by zero."""
+    return has_rules(kind) and rotated_features(small_config(kind)) > 2
+
+
+def types(some: tuple[str, ...], suitable: Callable[[str], bool]) -> pytest.MarkDecorator:
+    """Some types, each in a test, and in the soak all others in one."""
+
+    def others() -> list[str]:
+        return [kind for kind in tried_types() if kind not in some and suitable(kind)]
+
+    each = [pytest.param(lambda kind=kind: [kind], id=kind) for kind in some]
+    return pytest.mark.parametrize("kinds", [*each, pytest.param(others, id="all others", marks=pytest.mark.slow)])
+
+
 pytestmark = pytest.mark.filterwarnings("ignore::archetype.errors.Notice")
 
 
@@ -95,12 +115,18 @@ def read_whole(model: Any, tokens: list[int], expected: list[Tensor]) -> float:
 LONGROPE = {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
 
 
-@pytest.mark.parametrize("kind", every(12, [*FIRST, *(kind for kind in RULES if kind not in FIRST)]))
+@types(SOME, has_rules)
 @torch.no_grad()
-def test_longrope(kind: str, tmp_path: Path) -> None:
-    model = published(kind, tmp_path, LONGROPE, 4 * ORIGINAL)
+def test_longrope(kinds: Callable[[], list[str]], tmp_path: Path) -> None:
+    for kind in kinds():
+        with case(kind):
+            check_longrope(kind, tmp_path / kind)
+
+
+def check_longrope(kind: str, folder: Path) -> None:
+    model = published(kind, folder, LONGROPE, 4 * ORIGINAL)
     tokens, expected = written(model)
-    lm = archetype.load(tmp_path)
+    lm = archetype.load(folder)
     assert lm.model.spec.rereads_past == ({ORIGINAL} if kind in REREADS else set())
     request = lm.engine().submit(PROMPT[0].tolist(), max_new_tokens=COUNT, ignore_eos=True)
     request.result()
@@ -130,13 +156,19 @@ def test_transformers_generate_on_archetypes_own_class(
         assert max(distance(mine, theirs) for mine, theirs in zip(logits, expected, strict=False)) > EXACT
 
 
-@pytest.mark.parametrize("kind", every(12, ["llama", *(kind for kind in PAIRS if kind not in FIRST)]))
+@types(SOME_PAIRS, has_pairs)
 @torch.no_grad()
-def test_dynamic_scaling_keeps_keys_as_they_were_rotated(kind: str, tmp_path: Path) -> None:
+def test_dynamic_scaling_keeps_keys_as_they_were_rotated(kinds: Callable[[], list[str]], tmp_path: Path) -> None:
     """Each length has its own frequencies. A file's context ends where they begin, so that it is made longer here."""
-    model = published(kind, tmp_path, {"rope_type": "dynamic", "factor": 4.0}, ORIGINAL)
+    for kind in kinds():
+        with case(kind):
+            check_dynamic_scaling(kind, tmp_path / kind)
+
+
+def check_dynamic_scaling(kind: str, folder: Path) -> None:
+    model = published(kind, folder, {"rope_type": "dynamic", "factor": 4.0}, ORIGINAL)
     tokens, expected = written(model)
-    read = archetype.load(tmp_path).model
+    read = archetype.load(folder).model
     ours = build(read.spec.replace(context_length=4 * ORIGINAL)).eval()
     ours.load_state_dict(read.state_dict())
     for mine, theirs in zip(by_steps(ours, tokens), expected, strict=True):

@@ -20,7 +20,9 @@ from tests.helpers.strategies import (
     ngrams,
     norms,
     patterns,
+    relative_vectors,
     residuals,
+    scalings_by_pair,
     sentence_heads,
     vision_encoders,
 )
@@ -28,9 +30,10 @@ from tests.helpers.strategies import (
 MODELS = (decoders(), encoders(), encoder_decoders(), ngrams(), megabytes(), vision_encoders())
 # what the models are made of, and one of which has few, is drawn in a hundredth of a model's time
 PARTS = (
-    linear_mixers(), norms(), patterns(causal=False), encoder_heads(), sentence_heads(), residuals(hybrid().layers),
+    norms(), patterns(causal=False), encoder_heads(), sentence_heads(), residuals(hybrid().layers), scalings_by_pair(2),
+    relative_vectors(),
 )  # fmt: skip
-EXAMPLES = [(strategy, 10) for strategy in MODELS] + [(strategy, 50) for strategy in PARTS]
+EXAMPLES = [(strategy, 10) for strategy in MODELS] + [(linear_mixers(), 300)] + [(strategy, 50) for strategy in PARTS]
 # values that saturate exactly hide that a token changes an output; DynamicTanh stands for it
 NOT_DRAWN = {spec.DynamicErf}
 ATTEMPTS = 40  # as often as a rare class needs

@@ -5,19 +5,17 @@ computes differently is refused with an error that names the field.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from archetype.convert.gguf import changes, encoders, finish
 from archetype.convert.gguf.graph import Graph, Windows
-from archetype.convert.gguf.graphs import NO_BIAS, OF_GPT2, PERIODS, ROWS, row
+from archetype.convert.gguf.graphs import NO_BIAS, OF_BERT, OF_GPT2, PERIODS, ROWS, row
 from archetype.convert.gguf.keys import Gguf, unsupported
 from archetype.convert.gguf.names import FUSED
 from archetype.convert.gguf.plain import plain, without_windows
 from archetype.convert.gguf.refused import REFUSED
 from archetype.convert.gguf.routing import Routing
 from archetype.errors import CheckpointError
-from archetype.families.bert import bert
 from archetype.families.keys import ConfigTable, expect_kind
 from archetype.families.t5 import KEYS as T5_KEYS
 from archetype.families.t5 import t5
@@ -26,7 +24,6 @@ from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.parts.activation.spec import GELU, GELUTanh
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import NoHead
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Learned
 
@@ -92,13 +89,12 @@ GGUF: dict[str, Gguf] = {
         ),
         attention=FUSED,
     ),
-    "bert": Gguf(
+    "bert": row(
         "bert",
-        ConfigTable(partial(bert, head=NoHead()), encoders.BERT, Encoder, encoders.BERT_PARTS),
-        encoders.BERT_RULES,
-        (changes.NO_POOLER, changes.USED_POSITIONS),
-        encoders.check_bert,
-        encoders.as_vectors,
+        replace(OF_BERT, activation=GELU(), gated=False, output_bias="all", mlp_bias="all", rotates=PERIODS["none"]),
+        changed=(changes.NO_POOLER, changes.USED_POSITIONS),
+        check=encoders.check_bert,
+        computed=encoders.as_vectors,
     ),
     "t5": Gguf(
         "t5",

@@ -4,10 +4,10 @@ from operator import itemgetter
 from typing import Any
 
 from archetype.convert.gguf.keys import Shown, check_activations, unsupported
+from archetype.convert.gguf.plain import plain
 from archetype.families.keys import Expected, Key, Row, check_num_layers, expect_kind, head_sizes, ignored, width
 from archetype.families.rules import weight_rules
 from archetype.families.t5 import t5
-from archetype.models.block.spec import PostNorm
 from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
@@ -17,17 +17,9 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.head.spec import LanguageModelHead, NoHead
-from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Learned, RelativeBias
-from archetype.spec.base import Spec
 
 MEAN = 1  # llama.cpp's number for mean pooling
-SIZES: tuple[Row, ...] = (
-    Key("context_length", "context_length"),
-    Key("embedding_length", "d_model"),
-    Key("block_count", "num_layers"),
-    Key("vocab_size", "vocab_size"),
-)
 # no key says so: a tied file has no output matrix
 TIED = Shown(lambda shapes: {"tied": "output.weight" not in shapes})
 
@@ -59,35 +51,8 @@ def as_vectors(model: Encoder) -> Encoder:
     embedding = expect_kind(Embedding, model.embedding, "embedding")
     if isinstance(embedding.position, Learned):
         embedding = embedding.replace(position=Learned())  # RoBERTa's first two vectors are not written
-    return model.replace(pooler=False, pooling="first", layers=tuple(blocks), embedding=embedding)
-
-
-BERT: tuple[Row, ...] = (
-    *SIZES,
-    Key("feed_forward_length", "d_ff"),
-    Key("attention.head_count", "num_heads"),
-    Key("attention.layer_norm_epsilon", "eps", path="block.wiring.norm.eps"),
-    Key("tokenizer.ggml.token_type_count", "num_token_types", 1),
-    Expected("attention.causal", False, "a causal mask", path=lambda model: False),
-    Expected("pooling_type", MEAN, "only mean pooling", path=lambda model: MEAN),
-)
-BERT_PARTS: dict[str, type[Spec]] = {
-    "block.wiring": PostNorm,
-    "block.wiring.norm": LayerNorm,
-    "block.mixer": Attention,
-    "block.feedforward": MLP,
-}
-BERT_RULES = weight_rules("""
-    token_embd                       embedding.token
-    position_embd                    embedding.position
-    token_types                      embedding.token_type
-    token_embd_norm                  embedding.norm
-    blk.{i}.attn_{q,k,v,output}      blocks.{i}.mixer.{q,k,v,o}
-    blk.{i}.attn_output_norm       blocks.{i}.mixer_norm
-    blk.{i}.ffn_{up,down}        blocks.{i}.feedforward.{up,down}
-    blk.{i}.layer_output_norm      blocks.{i}.feedforward_norm
-    cls                              pooler
-""")
+    vectors: Encoder = plain(model.replace(layers=tuple(blocks), embedding=embedding))
+    return vectors
 
 
 def t5_encoder(**design: Any) -> Encoder:

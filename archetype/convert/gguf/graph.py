@@ -221,7 +221,7 @@ class Graph:
             keys.used.add("expert_feed_forward_length")
             head = MaskedLogitsHead(tied="output.weight" not in keys.shapes, shifted=keys.flag(SHIFTED, True))
             return Encoder(**body, final_norm=norm, head=head)
-        num_types = keys.count("tokenizer.ggml.token_type_count", 0)
+        num_types = keys.count("tokenizer.ggml.token_type_count", 1)
         embedding = Embedding(
             position=Learned() if "position_embd.weight" in keys.shapes else NoPosition(),
             scale=body["d_model"] ** 0.5 if self.root else 1.0,

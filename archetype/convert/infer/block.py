@@ -48,10 +48,12 @@ from archetype.roles.wiring import Wiring
 
 NETWORK_SCALES = "mlp_multipliers"
 GATE_RANK = "gated_norm_rank"
+FIRST_OF_LLAMA, SECOND_OF_LLAMA = "input_layernorm", "post_attention_layernorm"
 IDLE = "zero_expert_num"  # number of experts that return their input
 POST_EPS = "post_norm_eps"  # of norms of outputs (Muse Glimmer)
 OF_NORM = re.compile(r"(\.gate_(down|up))?\.(weight|bias)$")  # ends of the names of a norm's tensors
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
+UP_BOUND = "activation_situ_linear_beta"  # of the other factor, with the activation SiTU
 # Kinds of routers by their score functions.
 ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
     "softmax": SoftmaxRouter, "sigmoid": SigmoidRouter, "sqrtsoftplus": SqrtSoftplusRouter,
@@ -134,6 +136,9 @@ def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, 
     if (clamped := info.quirks.clamps) is not None:
         limit = limit if routed or clamped == "all" else None
         return GatedMLP(d_ff=width, activation=info.activation(gated), bias=bias, limit=limit)
+    if gated and info.first(ACTIVATION) == "situ":
+        bound = info.config.optional_positive(UP_BOUND)
+        return GatedMLP(d_ff=width, activation=info.activation(gated), bias=bias, up_bound=bound)
     if not gated or (limit is None and beta is None):
         kind = GatedMLP if gated else MLP
         return kind(d_ff=width, activation=info.activation(gated), bias=bias)
@@ -174,6 +179,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         experts_per_token=_experts_per_token(info),
         expert=_network(info, gated, width, routed=True),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
+        latent_norm=info.norm(bias=False) if "latent_norm.weight" in names else NoNorm(),
         weighs="inputs"
         if info.settle("weighs_inputs", (False, True), "no file says what router weights multiply")
         else "outputs",
@@ -267,7 +273,8 @@ def _router(info: CheckpointInfo, names: Names) -> Router:
 
 def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> ExpertGroups | None:
     num_groups, per_token = info.size(GROUPS), info.size(("topk_group",))
-    if num_groups is None or per_token is None or num_groups == 1:
+    grouped = info.config.flag("use_grouped_topk", True)
+    if num_groups is None or per_token is None or num_groups == 1 or not grouped:
         return None
     if expert_bias:
         # with a selection bias as in DeepSeek-V3: groups are ranked by the sum of their two best experts
@@ -286,7 +293,7 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
         ends_in_norm: whether the model has a norm after the last layer.
     """
     paths = {_without_end(name) for name in layer.norms}
-    if any(param.endswith("norm_weight") for param in layer.residual):  # what a sublayer reads has its norm
+    if any(param.endswith("gates.norm_weight") for param in layer.residual):  # what a sublayer reads has its norm
         if paths:
             raise info.missing(layer.prefix, "residual streams with a norm, and another one behind it")
         return PreNorm(norm=NoNorm()), {}
@@ -378,6 +385,10 @@ def _wiring(
     if layer.inner_norms and first and after:  # the network has its norms inside, but for one of its output (Gemma 4)
         attention = first_present(AFTER_ATTENTION)
         return SandwichNorm, {"mixer_norm": first, "mixer_post_norm": attention, "feedforward_post_norm": after}
+    if paths == {name for norm in (FIRST_OF_LLAMA, SECOND_OF_LLAMA) for name in (norm, f"{norm}_2")}:  # Ouro
+        places = ("mixer_norm", "mixer_post_norm", "feedforward_norm", "feedforward_post_norm")
+        names = (FIRST_OF_LLAMA, f"{FIRST_OF_LLAMA}_2", SECOND_OF_LLAMA, f"{SECOND_OF_LLAMA}_2")
+        return SandwichNorm, dict(zip(places, names, strict=True))
     if after and first and before is None and len(paths) == 3 and "post_attention_layernorm" in paths:
         # the network alone has two, of which the first has Llama's name (A.X K1)
         between = "post_attention_layernorm"

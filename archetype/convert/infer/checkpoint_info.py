@@ -21,6 +21,7 @@ from archetype.errors import CheckpointError, SpecError, enumeration, one_line
 from archetype.families.class_keys import DERIVED
 from archetype.families.config import ACTIVATIONS, Config
 from archetype.families.decoder_classes import read_class_head
+from archetype.parts.activation.spec import SiTU
 from archetype.parts.head.spec import ClassHead
 from archetype.parts.norm.spec import L2Norm, LayerNorm, RMSNorm
 from archetype.roles.activation import Activation
@@ -220,6 +221,8 @@ class CheckpointInfo:
         if name is None:
             name = "silu" if gated else "gelu"
             self.assume("layers[*].feedforward.activation", name, "no key names it")
+        if name == "situ":
+            return SiTU(beta=self.config.positive("activation_situ_beta", 1.0))
         if not isinstance(name, str) or name not in ACTIVATIONS:
             raise self.missing(f"{self.config.place}: activation", f"the activation {name!r}")
         return ACTIVATIONS[name]

@@ -1,10 +1,11 @@
 """Inference of layers that are passed several times, which become layers with shared weights."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.models.block.spec import Block
+from archetype.spec.repeats import MAX_LAYERS
 
 LOOP = ("n_input_layers", "n_recurrent_layers", "n_output_layers")  # of Dory: layers before, in and after the loop
 PASSES = "n_recurrent_loops"
@@ -17,11 +18,13 @@ class Loop(NamedTuple):
         start: index of the first layer.
         end: index after the last layer.
         passes: number of passes.
+        between: fields of the first layer of each pass but the first.
     """
 
     start: int
     end: int
     passes: int
+    between: Mapping[str, Any]
 
     @property
     def further(self) -> int:
@@ -29,17 +32,20 @@ class Loop(NamedTuple):
         return (self.end - self.start) * (self.passes - 1)
 
     def unrolled(self, blocks: Sequence[Block]) -> tuple[Block, ...]:
-        """Return the layers of all passes. Each but the first starts from the sum of both ends, scaled to length 1."""
+        """Return the layers of all passes."""
         again = [
             block.replace(weights_of=self.start + index) for index, block in enumerate(blocks[self.start : self.end])
         ]
-        again[0] = again[0].replace(reinject="unit")
+        again[0] = again[0].replace(**self.between)
         return (*blocks[: self.end], *again * (self.passes - 1), *blocks[self.end :])
 
 
 def read_loop(info: CheckpointInfo, num_layers: int) -> Loop | None:
     """Return the loop of a model with as many layers in its file; None if there is none."""
     config = info.config
+    if (key := info.quirks.loops) is not None:  # over all layers (Ouro, Nanbeige 4.2)
+        normed = not config.flag("skip_loop_final_norm", False)
+        return Loop(0, num_layers, config.size(key, most=MAX_LAYERS), {"norm_between": normed})
     if config.get(PASSES) is None:
         return None
     before, _, after = (config.get(key) for key in LOOP)
@@ -47,7 +53,8 @@ def read_loop(info: CheckpointInfo, num_layers: int) -> Loop | None:
         raise config.error(LOOP[0], f"and {LOOP[2]} leave no layers of {num_layers} for the loop", "fix the file")
     if config.get(LOOP[1]) is not None:
         config.expect(LOOP[1], num_layers - before - after, "the file has this number of further layers")
-    loop = Loop(before, num_layers - after, config.size(PASSES))
+    # each pass but the first starts from the sum of both ends, scaled to length 1
+    loop = Loop(before, num_layers - after, config.size(PASSES), {"reinject": "unit"})
     if loop.passes > 1:  # otherwise a pass reads keys that a later one computed, but not of tokens given together
         config.expect("recurrent_kv_cache_mode", "per_loop", "passes that read the keys of the last one")
     return loop

@@ -12,6 +12,7 @@ LEFT_OUT = re.compile(
     r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|patch_merge_mlp|connector|embed_tokens_extend)\..*"
     r"|.*\.lora_[AB]\.(vision|speech)\.weight"  # of Phi-4 multimodal, whose text has no adapter
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
+    r"|.*\.layers\.0\.self_attention_res_(norm|proj)\.weight"  # the first mixer reads the embedding alone (Kimi K3)
 )
 # Names of the part for text in files of several modalities.
 TEXT_PARTS = ("language_model", "text_model")
@@ -52,6 +53,7 @@ OUTER: NameTable = (
      r"lm_head\.decoder|decoder)", "lm_head"),
     (r"(?:project_in|encoder\.embedding_hidden_mapping_in)", "embedding.project"),
     (r"project_out", "lm_head.dense"),
+    (r"early_exit_gate", "exit_gate"),
     (r"lm_head\.gain", "lm_head.gain"),
     (r"score", "classifier"),
     (r"embed_tokens_per_layer", "embedding.per_layer.token"),
@@ -72,8 +74,9 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear|w2)", "shared.down"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:input_linear|gate_up_proj)", "shared.gate_up"),
     (rf"{NETWORK}shared_expert_gate", "shared_gate"),
-    (rf"{NETWORK}fc1_latent_proj", "latent_down"),
-    (rf"{NETWORK}fc2_latent_proj", "latent_up"),
+    (rf"{NETWORK}(?:fc1_latent_proj|routed_expert_down_proj)", "latent_down"),
+    (rf"{NETWORK}(?:fc2_latent_proj|routed_expert_up_proj)", "latent_up"),
+    (rf"{NETWORK}routed_expert_norm", "latent_norm"),
     (rf"{NETWORK}(?:input_linear|experts\.fc1)", "experts.gate_up"),
     (rf"{NETWORK}(?:output_linear|experts\.fc2)", "experts.down"),
     (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|router\.proj|gate\.wg)", "router"),
@@ -143,11 +146,20 @@ STREAMS += tuple(
     for kind in ("weight", "bias")
     for name in (f"{content}_residual.{term}.{kind}",)
 )
-STREAMS_EXIT: NameTable = tuple(
-    (rf"hyper_connection_mixer\.{theirs}", f"residual_exit.{param}") for theirs, param in GATED_STREAMS
-) + tuple(
-    (rf"hc_pre\.hc_head\.hc_head_{name}|hc_head\.hc_{name}|hc_head_{name}", f"residual_exit.{param}")
-    for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
+# Attention over depth (Kimi K3): weights of the norm and the query of each sublayer, and of the stack's end.
+DEPTH = (("norm", "norm_weight"), ("proj", "query"))
+STREAMS += tuple(
+    (rf"{content}_res_{theirs}\.weight", f"{ours}_residual.attend.{param}")
+    for content, ours in (("self_attention", "mixer"), ("mlp", "feedforward"))
+    for theirs, param in DEPTH
+)
+STREAMS_EXIT: NameTable = (
+    tuple((rf"output_attn_res_{theirs}\.weight", f"residual_exit.{param}") for theirs, param in DEPTH)
+    + tuple((rf"hyper_connection_mixer\.{theirs}", f"residual_exit.{param}") for theirs, param in GATED_STREAMS)
+    + tuple(
+        (rf"hc_pre\.hc_head\.hc_head_{name}|hc_head\.hc_{name}|hc_head_{name}", f"residual_exit.{param}")
+        for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
+    )
 )
 
 # An n-gram memory before a layer's mixer (Qwen4-Exp), whose table may be cut into numbered parts.

@@ -26,8 +26,12 @@ from archetype.io.cache import cache_folder
 from archetype.io.yaml import yaml_value
 
 FILE = Path(__file__).with_name("proved.json")
-# Types verified by other tests: Kimi K2 and the text part of Kimi K2.5 use DeepSeek-V3's class.
-ELSEWHERE = {"kimi_k2": "5.23.0", "kimi_k25": "5.23.0"}
+# Types verified by other tests: Kimi K2 and the text part of Kimi K2.5 use DeepSeek-V3's class. Types that transformers
+# has no class for are compared with their equations, written out.
+EQUATIONS = "its equations"
+ELSEWHERE = dict.fromkeys(("kimi_k2", "kimi_k25"), "transformers 5.23.0") | dict.fromkeys(
+    ("kimi_k3", "nanbeige", "ouro"), EQUATIONS
+)
 # tasks by the ending of a class's name
 TASKS = ((TEXTS, ("texts",)), (TOKENS, ("tokens",)), ("", ("causal", "pairs", "image_text")))
 
@@ -79,8 +83,8 @@ def find_proof(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Proof 
     Args:
         settings: layouts set by the user, which the tests do not verify.
     """
-    if not settings and (known := _version_of_tests(values)) is not None:
-        return Proof(f"transformers {known}")
+    if not settings and (known := _reference_of_tests(values)) is not None:
+        return Proof(known)
     name = _name(values, settings)
     if name not in _kept() and (file := _file(name)).is_file():
         try:
@@ -122,8 +126,8 @@ def proved_types() -> Mapping[str, Mapping[str, Sequence[str]]]:
     return proved
 
 
-def _version_of_tests(values: Mapping[str, Any]) -> str | None:
-    # version of transformers with which the tests verified the type, or the type of its text part
+def _reference_of_tests(values: Mapping[str, Any]) -> str | None:
+    # with what the tests compared the type, or the type of its text part
     outer, text, classes = str(values.get("model_type")), values.get("text_config"), values.get("architectures")
     types = {outer}
     if outer in ELSEWHERE:
@@ -136,7 +140,7 @@ def _version_of_tests(values: Mapping[str, Any]) -> str | None:
     tasks = next((tasks for ending, tasks in TASKS if name.endswith(ending)), ())
     for known, by_task in proved_types().items():
         if any(types & {*by_task.get(task, ())} for task in tasks):
-            return known
+            return f"transformers {known}"
     return None
 
 

@@ -40,7 +40,7 @@ ACTIVATION = (
     "ffn_activation",
 )
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
-SCORING = ("scoring_func", "expert_selection_fn")  # router scores: softmax or sigmoid
+SCORING = ("scoring_func", "expert_selection_fn", "moe_router_activation_func")  # router scores: softmax or sigmoid
 RENORMALIZE, GROUPS = ("norm_topk_prob", "moe_renormalize"), ("n_group", "num_expert_group")
 ROUTER_SCALE = (
     "routed_scaling_factor",
@@ -105,7 +105,7 @@ NEUTRAL = (
     r"(linear_(conv|key|value|num_value|num_heads|head_dim|a_log|dt).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
-    r"(moe_latent_size|interleave_moe_layer_step)",
+    r"(moe_latent_size|routed_expert_hidden_size|latent_moe_use_norm|mla_use_output_gate|interleave_moe_layer_step)",
     r"(global_head_dim|num_kv_shared_layers|hidden_size_per_layer_input|use_double_wide_mlp|enable_moe_block)",
     r"gating",  # whether a gate is of a head or of a feature, which its shape shows
     r"rescale_every",  # halves the stream and what is added to it in passes without gradients, for 16 bits
@@ -153,6 +153,7 @@ class FamilyQuirks(MixerQuirks):
         streams_mean: the last layer's residual streams become their mean, which has no tensors.
         side_by_side: each layer has attention beside a state space.
         expert_bias_on: scores to which the expert selection bias is added.
+        loops: key with the number of passes over all layers, which share weights (None: one pass).
         only: keys that the class treats differently, each with the value for which the difference does not matter.
         asks: keys whose values the class derives if the file lacks them.
         derive: returns keys that the class computes from others.
@@ -193,6 +194,7 @@ class FamilyQuirks(MixerQuirks):
     side_by_side: bool = False
     streams_mean: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
+    loops: str | None = None
     only: tuple[tuple[str, Any], ...] = ()
     asks: tuple[str, ...] = ()
     derive: Callable[[Config], dict[str, Any]] | None = None
@@ -227,6 +229,21 @@ def muse_glimmer(keys: Config) -> dict[str, Any]:
     # a norm without weights leaves queries of this size
     scale = keys.positive("qk_scale_factor") * keys.size("head_dim") ** -0.5
     return {"attention_multiplier": scale, "logit_scale": keys.positive("output_multiplier")}
+
+
+def nanbeige(keys: Config) -> dict[str, Any]:
+    """Return the passes that Nanbeige 4.2's class makes, and refuse what its published models do not have."""
+    for key in ("emb_neighbor_num", "insert_ngram_layer_idx", "ngram_insert_all_layers", "enable_double_loop_split",
+                "loop_share_kv", "enable_hyper_connection", "enable_mhc", "enable_depth_attention"):  # fmt: skip
+        if value := keys.get(key):
+            raise keys.error(key, f"{value!r} needs a part that is not supported", "only false is")
+    # settings of these parts, and the text of losses that training adds up
+    keys.used |= {
+        key for key in keys.values if key.startswith(("ngram_", "mhc_", "depth_attention_", "emb_", "skip_n"))
+    }
+    keys.used |= {"loop_middle_layers", "num_residual_streams", "enable_h_res_identity"}
+    weights = keys.get("loop_loss_weights") or []
+    return {"num_loops": len(weights) + 1 if weights else keys.get("num_loops", 1)}
 
 
 def dbrx(keys: Config) -> dict[str, Any]:
@@ -539,6 +556,8 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "hy_v4": FamilyQuirks(
         sigmoid=True, clamps="experts", head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
     ),
+    "nanbeige": FamilyQuirks(loops="num_loops", derive=nanbeige),
+    "ouro": FamilyQuirks(loops="total_ut_steps", only=(("early_exit_step", None), ("use_sliding_window", False))),
     "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
     "ctrl": FamilyQuirks(
         activation=ReLU(),

@@ -97,8 +97,9 @@ def _mixer_rules(tensors: InferredMixer, mixer: Mixer, below: str) -> list[Rule]
             rules.append(rule(name, *parts, transposed=matrix, heads=joint.times, rows=joint.rows))
         else:
             # Kimi Linear's A_log is (1, 1, heads, 1)
-            shape = None if kind in ("weight", "bias") else tensors.shapes[param]
-            rules.append(rule(name, f"{below}.{param}", transposed=matrix, shape=shape))
+            padding = 0 if reader is None else reader.padding(mixer, tensors, param)
+            shape = None if kind in ("weight", "bias") or padding else tensors.shapes[param]
+            rules.append(rule(name, f"{below}.{param}", transposed=matrix, shape=shape, padding=padding))
     return rules
 
 

@@ -38,8 +38,10 @@ from archetype.families.family import Family, InferenceReport
 from archetype.models.block.spec import Block, NoMixer, OutputNorm, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
+from archetype.models.stack.spec import EarlyExit
 from archetype.parts.activation.spec import GELU, NoActivation
 from archetype.parts.attention.spec import Attention
+from archetype.parts.depth_attention.spec import DepthAttention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.gain.spec import Gain
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
@@ -175,10 +177,17 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         layers=blocks,
         residual=_residual(info, tensors),
         final_norm=_final_norm(info, tensors, weightless),
+        early_exit=_early_exit(info, tensors),
         head=_head(info, tensors, d_model),
         initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
     )
     return model, [norms for _, norms in wirings]
+
+
+def _early_exit(info: CheckpointInfo, tensors: GroupedTensors) -> EarlyExit | None:
+    if "exit_gate.weight" not in tensors.outer:
+        return None
+    return EarlyExit(threshold=info.config.optional_positive("early_exit_threshold"))
 
 
 def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
@@ -230,6 +239,8 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         return ScaledSum()
     if tensors.layers[0].terms:
         return _normed_sum(info, tensors)
+    if "residual_exit.query" in tensors.outer:
+        return _depth_attention(info, tensors)
     if "residual_exit.norm_weight" in tensors.outer:
         return _gated_streams(info, tensors)
     config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
@@ -272,6 +283,17 @@ def _normed_sum(info: CheckpointInfo, tensors: GroupedTensors) -> NormedSum:
         Affine(bias=f"{name}.bias" in terms) if f"{name}.weight" in terms else NoNorm() for name in ("carried", "added")
     )
     return NormedSum(carried=carried, added=added)
+
+
+def _depth_attention(info: CheckpointInfo, tensors: GroupedTensors) -> DepthAttention:
+    # Kimi K3, where the first sublayer has no query
+    of_each = {f"{name}_residual.attend.{param}" for name in CONTENTS for param in ("norm_weight", "query")}
+    for layer in tensors.layers:
+        first = set() if layer.index else {name for name in of_each if name.startswith("mixer")}
+        if layer.residual.keys() != of_each - first:
+            raise info.missing(layer.prefix, "attention over depth in only some sublayers")
+    size = info.config.size("attn_res_block_size")
+    return DepthAttention(layers_per_block=size, norm_weight=True, norm_eps=info.norm(bias=False).eps)
 
 
 def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:

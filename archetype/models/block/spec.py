@@ -212,6 +212,7 @@ class Block(Spec):
         weights_of: index of an earlier layer whose weights this layer shares (absent: its own weights).
         reinject: whether the input of that earlier layer is added to the input of this layer; with `unit`, both are
             first scaled to length 1 (Dory).
+        norm_between: whether the stack's final norm is applied to the input of this layer.
     """
 
     wiring: AnyWiring
@@ -223,6 +224,7 @@ class Block(Spec):
     output_scale: Flag = False
     weights_of: Index | None = None
     reinject: Reinject = False
+    norm_between: Flag = False
 
     @property
     def contents(self) -> dict[str, Mixer | FeedForward]:
@@ -231,7 +233,8 @@ class Block(Spec):
 
     @property
     def own(self) -> "Block":
-        return self if self.weights_of is None else self.model_copy(update={"weights_of": None, "reinject": False})
+        between = {"weights_of": None, "reinject": False, "norm_between": False}  # what is not of the layer itself
+        return self if self.weights_of is None else self.model_copy(update=between)
 
     @model_validator(mode="after")
     def _contents_fit_the_wiring(self) -> "Block":
@@ -254,6 +257,8 @@ class Block(Spec):
     def _reinjects_into_a_repetition(self) -> "Block":
         if self.reinject and self.weights_of is None:
             invalid("reinject", "only a layer with weights_of can read its input again", "set weights_of")
+        if self.norm_between and self.weights_of is None:
+            invalid("norm_between", "only a layer with weights_of begins another pass", "set weights_of")
         return self
 
     @model_validator(mode="after")

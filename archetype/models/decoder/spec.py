@@ -8,7 +8,7 @@ from archetype.models.further_tokens.spec import FurtherTokens
 from archetype.models.initialization_spec import GPT2Initialization, Initialization
 from archetype.models.spec import CausalSpec
 from archetype.models.stack.layers import Layers
-from archetype.models.stack.spec import EndsWithNorm, StackView
+from archetype.models.stack.spec import EarlyExit, EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead, LanguageModelHead, TokenClassificationHead
 from archetype.parts.norm.spec import NoNorm
@@ -36,6 +36,7 @@ class Decoder(EndsWithNorm, CausalSpec):
         layers: list of blocks; {repeat: n, block: ...} repeats a block n times.
         residual: residual wiring of the layers.
         final_norm: norm after the last layer; write {kind: none} for a pre-norm stack without a final norm.
+        early_exit: exit of tokens from the passes of a loop (absent: none).
         head: head that reads the final vectors.
         further_tokens: multi-token prediction (absent: none).
         initialization: initialization of the weights.
@@ -52,24 +53,15 @@ class Decoder(EndsWithNorm, CausalSpec):
     layers: Layers
     residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()
+    early_exit: EarlyExit | None = None
     head: DecoderHead = LanguageModelHead()
     further_tokens: FurtherTokens | None = None
     initialization: Initialization = GPT2Initialization()
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        return (
-            StackView(
-                "",
-                self.layers,
-                self.final_norm,
-                self.d_model,
-                causal=True,
-                residual=self.residual,
-                vocab_size=self.vocab_size,
-                layer_features=self.embedding.layer_features,
-            ),
-        )
+        stack = StackView.of(self, self.vocab_size, self.embedding.layer_features)
+        return (stack._replace(early_exit=self.early_exit),)
 
     @property
     def further_stack(self) -> StackView | None:

@@ -70,18 +70,7 @@ class Encoder(EndsWithNorm, ModelSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        return (
-            StackView(
-                "",
-                self.layers,
-                self.final_norm,
-                self.d_model,
-                causal=False,
-                residual=self.residual,
-                vocab_size=self.vocab_size,
-                layer_features=self.embedding.layer_features,
-            ),
-        )
+        return (StackView.of(self, self.vocab_size, self.embedding.layer_features),)
 
     @property
     def block_length(self) -> int | None:

@@ -5,7 +5,7 @@ from functools import cached_property, partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from archetype.cost.formula import Counts, Formula, constant, prefixed, symbol
+from archetype.cost.formula import ZERO, Counts, Formula, constant, prefixed, symbol
 from archetype.cost.registry import NormCost, PartCost, layers_as_built
 from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
 from archetype.models.block.cost import BlockCost
@@ -106,14 +106,18 @@ class StackCost:
             position, heads = self.stack.relative_bias
             table: Any = PartCost.of(position, self.d)
             counts = table.table(heads) | counts
+        if self.stack.early_exit is not None:
+            counts = {"exit_gate": ZERO} | counts  # constants of the checkpoint
         if self.residual_exit is not None:
             counts = {"residual_exit": self.residual_exit.parameters()} | counts
         return prefixed(self.prefix, counts)
 
     def flops(self, work: Work) -> Counts:
         """Return the FLOPs outside the blocks."""
-        exit, norm = self.residual_exit, self.final_norm.flops(work.tokens)
+        exit, norm = self.residual_exit, (1 + len(self.stack.passes)) * self.final_norm.flops(work.tokens)
         counts = {} if exit is None else {"residual_exit": exit.flops(work.tokens)}
+        if self.stack.early_exit is not None and self.stack.early_exit.threshold is not None:
+            counts["exit_gate"] = 2 * work.tokens * len(self.stack.passes) * self.d
         return prefixed(self.prefix, counts | ({"final_norm": norm} if norm else {}))
 
     def state(self, length: int, source: int = 0) -> int:
@@ -141,7 +145,7 @@ class StackCost:
             largest = max(largest, block_bytes + group.cost.feedforward.hidden_gradient(work))
             shared |= group.cost.mixer.shared_activations(work)
             left += len(self.stack.sources.intersection(group.layers)) * group.cost.mixer.left_activations(work)
-        end = self.final_norm.saved(work.tokens, work)
+        end = (1 + len(self.stack.passes)) * self.final_norm.saved(work.tokens, work)
         end += 0 if self.residual_exit is None else self.residual_exit.saved_activations(work)
         streams = sum(len(group.layers) * group.cost.streams for group in self.groups)
         # residual streams of all layers, in float32

@@ -13,6 +13,13 @@ from archetype.spec.repeats import MAX_LAYERS, runs
 __all__ = ["Layers", "Repeat"]
 
 
+# Flags of the first layer of each further pass, and why layers with weights of their own have none.
+OF_PASSES = {
+    "reinject": "only shared layers can read their input again",
+    "norm_between": "only shared layers have passes with a norm between them",
+}
+
+
 class Repeat(Spec):
     """`block`, or the group `blocks`, repeated `repeat` times.
 
@@ -21,6 +28,7 @@ class Repeat(Spec):
         shared: whether all repetitions share the weights of the first (Lan 2019; Dehghani 2018).
         reinject: whether the input of the first repetition is added to the input of each later repetition; with
             `unit`, both are first scaled to length 1 (Dory).
+        norm_between: whether the stack's final norm is applied between the repetitions (Ouro, Nanbeige 4.2).
         block: a single layer.
         blocks: several layers in order.
     """
@@ -28,6 +36,7 @@ class Repeat(Spec):
     repeat: Size = 1
     shared: Flag = False
     reinject: Reinject = False
+    norm_between: Flag = False
     block: Block | None = None
     blocks: tuple[Block, ...] | None = None
 
@@ -58,7 +67,7 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
             f"use a whole number from 1 to {MAX_LAYERS}",
         )
     contents = [name for name in ("block", "blocks") if name in item]
-    unknown = sorted(map(str, set(item) - {"repeat", "shared", "reinject", "block", "blocks"}))
+    unknown = sorted(map(str, set(item) - {"repeat", "shared", *OF_PASSES, "block", "blocks"}))
     if unknown:
         invalid(f"[{index}].{unknown[0]}", "is not a known key", "use repeat with block or blocks")
     if len(contents) != 1:
@@ -73,16 +82,16 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
     if len(group) * times > MAX_LAYERS:
         invalid(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer layers")
     if not item.get("shared", False):
-        if item.get("reinject", False):
-            invalid(f"[{index}].reinject", "only shared layers can read their input again", "add shared: true")
+        for name, cause in OF_PASSES.items():
+            if item.get(name, False):
+                invalid(f"[{index}].{name}", cause, "add shared: true")
         return [*group] * times
     # later passes are layers that use the weights of the first pass
     repetition = [
         {**(block if isinstance(block, dict) else dict(block)), "weights_of": start + offset}
         for offset, block in enumerate(group)
     ]
-    if item.get("reinject", False):
-        repetition[0]["reinject"] = item["reinject"]
+    repetition[0] |= {name: item[name] for name in OF_PASSES if item.get(name, False)}
     return [*group, *repetition * (times - 1)]
 
 
@@ -99,7 +108,7 @@ def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]
         size, times = _shared(layers, start, users)
         if times > 1:
             again = layers[start + size]
-            words = {"shared": True} | ({"reinject": again.reinject} if again.reinject else {})
+            words = {"shared": True} | {name: value for name in OF_PASSES if (value := getattr(again, name))}
             items.append(_item(times, layers[start : start + size], info, words))
             start += size * times
             continue
@@ -122,14 +131,19 @@ def _shared(layers: Sequence[Block], start: int, users: Mapping[int | None, int]
     size = users.get(start, start) - start
     if not size or any(block.weights_of is not None for block in layers[start : start + size]):
         return 1, 1
-    again = layers[start + size].reinject
+    again = _of_pass(layers[start + size])
     end = start + size
     while end < len(layers):
         offset = (end - start) % size
-        if layers[end].weights_of != start + offset or layers[end].reinject != (again if offset == 0 else False):
+        expected = again if offset == 0 else (False,) * len(OF_PASSES)
+        if layers[end].weights_of != start + offset or _of_pass(layers[end]) != expected:
             break
         end += 1
     return size, (end - start) // size
+
+
+def _of_pass(block: Block) -> tuple[bool, ...]:
+    return tuple(getattr(block, name) for name in OF_PASSES)
 
 
 Layers = Annotated[

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from archetype.models.block.module import build_block
+from archetype.models.stack.early_exit import ExitGate
 from archetype.models.stack.recompute import recomputed
 from archetype.models.stack.spec import StackView
 from archetype.nn.cache import LayerState, State
@@ -75,7 +76,8 @@ class Stack(nn.Module):
         )
         self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
         self.of_unit_length = {index for index, block in enumerate(stack.layers) if block.reinject == "unit"}
-        self.residual, self.sources = stack.residual, stack.sources
+        self.residual, self.sources, self.passes = stack.residual, stack.sources, frozenset(stack.passes)
+        self.exit_gate = None if stack.early_exit is None else ExitGate(stack.early_exit, stack.d_model)
         self.residual_exit = build_exit(stack.residual, Place(stack.d_model, len(stack.layers), len(stack.layers)))
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
 
@@ -95,9 +97,14 @@ class Stack(nn.Module):
         context.later, context.routing = {}, {}
         stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
         read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
+        passes: list[tuple[Tensor, Tensor]] = []  # vectors after each pass but the last, and their gates
         for index in range(len(self.blocks)) if layers is None else layers:
             if index in self.recorded:
                 self.recorded[index] = stream
+            if index in self.passes:
+                before, stream = stream, self.final_norm(stream, context)
+                if self.exit_gate is not None and self.exit_gate.is_open and not self.training:
+                    passes.append((before, self.exit_gate(stream)))
             if index in self.reinjected:
                 first = read[self.reinjected[index]]
                 if index in self.of_unit_length:
@@ -115,6 +122,8 @@ class Stack(nn.Module):
                 stream = block(stream, context, None if state is None else state.layers[index])
             if index + 1 in self.recorded:
                 self.recorded[index + 1] = stream
+        if self.exit_gate is not None and passes:
+            stream = self.exit_gate.choose(passes, stream)
         return self.leave(stream) if layers is None else stream
 
     @contextmanager

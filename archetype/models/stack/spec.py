@@ -13,11 +13,11 @@ from archetype.roles.norm import AnyNorm
 from archetype.roles.parallel import stage_layers
 from archetype.roles.residual import AnyResidual, Residual, ResidualSum
 from archetype.roles.wiring import Wiring
-from archetype.spec.base import Spec
+from archetype.spec.base import Positive, Spec
 from archetype.spec.errors import inside, invalid
 from archetype.spec.sizes import Width
 
-__all__ = ["SizedStack", "Stack", "StackView"]
+__all__ = ["EarlyExit", "SizedStack", "Stack", "StackView"]
 
 
 class EndsWithNorm(Spec):
@@ -54,6 +54,20 @@ class Stack(EndsWithNorm):
     final_norm: AnyNorm = NoNorm()
 
 
+class EarlyExit(Spec):
+    """Exit of single tokens from the passes of a loop, by a learned gate g after each pass (Ouro, Zhu 2025).
+
+    A token leaves after pass i with the probability g_i (1 - g_1) ... (1 - g_(i-1)). Its output is that of the first
+    pass up to which these sum to `threshold`, or of the last, as in training. All passes are computed, since later
+    tokens read the keys of each.
+
+    Attributes:
+        threshold: sum of probabilities at which a token leaves (absent: none leaves before the last pass).
+    """
+
+    threshold: Positive | None = None
+
+
 class SizedStack(Stack):
     """One of the two stacks of a model whose stacks have different widths.
 
@@ -77,6 +91,13 @@ class StackView(NamedTuple):
     block_field: str = ""  # path of the block that is repeated for all layers, if the specification has it once
     vocab_size: int = 0  # vocabulary size of its input; 0 if it reads vectors, not tokens
     layer_features: int = 0  # features of per-layer embedding vectors; 0 without them
+    early_exit: EarlyExit | None = None
+
+    @classmethod
+    def of(cls, model: Any, vocab_size: int = 0, layer_features: int = 0) -> "StackView":
+        """Return the stack of a model with a single one."""
+        stack = cls("", model.layers, model.final_norm, model.d_model, model.is_causal, residual=model.residual)
+        return stack._replace(vocab_size=vocab_size, layer_features=layer_features)
 
     def field(self, layers: int | str) -> str:
         return self.block_field or f"{self.prefix}layers[{layers}]"
@@ -93,9 +114,14 @@ class StackView(NamedTuple):
         return frozenset(source for source in sources if source is not None)
 
     @property
+    def passes(self) -> tuple[int, ...]:
+        """Indices of the layers before which the final norm is applied, each the first of another pass."""
+        return tuple(index for index, block in enumerate(self.layers) if block.norm_between)
+
+    @property
     def divides(self) -> bool:
         reaches = any(self.reaches_next(layer) for layer in range(len(self.layers)))
-        return self.residual.is_sum and not (self.sources or reaches) and self.reads_tokens_at is None
+        return self.residual.is_sum and not (self.sources or self.passes or reaches) and self.reads_tokens_at is None
 
     def reaches_next(self, layer: int) -> bool:
         """Return whether the next layer adds an output of this one, or reads its router's vector."""
@@ -142,6 +168,9 @@ class StackView(NamedTuple):
                 cause = f"scales a sum of outputs, and {self.residual.dump()['kind']} keeps more than one vector"
                 invalid(f"{path}.output_scale", cause, "remove it, or use residual: sum")
         self._check_tokens()
+        if self.early_exit is not None and not self.passes:
+            cause = "there is no loop with a norm between its passes"
+            invalid(f"{self.prefix}early_exit", cause, "add norm_between: true to shared layers, or remove it")
         tables = _relative_biases(self.layers)
         if len(tables) > 1:
             (first, heads), (other, other_heads) = tables[:2]
@@ -164,6 +193,9 @@ class StackView(NamedTuple):
             invalid(f"{path}.feedforward.delayed", cause, "remove it, or use residual: sum and pre_norm")
         if self.residual.grows and block.wiring.reads_first:
             invalid(place, f"{kind} needs sublayers in turn, and {path}.wiring computes them at once", "use pre_norm")
+        if block.norm_between and (self.final_norm.is_absent or not self.residual.is_sum):
+            cause = "there is no final norm" if self.final_norm.is_absent else f"{kind} keeps more than one vector"
+            invalid(f"{path}.norm_between", cause, "remove it, or use final_norm: rms and residual: sum")
         if self.residual.grows and block.reinject:
             cause = f"{kind} has more vectors after each pass, and {path}.reinject adds them up"
             invalid(place, cause, "remove reinject, or use residual: sum")

@@ -88,7 +88,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        return (StackView("", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual),)
+        return (StackView.of(self),)
 
     @model_validator(mode="after")
     def _patches_divide(self) -> "VisionEncoder":

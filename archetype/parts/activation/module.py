@@ -50,6 +50,20 @@ def swish(choice: spec.Swish) -> Function:
     return partial(_swish, choice.beta)
 
 
+def soft_capped(bound: float, x: Tensor) -> Tensor:
+    """Return bound * tanh(x / bound)."""
+    return bound * tanh(x / bound)
+
+
+def _situ(beta: float, x: Tensor) -> Tensor:
+    return soft_capped(beta, x) * sigmoid(x)
+
+
+@provides("module", spec.SiTU)
+def situ(choice: spec.SiTU) -> Function:
+    return partial(_situ, choice.beta)
+
+
 class XIELUFunction(torch.autograd.Function):
     """xIELU that saves only its input. Autograd would save four tensors of that size."""
 

@@ -6,7 +6,20 @@ from archetype.roles.activation import Activation
 from archetype.spec.base import Positive
 from archetype.spec.kinds import part
 
-__all__ = ["GELU", "XIELU", "GELUTanh", "NoActivation", "PolyNorm", "ReLU", "ReLU2", "SiLU", "Sigmoid", "Swish", "Tanh"]
+__all__ = [
+    "GELU",
+    "XIELU",
+    "GELUTanh",
+    "NoActivation",
+    "PolyNorm",
+    "ReLU",
+    "ReLU2",
+    "SiLU",
+    "SiTU",
+    "Sigmoid",
+    "Swish",
+    "Tanh",
+]
 
 
 @part
@@ -91,6 +104,20 @@ class Swish(Activation):
     title: ClassVar[str] = "swish"
     num_saved: ClassVar[int] = 2  # both factors of the product are saved
     kind: Literal["swish"] = "swish"
+    beta: Positive
+
+
+@part
+class SiTU(Activation):
+    """beta * tanh(x / beta) * sigmoid(x): SiLU with a bound (Kimi K3, Inkling 2).
+
+    Attributes:
+        beta: bound of the output.
+    """
+
+    title: ClassVar[str] = "SiTU"
+    num_saved: ClassVar[int] = 3  # the tanh, and both factors of the product
+    kind: Literal["situ"] = "situ"
     beta: Positive
 
 

@@ -52,6 +52,8 @@ class AttentionCost(MixerCost):
         self.projections = qkv | {"o": Linear(self.o_features, d, bias.o)}
         if part.projects_globally:
             self.projections |= {f"{name}_global": projection for name, projection in qkv.items()}
+        if further := part.position.query_features:
+            self.projections["position_query"] = Linear(d, self.heads * symbol("r", further, part.position))
         if part.gate is not None:  # one output per feature, or per head
             self.projections["gate"] = Linear(d, self.o_features if part.gate.per == "feature" else self.heads)
         if part.value_embedding is not None and (value_gate := part.value_embedding.gate) is not None:
@@ -124,6 +126,8 @@ class AttentionCost(MixerCost):
         selections = 1 if self.part.index is None else self.part.index.num_selections
         if work.phase == "decode" and selections not in (1, self.sizes.num_kv_heads):
             most = length  # keys are not gathered for each query head
+        if self.position.in_full and work.phase != "decode" and work.attention == "computed":
+            return PatternCost.of(Full(), self.d).pair_flops(work)
         return self.pattern.chosen_pair_flops(work, most) if most < length else self.pattern.pair_flops(work)
 
     def state(self, length: int) -> int:
@@ -173,7 +177,7 @@ class AttentionCost(MixerCost):
 
     def pair_activations(self, work: TrainingWork) -> int:
         """Return the bytes saved for queries, keys, values and the products over pairs."""
-        shapes = self.pattern.tile_shapes(work)
+        shapes = [] if self.position.in_full else self.pattern.tile_shapes(work)
         return self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:

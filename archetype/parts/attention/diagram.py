@@ -45,6 +45,9 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     if globals_ := tuple(name for name in ("q_global", "k_global", "v_global") if name in modules):
         cells.append(Cell("global", width, 0, (X,), label="global q, k, v", rows=globals_))
         further, width = [*further, "global"], width + 1
+    if part.position.query_features:
+        cells.append(Cell("position_query", width, 0, (X,), label="r", rows=("position_query",)))
+        width += 1
     steps = ["rope"] if isinstance(part.position, Rotary) else []
     if not part.qk_norm.is_absent:
         steps.insert(len(steps) if part.qk_norm_after_rope else 0, "norm")
@@ -62,6 +65,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
             below |= dict.fromkeys(computed, "rope")
         row += 1
     inputs, row = tuple(dict.fromkeys(below.values())), max(row, 1 + part.keys_as_values)
+    inputs += ("position_query",) if part.position.query_features else ()
     index = Inside(())
     if part.index is not None:
         reads = (inputs[0], row) if part.index.reads_heads else (X, 0)
@@ -119,6 +123,8 @@ def _standard_scores(part: Attention) -> str:
         return "softmax(wᵀ tanh(q + k))"
     scaled = "q kᵀ / √P" if part.scale is None else "q kᵀ · scale"
     scaled = f"cap({scaled})" if part.softcap is not None else scaled
+    if part.position.query_features:
+        return f"softmax({scaled} + r · bank)"
     if part.position.reads_queries:
         return f"softmax({scaled.replace('q kᵀ', 'q (k + r)ᵀ')})"
     match part.position:

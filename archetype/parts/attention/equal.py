@@ -55,6 +55,8 @@ def begin(at: Transfer[Attention]) -> None:
     if new.position.reads_queries and old.position.is_absent:
         for name in sorted(name for name in at.left if name.startswith("score_bias.")):
             at.fill(name, 0.0)
+        for name in {"position_query.weight"} & at.left:
+            at.keep_initial(name)
     if new.gate is not None and old.gate is None:
         for name in {"gate.weight", "gate_bias"} & at.left:
             at.fill(name, 0.0)
@@ -95,4 +97,6 @@ def sees_all(pattern: Pattern, length: int, causal: bool) -> bool:
 
 def scales_alike(old: QueryScale | None, new: QueryScale | None, length: int) -> bool:
     """Return whether queries are scaled alike at all positions of a context."""
-    return old == new or all(scale is None or length - 1 + scale.offset < scale.length for scale in (old, new))
+    # no factor changes before `length`, except for powers
+    first = all(scale is None or length - 1 + scale.offset < scale.length for scale in (old, new))
+    return old == new or (first and all(scale is None or scale.form != "power" for scale in (old, new)))

@@ -37,7 +37,7 @@ class JointConvolution(nn.Module):
         """Return queries, keys and values, and replace the state."""
         _, kv_heads, head_dim, *_ = self.sizes
         now, later = v[..., : -self.delayed], v[..., -self.delayed :]
-        joined = torch.cat((q, k, later), dim=-1).transpose(1, 2)  # (B, channels and values, T)
+        joined = torch.cat((q, k, later), dim=-1).transpose(1, 2)  # (B, channels, T)
         before = self.new_state(q.shape[0], q.dtype, q.device) if state is None else context.before(state)
         inputs, newest = after_newest(joined, context, before.conv)
         if state is not None:

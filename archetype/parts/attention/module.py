@@ -89,6 +89,7 @@ class Attention(MultiHeadProjection):
         score, bias = self.score_function, self.bias(context)
         if keys.positions is None:  # cached keys cannot be probed, and a trace pairs its queries with keys
             q = context.probe(self, "q", q)
+        q = self.with_position_query(q, x, context)
         if self.index is not None:
             keys = keys._replace(choice=self.choose(q, keys, x, context, cache))
         if self.differential is not None:

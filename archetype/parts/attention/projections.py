@@ -44,6 +44,8 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
             if not attention.keys_as_values:
                 self.v = Linear(d_model, values, bias=attention.bias.v)
         self.o = Linear(outputs, d_model, bias=attention.bias.o)
+        further = attention.position.query_features  # of each head's query, which only the position reads
+        self.position_query = Linear(d_model, self.sizes.num_heads * further, bias=False) if further else None
         self.q_norm, self.k_norm = self._norm(queries), self._norm(keys) if has_keys else None
         has_value_norm = has_keys and not attention.value_norm.is_absent
         self.value_norm = build_norm(attention.value_norm, self.value_width) if has_value_norm else None
@@ -151,6 +153,14 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
             q = q * self.query_gain.factors().view(-1, 1, q.shape[-1]).to(q.dtype)
         return scaled_by_position(q, positions, self.spec.query_scale)
 
+    def with_position_query(self, q: Heads, x: Vectors, context: ForwardContext) -> Tensor:
+        """Append the features that only the position reads to queries, scaled as they are."""
+        if self.position_query is None:
+            return q
+        further = self.position_query(x).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
+        further = scaled_by_position(further, context.positions, self.spec.query_scale)
+        return torch.cat((q, further.to(q.dtype)), dim=-1)  # (B, H, T, P + r)
+
     def apply_gate(self, y: ValueHeads, x: Vectors) -> ValueHeads:
         if self.gate is None:
             return y
@@ -174,7 +184,9 @@ def scaled_by_position(q: Heads, positions: Tensor, scale: spec.QueryScale | Non
     if scale is None:
         return q
     places = positions + scale.offset
-    if scale.form == "power":
+    if scale.form == "log_ratio":
+        factors = 1 + scale.beta * torch.log((places.to(torch.float32) / scale.length).clamp(min=1.0))
+    elif scale.form == "power":
         factors = torch.exp(scale.beta * torch.log1p(places.to(torch.float32) / scale.length))  # (B, T)
     else:
         factors = 1 + scale.beta * torch.log1p((places // scale.length).to(torch.float32))

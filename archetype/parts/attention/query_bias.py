@@ -23,5 +23,6 @@ class QueryBiasedPairs(MaskedPairs):
         of_queries = cast(QueryBias, bias)
         added: Tensor = of_queries(q, context.shared_positions, positions, context)  # (B, H, T, S)
         # scaled here, since `attend` scales the products with the keys only
-        mask = (added * score.scale).masked_fill(~self.allowed(context, positions), -math.inf)
+        added = added * score.scale if of_queries.is_scaled else added
+        mask = added.masked_fill(~self.allowed(context, positions), -math.inf)
         return of_queries.shifted(q), mask

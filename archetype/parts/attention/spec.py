@@ -175,19 +175,20 @@ class JointConvolution(Spec):
 class QueryScale(Spec):
     """Query scaling by 1 + beta ln(1 + floor(i / length)) at position i; sharpens attention in long texts (Llama 4).
 
-    With `form: power` the factor is (1 + i / length)^beta (Beam).
+    With `form: power` the factor is (1 + i / length)^beta (Beam), and with `form: log_ratio` it is
+    1 + beta ln(max(i / length, 1)) (Inkling).
 
     Attributes:
         beta: strength of the scaling.
         length: number of tokens after which the factor increases.
         offset: index of the first position (1 in Llama 4).
-        form: whether the factor grows as a logarithm, in steps, or as a power.
+        form: whether the factor grows as a logarithm, in steps or steadily from `length` on, or as a power.
     """
 
     beta: Positive
     length: Length
     offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
-    form: Literal["log", "power"] = "log"
+    form: Literal["log", "log_ratio", "power"] = "log"
 
 
 @part
@@ -309,7 +310,7 @@ class Attention(Mixer):
         if self.position.reads_queries:
             unsupported = {
                 "score": self.score != "dot",
-                "pattern": not is_full,
+                "pattern": not is_full and self.position.needs_all_keys,
                 "index": self.index is not None,
                 "keys_from": self.keys_from is not None,
             }
@@ -462,7 +463,8 @@ class Attention(Mixer):
             if not causal:
                 cause = f"{self.position.kind} positions have no keys for later positions"
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
-            if width % 2:  # relative positions are sinusoids of d_model features, projected to keys
+            # relative positions are sinusoids of d_model features, projected to keys
+            if width % 2 and self.position.needs_all_keys:
                 invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
         if self.index is not None:
             with inside("index"):

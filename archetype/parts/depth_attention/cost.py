@@ -32,7 +32,7 @@ class DepthAttentionCost(ResidualCost):
         return self.part.completed(layer), self.part.starts_block(layer)
 
     def parameters(self) -> Formula:
-        return self.d
+        return 2 * self.d if self.part.norm_weight else self.d
 
     def flops(self, tokens: Formula) -> Formula:
         return 4 * tokens * self.n * self.d

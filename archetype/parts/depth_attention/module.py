@@ -15,12 +15,16 @@ from archetype.parts.depth_attention import spec
 class DepthQuery(nn.Module):
     """Query of one sublayer, or of the stack's output."""
 
+    norm_weight: nn.Parameter | None
+
     def __init__(self, residual: spec.DepthAttention, d_model: int) -> None:
         super().__init__()
         self.spec, self.query = residual, nn.Parameter(torch.empty(1, d_model))
+        weight = nn.Parameter(torch.empty(d_model)) if residual.norm_weight else None
+        self.register_parameter("norm_weight", weight)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        tensor.zero_()  # begin with the mean
+        tensor.fill_(float(name == "norm_weight"))  # queries of zero: begin with the mean
         return True
 
     def forward(self, stream: Float[Tensor, "B T n D"]) -> Vectors:
@@ -28,7 +32,8 @@ class DepthQuery(nn.Module):
             x = stream.to(torch.promote_types(stream.dtype, torch.float32))
             # the norm's factor is applied to scores and weights, so that no normed vectors are stored
             size = (x.square().mean(-1) + self.spec.norm_eps).rsqrt()  # (B, T, n)
-            scores = nn.functional.linear(x, self.query.to(x.dtype)).squeeze(-1) * size
+            query = self.query if self.norm_weight is None else self.query * self.norm_weight
+            scores = nn.functional.linear(x, query.to(x.dtype)).squeeze(-1) * size
             weights = (scores * x.shape[-1] ** -0.5 if self.spec.scaled else scores).softmax(-1)
             weights = weights * size if self.spec.normed_values else weights
             return (weights[:, :, None] @ x).squeeze(2).to(stream.dtype)

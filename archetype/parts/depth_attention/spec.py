@@ -20,7 +20,8 @@ class DepthAttention(Residual):
         layers_per_block: layers whose outputs are summed.
         normed_values: whether the sum is of norm(h_i) instead of h_i (Inkling 2).
         scaled: whether scores are divided by sqrt(d_model) (Inkling 2).
-        norm_eps: epsilon of the RMS norm, which has no weights.
+        norm_weight: whether the norm has weights in the scores (Kimi K3).
+        norm_eps: epsilon of the RMS norm.
     """
 
     title: ClassVar[str] = "Depth attention"
@@ -30,6 +31,7 @@ class DepthAttention(Residual):
     layers_per_block: Size = 6
     normed_values: Flag = False
     scaled: Flag = False
+    norm_weight: Flag = False
     norm_eps: Positive = 1e-6
 
     def completed(self, layer: int) -> int:

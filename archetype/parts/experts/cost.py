@@ -27,7 +27,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
         self.num_experts = symbol("E", part.num_experts)
         total = symbol("E_t", part.num_experts + part.idle, part) if part.idle else self.num_experts
         self.router = RouterCost.of(part.router, d, total)
-        self.norm = NormCost.of(part.norm, d)
+        self.norm, self.latent_norm = NormCost.of(part.norm, d), NormCost.of(part.latent_norm, self.width)
         self.experts_per_token = symbol("k", part.experts_per_token)
         if part.idle:  # those that compute, if all are selected equally often
             busy = -(-part.experts_per_token * part.num_experts // (part.num_experts + part.idle))
@@ -43,7 +43,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
         counts = {"router": self.router.parameters()}
         counts |= {name: projection.parameters for name, projection in self.latent.items()}
         counts |= {f"experts.{name}": experts * count for name, count in self.expert.tensors().items()}
-        counts |= {"norm": self.norm.parameters()}
+        counts |= {"norm": self.norm.parameters(), "latent_norm": self.latent_norm.parameters()}
         counts |= {"expert_scales": self.router.num_experts} if self.part.router.expert_scales else {}
         if self.shared is not None:
             counts |= prefixed("shared.", self.shared.parameters())
@@ -70,7 +70,8 @@ class MixtureOfExpertsCost(FeedForwardCost):
         # inputs, the inputs and the weights are saved instead of outputs
         part, d, routed = self.part, self.d.value, self._routed(work)
         width = self.width.value
-        saved = self.router.saved_activations(work) + self.norm.saved_activations(work.tokens)
+        saved = self.router.saved_activations(work)
+        saved += self.norm.saved_activations(work.tokens) + self.latent_norm.saved_activations(work.tokens)
         if part.router.expert_scales:  # weights, and the factors of the chosen experts with their indices
             saved += 2 * routed * FLOAT32
         saved += self.expert.saved_activations(work, routed)

@@ -53,11 +53,16 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     cells = [Cell("latent_down", 0, 0, (X,), label="latent down"), *routed]
     own = ("experts.down", "top")
     cells.append(Cell("weighted", 0, 5, own, routed_columns, label, slim=True, kind="operation"))
-    cells.append(Cell("latent_up", 0, 6, ("weighted",), label="latent up"))
+    below = "weighted"
+    if not part.latent_norm.is_absent:
+        below = "latent_norm"
+        cells.append(Cell(below, 0, 6, ("weighted",), label=title(part.latent_norm), kind="norm", slim=True))
+    row = 6 + (below == "latent_norm")
+    cells.append(Cell("latent_up", 0, row, (below,), label="latent up"))
     if part.shared is None:
         return _normed(part, Inside(tuple(cells), "latent_up", tuple(groups)))
     inputs[:2] = ["latent_up"]
-    cells.append(Cell("sum", 0, 7, tuple(inputs), column, "routed + shared", slim=True, kind="operation"))
+    cells.append(Cell("sum", 0, row + 1, tuple(inputs), column, "routed + shared", slim=True, kind="operation"))
     return _normed(part, Inside(tuple(cells), "sum", tuple(groups)))
 
 

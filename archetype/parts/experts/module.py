@@ -52,6 +52,8 @@ class MixtureOfExperts(nn.Module):
         self.norm = None if feedforward.norm.is_absent else build_norm(feedforward.norm, d_model)
         width = feedforward.latent_width
         self.latent_down = None if width is None else Linear(d_model, width, bias=False)
+        latent_norm = feedforward.latent_norm
+        self.latent_norm = None if latent_norm.is_absent else build_norm(latent_norm, width or d_model)
         self.latent_up = None if width is None else Linear(width, d_model, bias=False)
         self.experts = Experts(feedforward.expert, feedforward.num_experts, width or d_model)
         self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, place)
@@ -97,6 +99,7 @@ class MixtureOfExperts(nn.Module):
             outputs = self.experts(inputs, chosen.reshape(-1, 1), kernels=kernels).view(*chosen.shape, -1)
             # biases are added to an input of zeros, too
             y = (outputs if left_out is None else outputs.masked_fill(left_out[..., None], 0.0)).sum(1)
+        y = y if self.latent_norm is None else self.latent_norm(y)
         return y if self.latent_up is None else self.latent_up(y)
 
     def _routed(

@@ -44,7 +44,8 @@ class MixtureOfExperts(FeedForward):
     auxiliary loss E sum_e f_e p_e, with f_e the fraction of selections of expert e and p_e its mean share of affinities
     (Fedus 2021, equation 4); it is 1 if all experts are selected equally often. Weights multiply the experts' outputs,
     or their inputs with `weighs: inputs` (Llama 4). With `latent_width` the routed experts work in a smaller space,
-    between a projection into it and a projection out of it (Nemotron 3). The default `router` is a softmax with
+    between a projection into it and a projection out of it (Nemotron 3), and `latent_norm` normalizes their sum before
+    the latter (Kimi K3). The default `router` is a softmax with
     renormalized weights. For a single expert per token it keeps the affinity, since a renormalized weight would always
     be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash), or
     nothing with `idle_output: zero` (ZAYA1); costs assume that all experts are selected equally often. With `norm` the
@@ -58,6 +59,7 @@ class MixtureOfExperts(FeedForward):
         idle_output: what they return: their input, or zero.
         norm: norm of the vectors that the experts read, and not the router.
         latent_width: width of the routed experts' inputs and outputs (absent: d_model).
+        latent_norm: norm of the routed experts' weighted sum before the projection out of their space.
         weighs: whether an expert's weight multiplies its output or its input.
         shared: expert that every token uses (absent: none).
         shared_gate: whether the shared expert is multiplied by the sigmoid of a logit.
@@ -79,6 +81,7 @@ class MixtureOfExperts(FeedForward):
     idle_output: Literal["input", "zero"] = "input"
     norm: VectorNorm = NoNorm()
     latent_width: Width | None = None
+    latent_norm: VectorNorm = NoNorm()
     weighs: Literal["outputs", "inputs"] = "outputs"
     shared: Expert | None = None
     shared_gate: Flag = False
@@ -119,6 +122,8 @@ class MixtureOfExperts(FeedForward):
         experts, chosen = self.num_experts, self.experts_per_token
         if chosen > experts + self.idle:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
+        if self.latent_width is None and not self.latent_norm.is_absent:
+            invalid("latent_norm", "the experts read and write vectors of d_model", "use latent_width, or remove it")
         if self.idle and not self.norm.is_absent:
             invalid("norm", "idle experts return the vectors that the router reads", "remove it, or use idle: 0")
         if self.idle:

@@ -63,7 +63,8 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         return {"E": counts, "EE": logits.float().T @ logits.float()}
 
     def inside(self, part: MixtureOfExperts) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
-        return {} if part.norm.is_absent else {"norm": (part.norm, {"N": "D"})}
+        norms = {"norm": (part.norm, {"N": "D"}), "latent_norm": (part.latent_norm, {"N": "L"})}
+        return {name: inner for name, inner in norms.items() if not inner[0].is_absent}
 
     def fold(self, at: Transfer[MixtureOfExperts]) -> None:
         if at.old.norm.is_absent:

@@ -64,9 +64,8 @@ class MLPCost(FeedForwardCost):
         activation = self.part.activation
         vectors = self.saved_inner + activation.num_saved
         if isinstance(self.part, spec.GatedMLP):
-            changed = self.part.limit is not None or self.part.unit_offset
-            is_computed_again = bool(activation.gate_kernel) and not changed  # by the backward pass
-            vectors += 2 * (self.part.limit is not None) - is_computed_again
+            is_computed_again = bool(activation.gate_kernel) and not self.part.changes_factors  # by the backward pass
+            vectors += 2 * (self.part.limit is not None) + (self.part.up_bound is not None) - is_computed_again
         inputs = work.input_bytes(self.d.value, tokens=num_tokens)
         saved = inputs + num_tokens * self.inner.value * vectors * work.itemsize
         saved += len(self.inputs) * self.gain.saved_activations(num_tokens, work)

@@ -38,7 +38,8 @@ def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) ->
         return [normed, cell("down", column, row + 3, (norm,))]
 
     if isinstance(part, GatedMLP):
-        up = "(1 + up)" if part.unit_offset else "up"
+        up = "up" if part.up_bound is None else "bounded up"
+        up = f"(1 + {up})" if part.unit_offset else up
         product = f"{act}(gate) × {up}"
         return [
             cell("gate", column, row, (X,)),

@@ -14,7 +14,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
-from archetype.parts.activation.module import Function, activation, gelu_tanh
+from archetype.parts.activation.module import Function, activation, gelu_tanh, soft_capped
 from archetype.parts.convolutions.module import Convolutions, convolving
 from archetype.parts.feedforward import spec
 from archetype.parts.gain.module import amplified, build_gain
@@ -113,26 +113,28 @@ def gated_product(
 ) -> Callable[[Kernels, Tensor, Tensor], Tensor]:
     """Return f(gate) * up, with `function` as f (absent: the function of the specification).
 
-    A limit clamps both first, and a unit offset changes it to f(gate) * (1 + up) (gpt-oss).
+    A limit clamps both first, a bound squeezes up, and a unit offset changes it to f(gate) * (1 + up) (gpt-oss).
     """
-    choice, limit, unit_offset = feedforward.activation, feedforward.limit, feedforward.unit_offset
-    if choice.gate_kernel and limit is None and not unit_offset:
+    choice = feedforward.activation
+    if choice.gate_kernel and not feedforward.changes_factors:
         return partial(_gated_product, choice.gate_kernel)
-    return partial(_gated, function or activation(choice), limit, unit_offset)
+    return partial(_gated, function or activation(choice), feedforward)
 
 
 def _gated(
     f: Callable[[Tensor], Tensor],
-    limit: float | None,
-    unit_offset: bool,
+    feedforward: spec.GatedMLP,
     kernels: Kernels,
     gate: Tensor,
     up: Tensor,
 ) -> Tensor:
+    limit, bound = feedforward.limit, feedforward.up_bound
     if limit is not None:
         # the gate only from above, as gpt-oss does: f goes to zero below
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return f(gate) * (1 + up if unit_offset else up)
+    if bound is not None:
+        up = soft_capped(bound, up)
+    return f(gate) * (1 + up if feedforward.unit_offset else up)
 
 
 def _gated_product(name: str, kernels: Kernels, gate: Tensor, up: Tensor) -> Tensor:

@@ -102,17 +102,25 @@ class GatedMLP(_Projected):
     """down(activation(gate(x)) * up(x)) (Shazeer 2020).
 
     Activation sigmoid gives GLU, relu ReGLU, gelu GeGLU, silu SwiGLU. A `limit` l clamps gate(x) to at most l and up(x)
-    to -l ... l; `unit_offset` multiplies by 1 + up(x) (gpt-oss uses both).
+    to -l ... l; `unit_offset` multiplies by 1 + up(x) (gpt-oss uses both). An `up_bound` b replaces up(x) by
+    b tanh(up(x) / b); Kimi K3 and Inkling 2 use it with the activation situ.
 
     Attributes:
         limit: upper bound of gate(x) and bound of |up(x)| (absent: no clamping).
         unit_offset: whether the gate multiplies 1 + up(x).
+        up_bound: smooth bound of |up(x)| (absent: none).
     """
 
     title: ClassVar[str] = "Gated MLP"
     kind: Literal["gated"] = "gated"
     limit: Positive | None = None
     unit_offset: Flag = False
+    up_bound: Positive | None = None
+
+    @property
+    def changes_factors(self) -> bool:
+        """Whether anything but the activation precedes the product."""
+        return self.limit is not None or self.up_bound is not None or self.unit_offset
 
 
 Expert = Annotated[MLP | GatedMLP, Field(discriminator="kind"), Named()]

@@ -30,15 +30,18 @@ STEPS: NameTable = tuple((rf"{OWN}{name}", name) for name in ("A_log", "dt_bias"
 JOINT = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
 JOINT["qkvzba"] = (*JOINT["qkvz"], *JOINT["ba"])  # of Lara
 BOUNDS = ("kda_lower_bound", "linear_lower_bound")  # of the logarithm of a decay
-SIZES = {"full_attn_layers", "kda_layers", "head_dim", "num_heads", "short_conv_kernel_size"}  # shown by tensors
+BOUND = "gate_lower_bound"  # the same in a section of Kimi K3
+# shown by tensors
+SIZES = {"full_attn_layers", "kda_layers", "head_dim", "num_heads", "short_conv_kernel_size", "use_full_rank_gate"}
 CONVOLUTIONS = ("q_conv", "k_conv", "v_conv")  # whose channels are in this order in one convolution
 PARTS = ("qkv_per_head", "qkv"), ("qkv", "qkv_per_head")  # orders with a gate, and without
 
 
 def read(tensors: CheckpointMixer) -> GatedDeltaNet:
     """Read sizes from the rates, the norm and the convolution, and the number of key heads from config.json."""
-    check_activation(tensors)
-    num_heads, (v_head_dim,) = prod(tensors.shape("A_log")), tensors.shape("norm.weight")
+    if tensors.config.get("hidden_act") != "situ":  # of Kimi K3's networks, whose convolutions have SiLU
+        check_activation(tensors)
+    num_heads, (v_head_dim,) = _num_heads(tensors), tensors.shape("norm.weight")
     channels, kernel = _convolution(tensors)
     for path in JOINT.keys() & {name.removesuffix(".weight") for name in tensors.shapes}:
         _fused_order(tensors, path)
@@ -69,11 +72,13 @@ def read(tensors: CheckpointMixer) -> GatedDeltaNet:
 def _of_channels(tensors: CheckpointMixer) -> dict[str, Any]:
     # Kimi Linear; Ling 3.0 and GLM 5.3 bound the decay
     tensors.assume("gate", "sigmoid", "as all classes with a decay of each channel have it")
-    if (section := tensors.config.section("linear_attn_config")) is not None:
-        for other in section.values.keys() - SIZES:
-            raise tensors.missing(f"linear attention with the key {other}")
     config, key = tensors.config, next((key for key in BOUNDS if tensors.config.get(key) is not None), None)
     bound = None if key is None or not config.flag("kda_safe_gate", True) else config.get(key)
+    if (section := tensors.config.section("linear_attn_config")) is not None:
+        for other in section.values.keys() - SIZES - {BOUND}:
+            raise tensors.missing(f"linear attention with the key {other}")
+        if section.get(BOUND) is not None:
+            config, key, bound = section, BOUND, section.get(BOUND)
     if bound is not None and not (isinstance(bound, int | float) and bound < 0):
         raise config.error(str(key), f"{bound!r} is not a negative logarithm", "fix the file")
     ranks = {
@@ -82,6 +87,15 @@ def _of_channels(tensors: CheckpointMixer) -> dict[str, Any]:
         if f"{name}_down.weight" in tensors.shapes
     }
     return {"decay": "channel", "gate": "sigmoid", "decay_bound": None if bound is None else float(bound), **ranks}
+
+
+def _num_heads(tensors: CheckpointMixer) -> int:
+    # each has a rate of writing; Kimi K3 has zeros behind the rates of the decay, up to the width of a head
+    return tensors.sides("b.weight")[0] if "b.weight" in tensors.shapes else prod(tensors.shape("A_log"))
+
+
+def _padding(mixer: GatedDeltaNet, tensors: CheckpointMixer, param: str) -> int:
+    return prod(tensors.shapes[param]) - mixer.num_heads if param == "A_log" else 0
 
 
 def _key_heads(tensors: CheckpointMixer, num_heads: int) -> int:
@@ -125,6 +139,11 @@ def _fused_order(tensors: CheckpointMixer, path: str) -> FusedOrder:
 
 provides("infer", GatedDeltaNet)(
     MixerReader(
-        NAMES, read, sign=(r"linear_attn\.A_log|(self_attn|attention)\.dt_bias", 1), parameters=STEPS, joint=_joint
+        NAMES,
+        read,
+        sign=(r"linear_attn\.A_log|(self_attn|attention)\.dt_bias", 1),
+        parameters=STEPS,
+        joint=_joint,
+        padding=_padding,
     )
 )

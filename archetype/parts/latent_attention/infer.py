@@ -67,6 +67,8 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     if rows != heads * (nope_dim + rope_dim + v_dim):
         raise tensors.missing(f"queries of {rows} rows with the gate of {heads} heads")
     position: MixerPosition = NoPosition()
+    if tensors.quirks.unrotated and not tensors.config.flag("mla_use_nope", True):
+        raise tensors.missing("latent attention with positions, which no model of this type has")
     if not tensors.quirks.unrotated:
         position = tensors.rotary(rope_dim, nope_dim + rope_dim)
     return LatentAttention(

@@ -81,6 +81,10 @@ class AffineCost(NormCost):
     def parameters(self) -> Formula:
         return self.d * (1 + self.part.bias)
 
+    @property
+    def saves_input(self) -> bool:
+        return not self.part.bias  # otherwise it saves the shifted vector
+
     def saved_activations(self, vectors: int) -> int:
         return vectors * self.d.value * FLOAT32
 

@@ -3,7 +3,6 @@
 from archetype.cost.formula import ZERO, Formula
 from archetype.cost.registry import NormCost, ResidualCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
-from archetype.parts.norm.spec import Affine
 from archetype.parts.normed_sum import spec
 
 
@@ -24,8 +23,7 @@ class NormedSumCost(ResidualCost):
         return sum((norm.flops(tokens) for norm in self.norms), start=ZERO)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        # the sublayer's norm saves the stream as well, unless this one shifts it first
-        shifts = isinstance(self.part.carried, Affine) and self.part.carried.bias
-        shared = 0 if shifts else work.tokens * self.d.value * FLOAT32
         carried, added = (norm.saved_activations(work.tokens) for norm in self.norms)
+        # the sublayer's norm saves the stream as well
+        shared = work.tokens * self.d.value * FLOAT32 if self.norms[0].saves_input else 0
         return max(carried - shared, 0) + added

@@ -14,6 +14,7 @@ class PositionCost(PartCost):
 
     limits_length = False  # whether positions exist only up to the context length
     biases_scores = False  # by trained numbers, so that all scores must be saved
+    in_full = False  # whether all pairs are computed, whatever the pattern
 
     def parameters(self, context_length: int) -> Formula:
         """Parameters of vectors added to embeddings."""
@@ -128,3 +129,31 @@ class TransformerXLCost(PositionCost):
     def score_activations(self, work: TrainingWork, sizes: AttentionSizes) -> int:
         # shifted queries, keys of distances per row and head, and the mask
         return 2 * work.tokens * sizes.num_heads * sizes.head_dim * work.itemsize + work.length**2
+
+
+@cost_of(spec.RelativeLogits)
+class RelativeLogitsCost(PositionCost):
+    """Cost of a bank of vectors, one for each distance, and their products with features of the queries."""
+
+    part: spec.RelativeLogits
+    biases_scores = True
+    in_full = True
+
+    @property
+    def _features(self) -> Formula:
+        return symbol("r", self.part.rank, self.part)
+
+    @property
+    def _distances(self) -> Formula:
+        return symbol("u", self.part.extent, self.part)
+
+    def mixer_parameters(self, sizes: AttentionSizes) -> Formula:
+        return self._features * self._distances
+
+    def score_flops(self, work: Work, pairs: Formula, queries: Formula, keys: Formula, heads: Formula) -> Formula:
+        return 2 * work.tokens * heads * self._features * self._distances
+
+    def score_activations(self, work: TrainingWork, sizes: AttentionSizes) -> int:
+        # features of the queries; the index of each pair's distance, and which pairs are far or masked
+        saved = work.tokens * sizes.num_heads * self.part.rank * work.itemsize
+        return saved + work.length**2 * (INT64 + 2)

@@ -73,8 +73,10 @@ class ScoreBias(nn.Module):
 class QueryBias(nn.Module):
     """Base of score terms that depend on queries: `(q, query positions, key positions, context) -> (B, H, T, S)`.
 
-    The term is scaled like the scores.
+    The term is scaled like the scores, unless `is_scaled` is False.
     """
+
+    is_scaled: ClassVar[bool] = True
 
     def shifted(self, q: Float[Tensor, "B H T P"]) -> Float[Tensor, "B H T P"]:
         """Return the queries that are multiplied by the keys."""
@@ -295,3 +297,33 @@ class TransformerXL(QueryBias):
         """Return sines, then cosines, of distances."""
         angles = distances[..., None] * _frequencies(self.theta, self.sizes.d_model, distances.device)
         return torch.cat((angles.sin(), angles.cos()), dim=-1).to(dtype)
+
+
+@module_for(spec.RelativeLogits)
+class RelativeLogits(QueryBias):
+    """r_i^T B_(i-j), with r_i the last features of a query (Inkling)."""
+
+    is_scaled: ClassVar[bool] = False
+    parameter_roles: ClassVar = {"bank": "hidden"}
+
+    def __init__(self, position: spec.RelativeLogits, sizes: AttentionSizes) -> None:
+        super().__init__()
+        self.rank, self.extent = position.rank, position.extent
+        self.bank = nn.Parameter(torch.empty(position.rank, position.extent))
+
+    def shifted(self, q: Float[Tensor, "B H T P"]) -> Float[Tensor, "B H T _"]:
+        return q[..., : -self.rank]
+
+    def forward(
+        self,
+        q: Float[Tensor, "B H T P"],
+        queries: Int[Tensor, "b T"],
+        keys: Int[Tensor, "b2 S"],
+        context: ForwardContext,
+    ) -> Float[Tensor, "B H T S"]:
+        """Return the biases of all pairs. Entries of later keys are undefined."""
+        of_distances = q[..., -self.rank :] @ self.bank.to(q.dtype)  # (B, H, T, extent)
+        distance = (queries[:, None, :, None] - keys[:, None, None, :]).clamp(min=0)  # (b, 1, T, S)
+        index = distance.clamp(max=self.extent - 1).expand(*of_distances.shape[:2], -1, -1)
+        biases: Tensor = of_distances.gather(-1, index)
+        return biases.masked_fill(distance >= self.extent, 0.0)

@@ -12,8 +12,8 @@ from archetype.spec.sizes import HeadWidth
 
 __all__ = [
     "Alibi", "DynamicScaling", "Learned", "LinearScaling", "Llama3Scaling", "LongRopeScaling",
-    "NoPosition", "NoScaling", "ProportionalScaling", "RelativeBias", "Rotary", "RotaryScaling", "Sinusoidal",
-    "TransformerXL", "YarnScaling",
+    "NoPosition", "NoScaling", "ProportionalScaling", "RelativeBias", "RelativeLogits", "Rotary", "RotaryScaling",
+    "Sinusoidal", "TransformerXL", "YarnScaling",
 ]  # fmt: skip
 
 
@@ -324,6 +324,32 @@ class TransformerXL(MixerPosition):
     """
 
     reads_queries: ClassVar[bool] = True
+    needs_all_keys: ClassVar[bool] = True
     title: ClassVar[str] = "Transformer-XL"
     kind: Literal["transformer_xl"] = "transformer_xl"
     theta: Positive = 10_000.0
+
+
+@part
+class RelativeLogits(MixerPosition):
+    """Biases r_i^T B_(i-j) that each query adds to its scores, by its distance from a key (Inkling).
+
+    Besides its features q_i, a query of each head has `rank` features r_i, projected from the same vector. A layer's
+    bank B has a learned vector for each distance below `extent`; a key further away has no bias. Biases are not
+    multiplied by the scale of the scores, but they are by a `query_scale`.
+
+    Attributes:
+        rank: features r_i of each head.
+        extent: number of distances with a bias.
+    """
+
+    reads_queries: ClassVar[bool] = True
+    title: ClassVar[str] = "Relative logits"
+    letters: ClassVar = {"r": "features of each head's query that choose its biases", "u": "distances with a bias"}
+    kind: Literal["relative_logits"] = "relative_logits"
+    rank: Size = 16
+    extent: Length = 1024
+
+    @property
+    def query_features(self) -> int:
+        return self.rank

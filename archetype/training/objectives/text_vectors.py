@@ -95,6 +95,7 @@ class TextVectorObjective(Objective):
         # each column has a forward pass, and the activations of all are kept for the backward pass
         self.batch_shape = self.order.batch_size * len(training.columns), max(map(len, sequences))
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
+        self.steps_per_epoch = self.order.per_epoch
 
     def batch(self, step: int) -> Batch:
         return self.training.batch(self.order.batch(step))

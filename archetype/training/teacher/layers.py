@@ -61,7 +61,7 @@ def check_fitted(layer: int, matches: Mapping[int, int], spec: ModelSpec, teache
     if own.d_model != theirs.d_model or own.residual != theirs.residual:
         raise SpecError(field, "a layer alone needs inputs of the teacher's width and residual wiring", "remove it")
     reaches = any(own.reaches_next(index) for index in range(max(layer - 1, 0), layer + 1))
-    if block.weights_of is not None or block.reinject or block.mixer.source(layer) is not None or reaches:
+    if block.weights_of is not None or block.mixer.source(layer) is not None or reaches:
         raise SpecError(field, f"layer {layer} uses weights or values of another layer", "train it with the others")
 
 

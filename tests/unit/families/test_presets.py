@@ -20,8 +20,8 @@ TINY = (
     "gpt-oss-tiny", "deepseek-v3-tiny", "mamba2-tiny", "roberta-tiny", "albert-tiny",
     "gemma4-tiny", "gemma4-moe-tiny", "deepseek-v4-tiny", "modernbert-tiny", "eurobert-tiny",
     "llada-tiny", "deberta-v3-tiny",
-    "kimi-linear-tiny", "retnet-tiny", "gla-tiny", "hgrn2-tiny", "deltanet-tiny", "minimax-tiny", "mamba3-tiny",
-    "xlstm-tiny", "rwkv4-tiny", "rwkv7-tiny",
+    "kimi-linear-tiny", "kimi-k3-tiny", "retnet-tiny", "gla-tiny", "hgrn2-tiny", "deltanet-tiny", "minimax-tiny",
+    "mamba3-tiny", "ouro-tiny", "nanbeige-tiny", "xlstm-tiny", "rwkv4-tiny", "rwkv7-tiny",
     "block-index-tiny", "engram-tiny", "block-diffusion-tiny",
     "nsa-tiny", "moba-tiny", "softpick-tiny", "dynamic-tanh-tiny", "canon-tiny",
 )  # fmt: skip

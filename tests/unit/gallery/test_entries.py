@@ -99,4 +99,4 @@ def test_a_name_of_the_gallery_is_a_specification_everywhere() -> None:
     assert archetype.load_spec("qwen3.6-35b-a3b").name == "qwen3.6-35b-a3b"
     assert archetype.load_spec("glm-5.2-tiny").d_model == 64
     with pytest.raises(archetype.ArchetypeError, match="there is no preset, file or folder of this name"):
-        archetype.load_spec("kimi-k3")
+        archetype.load_spec("deepseek-v4.1-flash")

@@ -22,7 +22,7 @@ from tests.helpers.examples import every
 
 MOST = 100_000  # bytes of a page
 LARGEST_CHANGES = 130_000
-FEW = ("deepseek-v3", "gemma-3-27b", "kimi-k2", "granite-4.1-30b", "nemotron-3-nano-30b-a3b", "kimi-k3")
+FEW = ("deepseek-v3", "gemma-3-27b", "kimi-k2", "granite-4.1-30b", "nemotron-3-nano-30b-a3b", "deepseek-v4.1-flash")
 
 
 @cache

@@ -24,7 +24,7 @@ A, B, C = block(1), block(2), block(4)
 
 
 def decoder(*layers: spec.Block) -> spec.Decoder:
-    return spec.Decoder(vocab_size=5, context_length=8, d_model=8, layers=layers, final_norm=spec.NoNorm())
+    return spec.Decoder(vocab_size=5, context_length=8, d_model=8, layers=layers, final_norm=spec.RMSNorm())
 
 
 def expanded(runs: list[tuple[int, tuple[spec.Block, ...]]]) -> tuple[spec.Block, ...]:
@@ -129,6 +129,10 @@ SHARED: list[tuple[tuple[spec.Block, ...], list[dict[str, object]]]] = [
         [{"repeat": 3, "shared": True, "reinject": True, "blocks": TWO}],
     ),
     (
+        (A, B, used(A, 0).replace(norm_between=True), used(B, 1)),
+        [{"repeat": 2, "shared": True, "norm_between": True, "blocks": TWO}],
+    ),
+    (
         (C, A, used(A, 1), C, C),
         [{"block": C.dump()}, {"repeat": 2, "shared": True, "block": ONE}, {"repeat": 2, "block": C.dump()}],
     ),
@@ -162,6 +166,12 @@ def test_a_file_says_shared_layers_once_and_reads_them_back(
         ([A, A.dump() | {"reinject": True}], "layers[1].reinject: only a layer with weights_of can read its "
          "input again; set weights_of"),
         ([A, A.dump() | {"weights_of": -1}], "layers[1].weights_of: -1 is too small; use at least 0"),
+        ([A, A.dump() | {"norm_between": True}], "layers[1].norm_between: only a layer with weights_of begins "
+         "another pass; set weights_of"),
+        ([A, used(A, 0).replace(norm_between=True)], "layers[1].norm_between: there is no final norm; remove it, or "
+         "use final_norm: rms and residual: sum"),
+        ([{"repeat": 2, "norm_between": True, "block": ONE}], "layers[0].norm_between: only shared layers have passes "
+         "with a norm between them; add shared: true"),
         ([{"repeat": 2, "reinject": True, "block": ONE}], "layers[0].reinject: only shared layers can read their input"
          " again; add shared: true"),
     ],

@@ -44,6 +44,19 @@ def test_what_is_built_of_these_sources_is_not_built_again(built: Path, calls: l
     assert build() == files and calls[len(files) :] == [variants()[0].flags]
 
 
+def test_for_one_processor_only_what_it_can_run_is_built(built: Path, calls: list[tuple[str, ...]]) -> None:
+    """What was built before for every processor stays."""
+    build()
+    everything = set(built.iterdir())
+    plainest = variants()[0]
+    for file in everything:
+        file.unlink()
+    assert build(plainest.needs) == [built_file(plainest)] == [*built.iterdir()] and calls[-1] == plainest.flags
+    build()
+    assert build(plainest.needs) == [built_file(plainest)] and set(built.iterdir()) == everything
+    assert build(frozenset({"none of them"})) == []
+
+
 def test_an_older_compiler_builds_what_it_knows(
     built: Path, calls: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ FORMULAS = {
     spec.ReLU2(): lambda x: max(x, 0.0) ** 2,
     spec.Swish(beta=1.702): lambda x: x * sigmoid(1.702 * x),
     spec.Swish(beta=0.25): lambda x: x * sigmoid(0.25 * x),
+    spec.SiTU(beta=1.5): lambda x: 1.5 * math.tanh(x / 1.5) * sigmoid(x),
 }
 
 

@@ -43,6 +43,13 @@ def test_a_limit_clamps_both_and_an_offset_adds_one_to_what_is_gated() -> None:
     assert distance(part(X, CONTEXT), affine(part.down, gate * torch.sigmoid(1.702 * gate) * (1 + up))) < 1e-6
 
 
+def test_a_bound_squeezes_what_is_gated() -> None:
+    part = randomize(build_feedforward(spec.GatedMLP(d_ff=10, activation="silu", up_bound=0.3), Place(6)))
+    gate, up = affine(part.gate, X.double()), affine(part.up, X.double())
+    expected = affine(part.down, gate * torch.sigmoid(gate) * 0.3 * torch.tanh(up / 0.3))
+    assert distance(part(X, CONTEXT), expected) < 1e-6 < 1e-2 < distance(part(X, CONTEXT), affine(part.down, gate * up))
+
+
 @pytest.mark.parametrize(
     ("d_model", "multiple_of", "width"),
     [

@@ -64,7 +64,7 @@ UNKNOWN_KEYS = [
      "embedding.zzz: is not a known key; use one of kind, position, scale, round_scale, num_token_types, extra_rows, "
      "norm, norm_first, per_layer, dropout, width, project_first"),
     ((7,), "7: is not a known key; use one of version, kind, name, vocab_size, context_length, "
-     "d_model, embedding, layers, residual, final_norm, head, further_tokens, initialization"),
+     "d_model, embedding, layers, residual, final_norm, early_exit, head, further_tokens, initialization"),
 ]  # fmt: skip
 
 
@@ -119,7 +119,12 @@ IMPOSSIBLE = [
     ((*MIXER, "score"), "product", "layers[3].mixer.score: 'product' is not a choice; use one of dot, additive"),
     ((*LAYER, "feedforward", "activation"), "gelu_tan",
      "layers[3].feedforward.activation: 'gelu_tan' is not a kind of activation (none, relu, gelu, gelu_tanh, silu, "
-     "tanh, sigmoid, relu2, swish, xielu, poly_norm); did you mean gelu_tanh?"),
+     "tanh, sigmoid, relu2, swish, situ, xielu, poly_norm); did you mean gelu_tanh?"),
+    ((*LAYER, "feedforward"),
+     {"kind": "experts", "num_experts": 2, "experts_per_token": 1, "latent_norm": "l2",
+      "expert": {"kind": "mlp", "d_ff": 4, "activation": "relu"}},
+     "layers[3].feedforward.latent_norm: the experts read and write vectors of d_model; use latent_width, "
+     "or remove it"),
     # mappings that may also be a plain value
     ((*LAYER, "feedforward", "activation"), {"kind": "swish", "beta": 0},
      "layers[3].feedforward.activation.beta: 0 is too small; use more than 0.0"),

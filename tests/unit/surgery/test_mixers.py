@@ -186,7 +186,7 @@ FIELDS: dict[str, Any] = {
         f"{kind} without positions before": (
             {"position": {"kind": "none"}}, {"position": {"kind": kind}}, {"position": ROTARY},
         )
-        for kind in ("relative_bias", "transformer_xl")
+        for kind in ("relative_bias", "relative_logits", "transformer_xl")
     },
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from archetype.errors import ArchetypeError
 from archetype.models.build import build
 from archetype.models.file import parse
 from archetype.training import metrics
+from archetype.training.budget import Budget
 from archetype.training.examples import ScoredPairs, TextPairs
 from archetype.training.loop import run
 from archetype.training.objectives import Contrastive, TextSimilarity
@@ -162,6 +163,12 @@ def test_a_run_learns_resumes_to_the_bit_and_is_read(
     ids = lm.embedding_tokens(["the model"])
     expected = lm.model(torch.tensor(ids)).text_vectors  # type: ignore[operator]
     assert distance(lm.embed("the model"), expected) < EXACT
+
+
+def test_pairs_have_epochs(files: dict[str, Path], tmp_path: Path) -> None:
+    budget = Budget(epochs=3)
+    state = start(tmp_path / "run", recipe_of(files, "pairs", objective=Contrastive()), CPU, budget=budget)
+    assert state.recipe.steps == 3 * (len(state.objective.training) // 8)  # type: ignore[attr-defined]
 
 
 def losses_of(folder: Path) -> list[float]:

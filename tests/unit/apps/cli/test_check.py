@@ -127,6 +127,7 @@ def test_a_file_without_parts_is_refused(
 
 def test_a_long_check_says_where_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On standard error, where nobody watches a terminal; and nothing where it is short."""
+    monkeypatch.setattr("archetype.apps.cli.check.SECONDS_BETWEEN_LINES", 600.0)
     assert "checking" not in run(monkeypatch, capsys, "silu")[2]
     monkeypatch.setattr("archetype.apps.cli.check.SECONDS_BETWEEN_LINES", 0.0)
     status, output, told = run(monkeypatch, capsys, "silu")

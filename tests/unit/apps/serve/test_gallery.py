@@ -14,7 +14,7 @@ from archetype.gallery.entries import entries
 from archetype.gallery.site import all_cards, files_of
 from tests.helpers.examples import every
 
-FEW = ("deepseek-v3", "kimi-k2", "kimi-k3")
+FEW = ("deepseek-v3", "kimi-k2", "deepseek-v4.1-flash")
 
 
 def forget() -> None:
@@ -55,7 +55,7 @@ def test_the_index_is_the_page_without_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", every(3, ["../secret", "kimi-k2", "kimi-k3.yaml", "added.json", "kimi-k2.html/", "x.html"])
+    "name", every(3, ["../secret", "kimi-k2", "deepseek-v4.1-flash.yaml", "added.json", "kimi-k2.html/", "x.html"])
 )
 def test_another_name_is_not_found(name: str) -> None:
     with pytest.raises(ApiError, match="the gallery has no such file"):

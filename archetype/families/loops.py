@@ -1,0 +1,35 @@
+"""Designs of loops over all layers with a norm between the passes: Ouro and Nanbeige 4.2."""
+
+from typing import Any
+
+from archetype.families.family import Family, presets, tiny
+from archetype.families.llama import llama
+from archetype.models.decoder.spec import Decoder
+from archetype.models.stack.spec import EarlyExit
+from archetype.parts.position.spec import Rotary
+
+
+def looped(*, passes: int, early_exit: EarlyExit | None = None, **design: Any) -> Decoder:
+    """Build a Llama whose layers are computed several times. `design` takes the arguments of `llama`."""
+    model = llama(**design)
+    again = (block.replace(weights_of=index, norm_between=not index) for index, block in enumerate(model.layers))
+    return model.replace(layers=model.layers + tuple(again) * (passes - 1), early_exit=early_exit)
+
+
+OURO: dict[str, Any] = dict(d_model=2048, num_heads=16, d_ff=5632, vocab_size=49_152, context_length=65_536, eps=1e-6,
+    position=Rotary(theta=1_000_000.0), sandwich=True, passes=4, early_exit=EarlyExit(threshold=1.0))  # fmt: skip
+SMALL: dict[str, Any] = {"num_layers": 1, "num_heads": 4, "d_ff": 172, "passes": 2}
+FAMILY = Family("loops", {
+    **presets("Zhu 2025; ByteDance/Ouro-* config.json", looped, {
+        "ouro-1.4b": OURO | dict(num_layers=24),
+        "ouro-2.6b": OURO | dict(num_layers=48),
+    }),
+    **presets("Nanbeige 2026; Nanbeige/Nanbeige4.2-3B config.json", looped, {
+        "nanbeige-4.2-3b": dict(num_layers=22, d_model=3072, num_heads=48, num_kv_heads=8, head_dim=128, d_ff=10_752,
+            vocab_size=166_144, context_length=262_144, position=Rotary(theta=70_000_000.0), passes=2),
+    }),
+    **tiny(looped, {
+        "ouro-tiny": SMALL | dict(sandwich=True, early_exit=EarlyExit(threshold=1.0)),
+        "nanbeige-tiny": SMALL | dict(num_kv_heads=2),
+    }),
+})  # fmt: skip

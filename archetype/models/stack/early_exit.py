@@ -1,0 +1,54 @@
+"""Early exit: each token's vector is that of the pass of a loop at which a learned gate lets it leave."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.models.stack.spec import EarlyExit
+from archetype.nn.context import Vectors
+
+
+class ExitGate(nn.Module):
+    """The gate w . x + b of the normed vectors after each pass but the last (Ouro, Zhu 2025).
+
+    Training does not update it: it computes all passes.
+    """
+
+    constant_buffers: ClassVar = ("weight", "bias")  # of the checkpoint
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, early_exit: EarlyExit, d_model: int) -> None:
+        super().__init__()
+        self.is_open = early_exit.threshold is not None  # whether tokens leave before the last pass
+        self.threshold = early_exit.threshold
+        self.register_buffer("weight", torch.empty(1, d_model))
+        self.register_buffer("bias", torch.empty(1))
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Begin with gates of 1/2 for every token."""
+        tensor.zero_()
+        return True
+
+    def forward(self, x: Vectors) -> Float[Tensor, "B T 1"]:
+        """Return the probability of leaving after this pass, if no earlier pass was left."""
+        exact = torch.promote_types(x.dtype, torch.float32)
+        return nn.functional.linear(x.to(exact), self.weight.to(exact), self.bias.to(exact)).sigmoid()
+
+    def choose(self, passes: Sequence[tuple[Vectors, Float[Tensor, "B T 1"]]], last: Vectors) -> Vectors:
+        """Return the vectors of the first pass up to which a token has left with the probability of the threshold.
+
+        Args:
+            passes: vectors before the norm and gates of all passes but the last.
+        """
+        y, has_left = last, torch.zeros_like(passes[0][1], dtype=torch.bool)
+        total, left_over = torch.zeros_like(passes[0][1]), torch.ones_like(passes[0][1])
+        for x, gate in passes:
+            total = total + gate * left_over
+            left_over = left_over * (1 - gate)
+            leaves = (total >= (self.threshold or 0.0)) & ~has_left
+            y, has_left = torch.where(leaves, x, y), has_left | leaves
+        return y
