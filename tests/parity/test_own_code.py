@@ -1,14 +1,22 @@
 """Models whose published code is their own, against transformers' or written-out equations, every tensor random."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import MuseGlimmerConfig, MuseGlimmerForConditionalGeneration
+from safetensors.torch import load_file, save_file
+from transformers import (
+    MiMoV2FlashConfig,
+    MiMoV2FlashForCausalLM,
+    MuseGlimmerConfig,
+    MuseGlimmerForConditionalGeneration,
+)
 
 from archetype.models.build import build
 from archetype.spec.edit import assign
 from tests.helpers.causal import in_chunks
+from tests.helpers.own_code import Tensors, as_mimo_flash, as_mimo_v2
 from tests.helpers.published import EXACT, WRONG
 from tests.helpers.weights import distance
 from tests.helpers.zoo import drawn
@@ -40,3 +48,52 @@ def test_muse_glimmer(tmp_path: Path) -> None:
     other = build(assign(lm.spec, ["layers[0].mixer.qk_norm=none"]))
     other.load_state_dict(lm.model.state_dict())  # this norm has no weights
     assert distance(other.eval()(TOKENS).logits, whole) > WRONG
+
+
+MIMO: dict[str, Any] = {
+    "architectures": ["MiMoV2ForCausalLM"], "model_type": "mimo_v2", "vocab_size": 61, "hidden_size": 32,
+    "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "swa_num_attention_heads": 8, "swa_num_key_value_heads": 4, "head_dim": 12, "v_head_dim": 5, "swa_head_dim": 12,
+    "swa_v_head_dim": 5, "hybrid_layer_pattern": [0, 1, 0], "moe_layer_freq": [0, 1, 1], "rope_theta": 77.0,
+    "swa_rope_theta": 33.0, "partial_rotary_factor": 0.334, "sliding_window": 8, "sliding_window_size": 8,
+    "attention_chunk_size": 8, "attention_value_scale": 0.612, "attention_bias": False, "hidden_act": "silu",
+    "add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False, "layernorm_epsilon": 1e-5,
+    "attention_projection_layout": "fused_qkv", "moe_intermediate_size": 16, "n_routed_experts": 6, "n_group": 1,
+    "num_experts_per_tok": 2, "norm_topk_prob": True, "routed_scaling_factor": None, "scoring_func": "sigmoid",
+    "topk_group": 1, "topk_method": "noaux_tc", "tie_word_embeddings": False, "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+@torch.no_grad()
+def test_mimo_v2(tmp_path: Path) -> None:
+    """Queries, keys and values in one tensor, of as many shards everywhere as layers with full attention have keys."""
+    config = MiMoV2FlashConfig(**as_mimo_flash(MIMO))
+    theirs, tensors = saved(MiMoV2FlashForCausalLM(config), tmp_path / "theirs")
+    lm = read(written(tmp_path / "file", MIMO, as_mimo_v2(tensors, MIMO)))
+    full, windowed = (lm.spec.layers[number].mixer for number in (0, 1))
+    assert (full.num_kv_heads, windowed.num_kv_heads, full.v_head_dim, windowed.v_head_dim) == (2, 4, 5, 5)
+    assert (full.sinks, windowed.sinks, windowed.pattern.size, full.value_scale) == (False, True, 9, 0.612)
+    assert (full.position.theta, windowed.position.theta, windowed.position.dim) == (77.0, 33.0, 4)
+    whole = theirs(TOKENS).logits
+    assert distance(lm.model(TOKENS).logits, whole) < EXACT
+    cuts = list(range(PROMPT, TOKENS.shape[1]))
+    ours = in_chunks(lm.model, TOKENS, lm.model.new_state(1, TOKENS.shape[1]), cuts)
+    assert distance(ours, their_steps(theirs, TOKENS)) < EXACT
+    wrong = read(written(tmp_path / "wrong", MIMO, as_mimo_v2(tensors, MIMO, 1)))
+    assert distance(wrong.model(TOKENS).logits, whole) > WRONG
+    apart = {name.replace(".sinks", ".attention_sink_bias"): tensor for name, tensor in tensors.items()}
+    split = read(written(tmp_path / "split", MIMO | {"attention_projection_layout": "split"}, apart))
+    assert distance(split.model(TOKENS).logits, whole) < EXACT
+
+
+def saved(model: Any, folder: Path) -> tuple[Any, Tensors]:
+    """A model of transformers with random tensors, and them as they are saved."""
+    drawn(model).save_pretrained(folder)
+    return type(model).from_pretrained(folder).eval(), load_file(folder / "model.safetensors")
+
+
+def written(folder: Path, values: dict[str, Any], tensors: Tensors) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(values))
+    save_file(tensors, folder / "model.safetensors")
+    return folder

@@ -213,6 +213,30 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
 
 
+def mimo_v2(keys: Config) -> dict[str, Any]:
+    """Return what MiMo-V2.5's and V2.6's own keys say, under the usual names."""
+    for name in ("head_dim", "v_head_dim"):
+        keys.expect(f"swa_{name}", keys.get(name), "heads of another width in layers with windows")
+    pattern, share = keys.get("hybrid_layer_pattern"), {"partial_rotary_factor": keys.positive("partial_rotary_factor")}
+    if not isinstance(pattern, list) or not {*pattern} <= {0, 1}:
+        raise keys.error("hybrid_layer_pattern", "has no 0 or 1 for each layer", "fix the file")
+    # which layers are dense, how projections are stored, and which layers have sinks, the tensors show
+    keys.used |= {
+        "moe_layer_freq",
+        "attention_projection_layout",
+        "attention_chunk_size",
+        "add_swa_attention_sink_bias",
+    }
+    return {
+        "layer_types": ["sliding_attention" if windowed else "full_attention" for windowed in pattern],
+        "sliding_window": keys.size("sliding_window_size") + 1,  # of the positions before, and the query's own
+        "rope_parameters": {
+            f"{kind}_attention": share | {"rope_type": "default", "rope_theta": keys.positive(key)}
+            for kind, key in (("full", "rope_theta"), ("sliding", "swa_rope_theta"))
+        },
+    }
+
+
 def muse_glimmer(keys: Config) -> dict[str, Any]:
     """Return Muse Glimmer's factors of normed queries and of logits under the usual names."""
     # a norm without weights leaves queries of this size
@@ -427,6 +451,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
     "mimo_v2_flash": FamilyQuirks(sigmoid=True, derive=mimo_v2_flash),
+    "mimo_v2": FamilyQuirks(norm=RMSNorm(), sigmoid=True, fused_order="qkv_per_shard", derive=mimo_v2),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
