@@ -52,5 +52,25 @@ def as_mimo_v2(tensors: Tensors, values: Mapping[str, Any], shards: int | None =
     return joined
 
 
+def as_step3p7(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Step 3.5 as the text half of Step 3.7, with an encoder of images that is hardly there."""
+    sees = {"width": 16, "layers": 1, "heads": 2, "image_size": 28, "patch_size": 14}
+    return {
+        "model_type": "step3p7",
+        "architectures": ["Step3p7ForConditionalGeneration"],
+        "text_config": dict(values),
+        "vision_config": sees,
+    }
+
+
+def as_step3p5(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
+    """Tensors of the text half."""
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if name.startswith(("model.layers.", "model.norm.", "model.embed_tokens.", "lm_head."))
+    }
+
+
 # type in config.json -> keys of a class of transformers, and what makes published tensors of the class's
-OWN = {"mimo_v2": (as_mimo_flash, as_mimo_v2)}
+OWN = {"mimo_v2": (as_mimo_flash, as_mimo_v2), "step3p5": (as_step3p7, as_step3p5)}

@@ -36,7 +36,9 @@ from archetype.models.spec import ModelSpec
 from tests.helpers.own_code import OWN
 
 # Numbers that are read with the weights and are none: no gradient reaches them.
-NOT_TRAINED = r".*(e_score_correction_bias|expert_bias|moe_statics.*|act_fn\.(beta|eps)|ffn\.gate\.(bias|tid2eid))"
+NOT_TRAINED = (
+    r".*(e_score_correction_bias|expert_bias|router_bias|moe_statics.*|act_fn\.(beta|eps)|ffn\.gate\.(bias|tid2eid))"
+)
 # Tables that files hold and that every library computes.
 COMPUTED = r".*\.(inv_freq|masked_bias|attn\.bias|attention\.bias|position_ids)"
 NESTED = "language_model."  # before the tensors of a part that reads text, where transformers lacks the whole

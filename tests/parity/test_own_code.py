@@ -11,12 +11,14 @@ from transformers import (
     MiMoV2FlashForCausalLM,
     MuseGlimmerConfig,
     MuseGlimmerForConditionalGeneration,
+    Step3p7Config,
+    Step3p7ForConditionalGeneration,
 )
 
 from archetype.models.build import build
 from archetype.spec.edit import assign
 from tests.helpers.causal import in_chunks
-from tests.helpers.own_code import Tensors, as_mimo_flash, as_mimo_v2
+from tests.helpers.own_code import Tensors, as_mimo_flash, as_mimo_v2, as_step3p5, as_step3p7
 from tests.helpers.published import EXACT, WRONG
 from tests.helpers.weights import distance
 from tests.helpers.zoo import drawn
@@ -84,6 +86,45 @@ def test_mimo_v2(tmp_path: Path) -> None:
     apart = {name.replace(".sinks", ".attention_sink_bias"): tensor for name, tensor in tensors.items()}
     split = read(written(tmp_path / "split", MIMO | {"attention_projection_layout": "split"}, apart))
     assert distance(split.model(TOKENS).logits, whole) < EXACT
+
+
+STEP: dict[str, Any] = {
+    "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "vocab_size": 61, "hidden_size": 32,
+    "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4, "num_attention_groups": 2, "head_dim": 8,
+    "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 6,
+                                "num_attention_groups": 2, "head_dim": 8},
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+    "num_nextn_predict_layers": 1, "rope_theta": [77.0, 33.0, 33.0, 77.0, 33.0], "sliding_window": 8,
+    "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5, 1.0], "yarn_only_types": ["full_attention"], "moe_num_experts": 6,
+    "rope_scaling": {"rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 16,
+                     "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "moe_top_k": 2, "moe_intermediate_size": 16, "share_expert_dim": 24, "moe_layers_enum": "1,2,3",
+    "rms_norm_eps": 0.1, "moe_router_scaling_factor": 3.0, "norm_expert_weight": True,
+    "swiglu_limits": [0.0, 0.0, 0.2, 0.3, 0.0],
+    "swiglu_limits_shared": [0.0, 0.4, 0.0, 0.5, 0.0], "tie_word_embeddings": False, "use_head_wise_attn_gate": True,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+@torch.no_grad()
+def test_step_3_5(tmp_path: Path) -> None:
+    """Heads, rotations and bounds of products by layer, under the names that Step 3.7's class reads."""
+    config = Step3p7Config(**as_step3p7(STEP))
+    theirs, tensors = saved(Step3p7ForConditionalGeneration(config), tmp_path / "theirs")
+    lm = read(written(tmp_path / "file", STEP, as_step3p5(tensors, STEP)))
+    full, windowed = (lm.spec.layers[number].mixer for number in (0, 1))
+    assert (full.num_heads, windowed.num_heads, full.gate.per, full.position.dim) == (4, 6, "head", 4)
+    assert full.position.scaling.kind == "llama3" and windowed.position.scaling.kind == "none"
+    limits = [(layer.feedforward.expert.limit, layer.feedforward.shared.limit) for layer in lm.spec.layers[1:]]
+    assert limits == [(None, 0.4), (0.2, None), (0.3, 0.5)]
+    whole = theirs(TOKENS).logits
+    assert distance(lm.model(TOKENS).logits, whole) < EXACT
+    cuts = list(range(PROMPT, TOKENS.shape[1]))
+    ours = in_chunks(lm.model, TOKENS, lm.model.new_state(1, TOKENS.shape[1]), cuts)
+    assert distance(ours, their_steps(theirs, TOKENS)) < EXACT
+    other = build(assign(lm.spec, ["layers[2].feedforward.expert.limit_after=false"]))
+    other.load_state_dict(lm.model.state_dict())
+    assert distance(other.eval()(TOKENS).logits, whole) > WRONG
 
 
 def saved(model: Any, folder: Path) -> tuple[Any, Tensors]:

@@ -108,17 +108,18 @@ def gated_product(
 ) -> Callable[[Kernels, Tensor, Tensor], Tensor]:
     """Return f(gate) * up, with `function` as f (absent: the function of the specification).
 
-    A limit clamps both first, and a unit offset changes it to f(gate) * (1 + up) (gpt-oss).
+    A limit clamps both first (or f(gate) and up), and a unit offset changes it to f(gate) * (1 + up) (gpt-oss).
     """
     choice, limit, unit_offset = feedforward.activation, feedforward.limit, feedforward.unit_offset
     if choice.gate_kernel and limit is None and not unit_offset:
         return partial(_gated_product, choice.gate_kernel)
-    return partial(_gated, function or activation(choice), limit, unit_offset)
+    return partial(_gated, function or activation(choice), limit, feedforward.limit_after, unit_offset)
 
 
 def _gated(
     f: Callable[[Tensor], Tensor],
     limit: float | None,
+    limit_after: bool,
     unit_offset: bool,
     kernels: Kernels,
     gate: Tensor,
@@ -126,8 +127,9 @@ def _gated(
 ) -> Tensor:
     if limit is not None:
         # the gate only from above, as gpt-oss does: f goes to zero below
-        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return f(gate) * (1 + up if unit_offset else up)
+        gate, up = gate if limit_after else gate.clamp(max=limit), up.clamp(-limit, limit)
+    product = f(gate).clamp(max=limit) if limit_after and limit is not None else f(gate)
+    return product * (1 + up if unit_offset else up)
 
 
 def _gated_product(name: str, kernels: Kernels, gate: Tensor, up: Tensor) -> Tensor:

@@ -103,12 +103,14 @@ class GatedMLP(_Projected):
 
     Attributes:
         limit: upper bound of gate(x) and bound of |up(x)| (absent: no clamping).
+        limit_after: whether activation(gate(x)) is bounded instead of gate(x) (Step 3.5).
         unit_offset: whether the gate multiplies 1 + up(x).
     """
 
     title: ClassVar[str] = "Gated MLP"
     kind: Literal["gated"] = "gated"
     limit: Positive | None = None
+    limit_after: Flag = False
     unit_offset: Flag = False
 
 
