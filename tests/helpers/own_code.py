@@ -72,5 +72,42 @@ def as_step3p5(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
     }
 
 
+def as_kimi_linear(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Solar Open 2 as Kimi Linear, with latent attention of any size where it has attention."""
+    linear, count = values["linear_attn_config"], values["num_hidden_layers"]
+    kinds = ["full_attention" if one in values["gqa_layers"] else "linear_attention" for one in range(count)]
+    same = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+            "num_key_value_heads", "head_dim", "moe_intermediate_size", "n_shared_experts",
+            "num_experts_per_tok", "norm_topk_prob", "routed_scaling_factor", "rms_norm_eps", "tie_word_embeddings",
+            "max_position_embeddings", "n_group", "topk_group")  # fmt: skip
+    return {key: values[key] for key in same} | {
+        "model_type": "kimi_linear", "architectures": ["KimiLinearForCausalLM"], "layer_types": kinds,
+        "mlp_layer_types": ["sparse"] * count, "linear_num_heads": linear["num_heads"], "kv_lora_rank": 8,
+        "num_experts": values["n_routed_experts"],
+        "linear_head_dim": linear["head_dim"], "linear_conv_kernel_dim": linear["short_conv_kernel_size"],
+        "q_lora_rank": None, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "hidden_act": "silu",
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
+    }  # fmt: skip
+
+
+def as_solar_open2(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
+    """Attention with a gate for latent attention, and the names of the model in vLLM."""
+    named, width = {}, values["head_dim"]
+    d_model, heads, keys = (values[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
+    sizes = dict.fromkeys("qg", (heads * width, d_model)) | dict.fromkeys("kv", (keys * width, d_model))
+    sizes["o"] = d_model, heads * width
+    for name, tensor in tensors.items():
+        below, found, last = name.partition(".self_attn.")
+        if f"{below}.self_attn.kv_b_proj.weight" not in tensors or not found:
+            named[name] = tensor
+        elif last == "kv_b_proj.weight":
+            named |= {f"{below}.self_attn.{one}_proj.weight": tensor.new_empty(sizes[one]) for one in sizes}
+    return named
+
+
 # type in config.json -> keys of a class of transformers, and what makes published tensors of the class's
-OWN = {"mimo_v2": (as_mimo_flash, as_mimo_v2), "step3p5": (as_step3p7, as_step3p5)}
+OWN = {
+    "mimo_v2": (as_mimo_flash, as_mimo_v2),
+    "step3p5": (as_step3p7, as_step3p5),
+    "solar_open2": (as_kimi_linear, as_solar_open2),
+}

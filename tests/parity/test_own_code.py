@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    KimiLinearConfig,
+    KimiLinearForCausalLM,
     MiMoV2FlashConfig,
     MiMoV2FlashForCausalLM,
     MuseGlimmerConfig,
@@ -14,11 +17,12 @@ from transformers import (
     Step3p7Config,
     Step3p7ForConditionalGeneration,
 )
+from transformers.models.kimi_linear import modeling_kimi_linear
 
 from archetype.models.build import build
 from archetype.spec.edit import assign
 from tests.helpers.causal import in_chunks
-from tests.helpers.own_code import Tensors, as_mimo_flash, as_mimo_v2, as_step3p5, as_step3p7
+from tests.helpers.own_code import Tensors, as_kimi_linear, as_mimo_flash, as_mimo_v2, as_step3p5, as_step3p7
 from tests.helpers.published import EXACT, WRONG
 from tests.helpers.weights import distance
 from tests.helpers.zoo import drawn
@@ -125,6 +129,66 @@ def test_step_3_5(tmp_path: Path) -> None:
     other = build(assign(lm.spec, ["layers[2].feedforward.expert.limit_after=false"]))
     other.load_state_dict(lm.model.state_dict())
     assert distance(other.eval()(TOKENS).logits, whole) > WRONG
+
+
+SOLAR: dict[str, Any] = {
+    "architectures": ["SolarOpen2ForCausalLM"], "model_type": "solar_open2", "vocab_size": 61, "hidden_size": 32,
+    "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+    "rms_norm_eps": 0.1, "moe_intermediate_size": 16, "n_routed_experts": 6, "n_shared_experts": 1, "n_group": 1,
+    "num_experts_per_tok": 2, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "topk_group": 1,
+    "first_k_dense_replace": 0, "use_qk_norm": False, "use_rope": False, "gqa_interval": 3, "gqa_layers": [0, 3],
+    "use_gqa_gate": True, "use_gqa_gate_bias": False, "kda_use_full_proj": False, "kda_allow_neg_eigval": True,
+    "linear_attn_config": {"short_conv_kernel_size": 4, "head_dim": 8, "num_heads": 3, "num_kv_heads": None},
+    "tie_word_embeddings": False, "max_position_embeddings": 128, "hidden_act": "silu", "attention_bias": False,
+}  # fmt: skip
+
+
+class Gated(torch.nn.Module):
+    """Solar Open 2's attention as vLLM's model has it: no positions, and a sigmoid of x on the heads' outputs."""
+
+    def __init__(self, config: Any, layer_idx: int) -> None:
+        super().__init__()
+        self.sizes = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        heads, keys, width = self.sizes
+        for name, rows in {"q": heads, "k": keys, "v": keys, "g": heads}.items():
+            setattr(self, f"{name}_proj", torch.nn.Linear(config.hidden_size, rows * width, bias=False))
+        self.o_proj = torch.nn.Linear(heads * width, config.hidden_size, bias=False)
+
+    def forward(self, hidden_states: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
+        heads, keys, width = self.sizes
+        q, k, v = (
+            getattr(self, f"{name}_proj")(hidden_states).unflatten(-1, (-1, width)).transpose(1, 2) for name in "qkv"
+        )
+        k, v = (one.repeat_interleave(heads // keys, dim=1) for one in (k, v))
+        later = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+        scores = (q @ k.transpose(-1, -2) * width**-0.5).masked_fill(later, -torch.inf)
+        mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(-2)
+        return self.o_proj(mixed * torch.sigmoid(self.g_proj(hidden_states))), None
+
+
+@torch.no_grad()
+def test_solar_open_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kimi Linear's delta attention with rates up to 2, between layers of attention with gates, without positions."""
+    rule = modeling_kimi_linear.chunk_kimi_delta_attention
+
+    def doubled(*args: Any, beta: torch.Tensor, **options: Any) -> Any:
+        return rule(*args, beta=2 * beta, **options)
+
+    monkeypatch.setattr(modeling_kimi_linear, "chunk_kimi_delta_attention", doubled)
+    monkeypatch.setattr(modeling_kimi_linear, "KimiLinearAttention", Gated)
+    config = KimiLinearConfig(**as_kimi_linear(SOLAR))
+    theirs, tensors = saved(KimiLinearForCausalLM(config), tmp_path / "theirs")
+    lm = read(written(tmp_path / "file", SOLAR, tensors))
+    full, linear = (lm.spec.layers[number].mixer for number in (3, 1))
+    assert lm.spec.layers[1].feedforward.num_experts == 6
+    assert full.position.is_absent and (full.gate.per, full.gate.activation) == ("feature", "sigmoid")
+    assert (linear.num_heads, linear.head_dim, linear.decay_rank, linear.negative_eigenvalues) == (3, 8, 8, True)
+    whole = theirs(TOKENS, use_cache=False).logits
+    assert distance(lm.model(TOKENS).logits, whole) < EXACT
+    cuts = list(range(PROMPT, TOKENS.shape[1]))
+    assert distance(in_chunks(lm.model, TOKENS, lm.model.new_state(1, TOKENS.shape[1]), cuts), whole) < EXACT
+    other = read(written(tmp_path / "other", SOLAR | {"kda_allow_neg_eigval": False}, tensors))
+    assert distance(other.model(TOKENS).logits, whole) > WRONG
 
 
 def saved(model: Any, folder: Path) -> tuple[Any, Tensors]:

@@ -270,6 +270,22 @@ def step3p5(keys: Config) -> dict[str, Any]:
     }
 
 
+def solar_open2(keys: Config) -> dict[str, Any]:
+    """Return Solar Open 2's own keys under the usual names, and refuse rotations and norms of queries and keys."""
+    kinds, full, count = keys.get("layer_types"), keys.get("gqa_layers"), keys.size("num_hidden_layers")
+    if full is None:  # one layer with full attention, then as many others
+        full = range(0, count, keys.size("gqa_interval", 3) + 1)
+    for key in ("use_rope", "use_qk_norm", "use_gqa_gate_bias"):
+        keys.expect(key, False, "rotations, norms or biases that its attention lacks")
+    rotary = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor")  # stated, and not used
+    keys.used |= {"use_gqa_gate", "kda_use_full_proj", "gqa_interval", *rotary}
+    return {
+        "layer_types": kinds or ["full_attention" if one in full else "linear_attention" for one in range(count)],
+        "linear_allow_neg_eigval": keys.flag("kda_allow_neg_eigval", True),
+        **dict.fromkeys(rotary),
+    }
+
+
 def muse_glimmer(keys: Config) -> dict[str, Any]:
     """Return Muse Glimmer's factors of normed queries and of logits under the usual names."""
     # a norm without weights leaves queries of this size
@@ -496,6 +512,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
             (r"(.*\.)?share_expert\.(.*)", r"\1shared_expert.\2"),
         ),
     ),
+    "solar_open2": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, derive=solar_open2),
     "mimo_v2": FamilyQuirks(norm=RMSNorm(), sigmoid=True, fused_order="qkv_per_shard", derive=mimo_v2),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),

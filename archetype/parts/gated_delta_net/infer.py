@@ -70,7 +70,7 @@ def _of_channels(tensors: CheckpointMixer) -> dict[str, Any]:
     # Kimi Linear; Ling 3.0 and GLM 5.3 bound the decay
     tensors.assume("gate", "sigmoid", "as all classes with a decay of each channel have it")
     if (section := tensors.config.section("linear_attn_config")) is not None:
-        for other in section.values.keys() - SIZES:
+        for other in {key for key, value in section.values.items() if value is not None} - SIZES:
             raise tensors.missing(f"linear attention with the key {other}")
     config, key = tensors.config, next((key for key in BOUNDS if tensors.config.get(key) is not None), None)
     bound = None if key is None or not config.flag("kda_safe_gate", True) else config.get(key)
