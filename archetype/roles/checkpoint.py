@@ -43,7 +43,9 @@ class MixerQuirks:
     # `time_step_min` is a lower bound of Mamba-2's step sizes, and not only of their initial values
     steps_from_min: bool = False
     conv_silu: bool = False  # the convolution is followed by SiLU, whatever `hidden_act` says
-    fused_order: FusedOrder | None = None  # layout of queries, keys and values in one tensor (None: unknown)
+    # layout of queries, keys and values in one tensor (None: unknown); per shard of as many as `num_key_value_heads`
+    # says, whatever heads a layer has (MiMo-V2.5)
+    fused_order: FusedOrder | Literal["qkv_per_shard"] | None = None
     reversed: bool = False  # rotary pairs are rotated in the opposite direction
     # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
     head_dim_replaced: bool = False

@@ -54,6 +54,7 @@ POST_EPS = "post_norm_eps"  # of norms of outputs (Muse Glimmer)
 OF_NORM = re.compile(r"(\.gate_(down|up))?\.(weight|bias)$")  # ends of the names of a norm's tensors
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 UP_BOUND = "activation_situ_linear_beta"  # of the other factor, with the activation SiTU
+LIMITS = ("swiglu_limits", "swiglu_limits_shared")  # of each layer: of experts, and of networks for all tokens
 # Kinds of routers by their score functions.
 ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
     "softmax": SoftmaxRouter, "sigmoid": SigmoidRouter, "sqrtsoftplus": SqrtSoftplusRouter,
@@ -72,6 +73,10 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     """
     if layer.sparse:
         experts = _experts(info, layer)
+        experts = experts.replace(
+            expert=_bounded(info, layer, experts.expert, LIMITS[0]),
+            shared=experts.shared and _bounded(info, layer, experts.shared, LIMITS[1]),
+        )
         if not layer.dense:
             return experts
         if info.quirks.delayed_experts:
@@ -86,7 +91,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
         return ChannelMixing(d_ff=width, receptance="receptance.weight" in names, mix_of="token")
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     names = layer.network
-    network = _scaled(info, _dense(info, layer, names, transposed))
+    network = _scaled(info, _bounded(info, layer, _dense(info, layer, names, transposed), LIMITS[1]))
     if "gate_gain.weight" in names:  # Dory: sqrt(D) times what is stored
         network = network.replace(hidden_gain=Gain(init=layer.d_model**0.5))
     if "hidden_norm.weight" not in names and not info.quirks.output_norms:
@@ -147,6 +152,17 @@ def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, 
     info.first(ACTIVATION)  # the clamped gate has an activation of its own
     info.assume("layers[*].feedforward.unit_offset", True, f"as in gpt-oss, since {BETA} is there")
     return GatedMLP(d_ff=width, activation=Swish(beta=beta), bias=bias, limit=limit, unit_offset=True)
+
+
+def _bounded(info: CheckpointInfo, layer: Layer, network: Any, key: str) -> Any:
+    # Step 3.5: a bound of the products in some layers, 0 for none
+    bounds = info.config.get(key)
+    if bounds is None:
+        return network
+    bound = bounds[layer.number] if isinstance(bounds, list) and layer.number < len(bounds) else -1
+    if not isinstance(network, GatedMLP) or not (bound is None or (isinstance(bound, float | int) and bound >= 0)):
+        raise info.config.error(key, f"has no bound for layer {layer.number}", "fix the file")
+    return network.replace(limit=float(bound), limit_after=True) if bound else network
 
 
 def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:

@@ -9,7 +9,7 @@ from archetype.roles.checkpoint import NameTable
 # Tensors that a text decoder does not use: cross-attention, image and audio parts, and constant tables.
 LEFT_OUT = re.compile(
     r".*\.(encoder_attn|encoder_attn_layer_norm|crossattention|cross_attn|pooler)\..*"
-    r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|patch_merge_mlp|connector|embed_tokens_extend)\..*"
+    r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|audio_encoder|speech_embeddings|multi_modal_projector|mm_projector|patch_merge_mlp|connector|embed_tokens_extend)\..*"
     r"|.*\.lora_[AB]\.(vision|speech)\.weight"  # of Phi-4 multimodal, whose text has no adapter
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
     r"|.*\.layers\.0\.self_attention_res_(norm|proj)\.weight"  # the first mixer reads the embedding alone (Kimi K3)

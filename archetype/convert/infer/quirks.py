@@ -224,6 +224,79 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
 
 
+def mimo_v2(keys: Config) -> dict[str, Any]:
+    """Return what MiMo-V2.5's and V2.6's own keys say, under the usual names."""
+    for name in ("head_dim", "v_head_dim"):
+        keys.expect(f"swa_{name}", keys.get(name), "heads of another width in layers with windows")
+    pattern, share = keys.get("hybrid_layer_pattern"), {"partial_rotary_factor": keys.positive("partial_rotary_factor")}
+    if not isinstance(pattern, list) or not {*pattern} <= {0, 1}:
+        raise keys.error("hybrid_layer_pattern", "has no 0 or 1 for each layer", "fix the file")
+    # which layers are dense, how projections are stored, and which layers have sinks, the tensors show
+    keys.used |= {
+        "moe_layer_freq",
+        "attention_projection_layout",
+        "attention_chunk_size",
+        "add_swa_attention_sink_bias",
+    }
+    return {
+        "layer_types": ["sliding_attention" if windowed else "full_attention" for windowed in pattern],
+        "sliding_window": keys.size("sliding_window_size") + 1,  # of the positions before, and the query's own
+        "rope_parameters": {
+            f"{kind}_attention": share | {"rope_type": "default", "rope_theta": keys.positive(key)}
+            for kind, key in (("full", "rope_theta"), ("sliding", "swa_rope_theta"))
+        },
+    }
+
+
+def step3p5(keys: Config) -> dict[str, Any]:
+    """Return Step 3.5's own keys under the usual names; its lists go on for the layers that predict further tokens."""
+    kinds = keys.get("layer_types")
+    count, other = keys.size("num_hidden_layers"), keys.section("attention_other_setting") or Config({}, keys.place)
+    if not isinstance(kinds, list) or len(kinds) < count:
+        raise keys.error("layer_types", f"has no kind for each of {count} layers", "fix the file")
+    heads = {"full_attention": keys.size("num_attention_heads")}
+    heads["sliding_attention"] = other.size("num_attention_heads", heads["full_attention"])
+    other.expect("head_dim", keys.get("head_dim"), "heads of another width in layers with windows")
+    sections: dict[str, Any] = {}
+    for layer, kind in enumerate(kinds[:count]):
+        section: dict[str, Any] = {"rope_type": "default"}
+        for name, key in (("rope_theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factors")):
+            values = keys.get(key)
+            section |= {} if values is None else {name: values[layer] if isinstance(values, list) else values}
+        if kind in (keys.get("yarn_only_types") or kinds) and keys.get("rope_scaling"):
+            section |= keys.get("rope_scaling")
+        if sections.setdefault(kind, section) != section:
+            raise keys.error("rope_theta", f"differs between layers of the kind {kind}", "this is not supported")
+    keys.used |= {"moe_layers_enum", "use_head_wise_attn_gate", "need_fp32_gate", "use_moe_router_bias", "max_seq_len"}
+    keys.expect("moe_router_activation", "sigmoid", "another score function")
+    return {
+        "layer_types": kinds[:count],
+        "num_attention_heads": [heads[kind] for kind in kinds[:count]],
+        "rope_parameters": sections,
+        **dict.fromkeys(("rope_theta", "rope_scaling")),
+        "num_experts_per_tok": keys.size("moe_top_k"),
+        "norm_topk_prob": keys.flag("norm_expert_weight", True),
+        "routed_scaling_factor": keys.positive("moe_router_scaling_factor", 1.0),
+        "hidden_act": "silu",
+    }
+
+
+def solar_open2(keys: Config) -> dict[str, Any]:
+    """Return Solar Open 2's own keys under the usual names, and refuse rotations and norms of queries and keys."""
+    kinds, full, count = keys.get("layer_types"), keys.get("gqa_layers"), keys.size("num_hidden_layers")
+    if full is None:  # one layer with full attention, then as many others
+        full = range(0, count, keys.size("gqa_interval", 3) + 1)
+    for key in ("use_rope", "use_qk_norm", "use_gqa_gate_bias"):
+        keys.expect(key, False, "rotations, norms or biases that its attention lacks")
+    rotary = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor")  # stated, and not used
+    keys.used |= {"use_gqa_gate", "kda_use_full_proj", "gqa_interval", *rotary}
+    return {
+        "layer_types": kinds or ["full_attention" if one in full else "linear_attention" for one in range(count)],
+        "linear_allow_neg_eigval": keys.flag("kda_allow_neg_eigval", True),
+        **dict.fromkeys(rotary),
+    }
+
+
 def muse_glimmer(keys: Config) -> dict[str, Any]:
     """Return Muse Glimmer's factors of normed queries and of logits under the usual names."""
     # a norm without weights leaves queries of this size
@@ -550,6 +623,20 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
     "mimo_v2_flash": FamilyQuirks(sigmoid=True, derive=mimo_v2_flash),
+    "step3p5": FamilyQuirks(
+        norm=RMSNorm(unit_offset=True),
+        sigmoid=True,
+        derive=step3p5,
+        renames=(
+            (r"(.*\.)?moe\.gate_proj\.weight", r"\1moe.experts.mlp.w1"),
+            (r"(.*\.)?moe\.up_proj\.weight", r"\1moe.experts.mlp.v1"),
+            (r"(.*\.)?moe\.down_proj\.weight", r"\1moe.experts.mlp.w2"),
+            (r"(.*\.)?moe\.router_bias", r"\1moe.gate.e_score_correction_bias"),
+            (r"(.*\.)?share_expert\.(.*)", r"\1shared_expert.\2"),
+        ),
+    ),
+    "solar_open2": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, derive=solar_open2),
+    "mimo_v2": FamilyQuirks(norm=RMSNorm(), sigmoid=True, fused_order="qkv_per_shard", derive=mimo_v2),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),

@@ -186,10 +186,15 @@ def _keys_as_values(tensors: CheckpointMixer) -> bool:
 def _value_width(tensors: CheckpointMixer, num_kv_heads: int, head_dim: int) -> int | None:
     # None for the width of a key; another one only if a key says so, as in MiMo-V2
     if "v.weight" not in tensors.shapes:
-        return None
+        return _fused_value_width(tensors, head_dim)
     width = _rows_of_each(tensors, tensors.sides("v.weight")[1 if tensors.transposed else 0], num_kv_heads)
     if width != head_dim and tensors.size(("v_head_dim",)) != width:
         raise tensors.missing(f"attention with values of {width} features for keys of {head_dim}, which no key says")
+    return None if width == head_dim else width
+
+
+def _fused_value_width(tensors: CheckpointMixer, head_dim: int) -> int | None:
+    width = tensors.size(("v_head_dim",)) if "qkv.weight" in tensors.shapes else None
     return None if width == head_dim else width
 
 
@@ -263,6 +268,9 @@ def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int
     else:
         width = tensors.sides("o.weight")[1 - output_side]  # of fused q, k and v only the output matrix gives H P
     head_dim = tensors.size(HEAD_DIM)
+    value_width = None if head_dim is None else _fused_value_width(tensors, head_dim)
+    if head_dim is not None and value_width is not None:
+        width = _rows_of_each(tensors, width, value_width) * head_dim
     if head_dim is None:
         heads = num_heads(tensors)
         head_dim = _rows_of_each(tensors, width, heads)
@@ -271,10 +279,9 @@ def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int
         if stated not in (None, heads):
             raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {stated} heads")
     if "qkv.weight" in tensors.shapes:
-        # the fused matrix has (H + 2 K) P rows
-        num_kv_heads, odd = divmod(
-            _rows_of_each(tensors, tensors.sides("qkv.weight")[output_side], head_dim) - heads, 2
-        )
+        # the fused matrix has H P + K (P + V) rows
+        rows = tensors.sides("qkv.weight")[output_side] - heads * head_dim
+        num_kv_heads, odd = divmod(rows, head_dim + (value_width or head_dim))
     elif has_keys:
         num_kv_heads, odd = _rows_of_each(tensors, tensors.sides("k.weight")[output_side], head_dim), 0
     else:
@@ -367,12 +374,12 @@ def _doubled_query(tensors: CheckpointMixer) -> DoubledQuery:
     return order
 
 
-def _fused_order(tensors: CheckpointMixer) -> FusedOrder:
+def _fused_order(tensors: CheckpointMixer) -> str:
     name = tensors.names["qkv.weight"]
     usual = "qkv_per_head" if HEAD_BY_HEAD in name else "qkv"
     why = f"no file says how queries, keys and values are ordered in {name.split('.')[-2]}"
     values = sorted(get_args(FusedOrder), key=lambda order: order != usual)
-    order: FusedOrder = tensors.settle("fused_order", tuple(values), why)
+    order: str = tensors.settle("fused_order", tuple(values), why)
     return order
 
 
@@ -406,7 +413,8 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
     if path != "qkv":
         return None
     parts, _, times = _fused_order(tensors).partition("_per_")
-    return Joint(parts, {"": 1, "quarter": 4}.get(times, mixer.num_kv_heads or mixer.num_heads))
+    shards = tensors.size(("num_key_value_heads",)) or 1
+    return Joint(parts, {"": 1, "quarter": 4, "shard": shards}.get(times, mixer.num_kv_heads or mixer.num_heads))
 
 
 SINKS = (rf"{PREFIX}(?:sinks|softmax_offset|attention_sink_bias)", "sinks")
