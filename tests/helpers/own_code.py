@@ -97,8 +97,8 @@ def as_solar_open2(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
     sizes = dict.fromkeys("qg", (heads * width, d_model)) | dict.fromkeys("kv", (keys * width, d_model))
     sizes["o"] = d_model, heads * width
     for name, tensor in tensors.items():
-        below, found, last = name.partition(".self_attn.")
-        if f"{below}.self_attn.kv_b_proj.weight" not in tensors or not found:
+        below, inside, last = name.partition(".self_attn.")
+        if f"{below}.self_attn.kv_b_proj.weight" not in tensors or not inside:
             named[name] = tensor
         elif last == "kv_b_proj.weight":
             named |= {f"{below}.self_attn.{one}_proj.weight": tensor.new_empty(sizes[one]) for one in sizes}

@@ -137,8 +137,9 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
     latent_width = draw(st.none() | counts(1, 5, wild))
     has_idle = latent_width is None and not grouped and not router.routes_tokens
     return spec.MixtureOfExperts(
-        idle=draw(st.integers(0, 2)) if has_idle else 0,
+        idle=(idle := draw(st.integers(0, 2)) if has_idle else 0),
         idle_output=draw(st.sampled_from(["input", "zero"])),
+        always=0 if idle or router.routes_tokens or router.weighs_choices else draw(st.integers(0, 2)),
         num_experts=num_groups * size,
         experts_per_token=chosen,
         expert=draw(experts(wild)),

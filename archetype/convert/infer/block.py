@@ -160,7 +160,7 @@ def _bounded(info: CheckpointInfo, layer: Layer, network: Any, key: str) -> Any:
     if bounds is None:
         return network
     bound = bounds[layer.number] if isinstance(bounds, list) and layer.number < len(bounds) else -1
-    if not isinstance(network, GatedMLP) or not (bound is None or (isinstance(bound, float | int) and bound >= 0)):
+    if not hasattr(network, "limit_after") or not (bound is None or (isinstance(bound, float | int) and bound >= 0)):
         raise info.config.error(key, f"has no bound for layer {layer.number}", "fix the file")
     return network.replace(limit=float(bound), limit_after=True) if bound else network
 
