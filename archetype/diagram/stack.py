@@ -220,8 +220,7 @@ def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
                      field=f"{stack.prefix}residual"))  # fmt: skip
     if stack.stack.early_exit is not None:
         path = f"{stack.prefix}exit_gate"
-        text = "of the passes of a loop"
-        rail.put(Box(path, 0, 0, W, SLIM, "operation", "early exit", text, 1, costs.take(path),
+        rail.put(Box(path, 0, 0, W, SLIM, "operation", "early exit of a loop", "", 1, costs.take(path),
                      field=f"{stack.prefix}early_exit"))  # fmt: skip
     norm, path = stack.stack.final_norm, f"{stack.prefix}final_norm"
     if not norm.is_absent:

@@ -344,6 +344,21 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=experts(router={"kind": "mlp", "width": 6})),
         block(feedforward=experts(router={"kind": "mlp", "width": 6, "carried": True, "expert_bias": True})),
     ),
+    "n-gram embedding": decoder(
+        {
+            "wiring": {"kind": "pre_norm", "norm": "none"},
+            "mixer": "none",
+            "residual_scale": 0.2,
+            "feedforward": {
+                "kind": "ngram_embedding",
+                "rows": 40,
+                "row_width": 3,
+                "n": 3,
+                "splits": 2,
+            },
+        },
+        block(),
+    ),
     "latent experts": decoder(block(feedforward=experts(latent_width=5, weighs="inputs", shared=GATED))),
     "latent experts, normed": decoder(
         block(
@@ -394,6 +409,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "value table": attending(value_embedding={}),
     "value table, gated": attending(value_embedding={"gate": {"features": 5}}, position={"kind": "rotary"}),
+    "a convolution behind experts": decoder(
+        block(feedforward={"kind": "together", "parts": [experts()], "scales": "learned", "convolutions": {}})
+    ),
+    "experts of every token": decoder(
+        block(feedforward=experts(always=2, router={"kind": "sigmoid", "renormalize": True, "expert_bias": True}))
+    ),
     "idle experts": decoder(block(feedforward=experts(idle=3, router={"kind": "softmax", "scale": 2.0}))),
     "n-gram memory": decoder(
         block(feedforward={"kind": "ngram_memory", "rows": 17, "row_width": 3, "heads": 2, "conv_kernel": 2})

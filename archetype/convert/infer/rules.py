@@ -31,7 +31,7 @@ def inferred_rules(
         cause = f"the file has {num_blocks} layers"
         raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
     dims = ModelDims(model.d_model, model.context_length, tensors.transposed)
-    rules = [rule(name, param) for param, name in tensors.outer.items()]
+    rules = [rule(name, param) for param, name in tensors.outer.items()] + _ngram_rules(info, tensors)
     for layer, names in zip(tensors.layers, norms, strict=True):
         rules += [rule(name, f"blocks.{layer.block}.{param}") for param, name in names.items()]
         below, block = f"blocks.{layer.block}", model.layers[layer.block]
@@ -45,6 +45,18 @@ def inferred_rules(
         if layer.output_scale is not None:
             rules.append(rule(layer.output_scale, f"{last}.output_scale"))
     return tuple(rules)
+
+
+def _ngram_rules(info: CheckpointInfo, tensors: GroupedTensors) -> list[Rule]:
+    rules, below, rows = [], "blocks.0.feedforward", 0
+    for (param, number), name in sorted(tensors.ngrams.items(), key=lambda item: item[0][1]):
+        if param == "table":
+            count = info.sides(name)[0]
+            rules.append(rule(name, f"{below}.table", rows=(rows, rows + count)))
+            rows += count
+        elif number == 0:  # one rule for all
+            rules.append(rule(re.sub(r"\b0\b", "{e}", name), f"{below}.projections"))
+    return rules
 
 
 def _memory_rules(info: CheckpointInfo, layer: Layer, model: Decoder) -> list[Rule]:

@@ -24,11 +24,15 @@ class MixtureOfExpertsCost(FeedForwardCost):
         if part.latent_width is not None:
             self.latent = {"latent_down": Linear(d, self.width), "latent_up": Linear(self.width, d)}
         self.shared = MLPCost.of(part.shared, d) if part.shared else None
-        self.num_experts = symbol("E", part.num_experts)
-        total = symbol("E_t", part.num_experts + part.idle, part) if part.idle else self.num_experts
+        self.num_experts, total = (
+            symbol("E_t", count, part) if count > part.num_experts else symbol("E", count)
+            for count in (part.num_computed, part.num_computed + part.idle)
+        )
         self.router = RouterCost.of(part.router, d, total)
         self.norm, self.latent_norm = NormCost.of(part.norm, d), NormCost.of(part.latent_norm, self.width)
         self.experts_per_token = symbol("k", part.experts_per_token)
+        if part.always:
+            self.experts_per_token = symbol("k_t", part.experts_per_token + part.always, part)
         if part.idle:  # those that compute, if all are selected equally often
             busy = -(-part.experts_per_token * part.num_experts // (part.num_experts + part.idle))
             self.experts_per_token = symbol("k_b", busy, part)
@@ -94,5 +98,8 @@ class MixtureOfExpertsCost(FeedForwardCost):
 
     def _routed(self, work: TrainingWork) -> int:
         # vectors that experts compute
-        chosen, part = work.tokens * self.part.experts_per_token, self.part
+        part = self.part
+        chosen = work.tokens * (part.experts_per_token + part.always)
+        if not part.idle:
+            return chosen
         return chosen * part.num_experts // (part.num_experts + part.idle)

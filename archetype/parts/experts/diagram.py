@@ -9,9 +9,10 @@ from archetype.roles.drawing import Cell, Group, Inside, X, inside_of, title
 def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     """Draw a router, stacked experts, and optionally a shared expert (Shazeer 2017; Dai 2024)."""
     cells = network_cells(part.expert, "experts.", 0, 1)
-    groups = [Group(f"{part.num_experts} experts", tuple(cell.name for cell in cells), part.num_experts)]
+    groups = [Group(f"{part.num_computed} experts", tuple(cell.name for cell in cells), part.num_computed)]
     column = network_width(part.expert) + 0.25
     chosen = f"top {part.experts_per_token} of {part.num_experts + part.idle}"
+    chosen += f", and {part.always} always" if part.always else ""
     cells.append(Cell("router", column, 1, (X,), gives="router_logits"))
     cells.append(
         Cell(

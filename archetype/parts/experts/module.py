@@ -45,7 +45,7 @@ class MixtureOfExperts(nn.Module):
         d_model = place.d_model
         self.spec = feedforward
         router_place = replace(place, experts_per_token=feedforward.experts_per_token)
-        total = feedforward.num_experts + feedforward.idle
+        total = feedforward.num_computed + feedforward.idle
         self.router: Any = module_class(feedforward.router)(feedforward.router, total, router_place)
         scales = nn.Parameter(torch.empty(total)) if feedforward.router.expert_scales else None
         self.register_parameter("expert_scales", scales)
@@ -55,10 +55,10 @@ class MixtureOfExperts(nn.Module):
         latent_norm = feedforward.latent_norm
         self.latent_norm = None if latent_norm.is_absent else build_norm(latent_norm, width or d_model)
         self.latent_up = None if width is None else Linear(width, d_model, bias=False)
-        self.experts = Experts(feedforward.expert, feedforward.num_experts, width or d_model)
+        self.experts = Experts(feedforward.expert, feedforward.num_computed, width or d_model)
         self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, place)
         self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
-        correction = torch.empty(total) if feedforward.router.expert_bias else None
+        correction = torch.empty(total - feedforward.always) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
@@ -78,7 +78,8 @@ class MixtureOfExperts(nn.Module):
         weights, chosen = context.probe(self, "weights", weights), context.probe(self, "chosen", chosen)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
-            context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(affinities, chosen, valid))
+            choices = self._choices(affinities), chosen[:, : self.spec.experts_per_token]
+            context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(*choices, valid))
         x = x if self.norm is None else self.norm(x, context)
         y = self._routed(x.flatten(0, -2), chosen, weights, context.kernels).view_as(x)
         return y if self.shared is None else y + self._shared(x, context)
@@ -143,6 +144,9 @@ class MixtureOfExperts(nn.Module):
             return self._scaled(weights, chosen), chosen
         # a router by token id has already chosen
         chosen = self._best(affinities, logits) if chosen is None else chosen
+        if self.spec.always:
+            always = torch.arange(self.spec.num_experts, self.spec.num_computed, device=chosen.device)
+            chosen = torch.cat((chosen, always.expand(len(chosen), -1)), dim=1)  # (N, k)
         # from the affinities without the correction, which only changes the selection (DeepSeek-AI 2024b, equation 16)
         weights = affinities.gather(-1, chosen)
         if self.spec.router.renormalize:
@@ -155,8 +159,13 @@ class MixtureOfExperts(nn.Module):
             return weights
         return weights * self.expert_scales.index_select(0, chosen.flatten()).view_as(weights)
 
+    def _choices(self, scores: Float[Tensor, "N E"]) -> Tensor:
+        # of experts among which tokens choose, the first ones
+        return scores[:, : scores.shape[1] - self.spec.always]
+
     def _best(self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]) -> Int[Tensor, "N k"]:
         scores = affinities if self.spec.router.expert_bias_on == "affinities" else logits
+        scores = self._choices(scores)
         scores = scores if self.correction is None else scores + self.correction
         if self.spec.groups is not None:
             scores = scores.masked_fill(~group_limited_mask(scores, self.spec.groups), -math.inf)

@@ -48,7 +48,8 @@ class MixtureOfExperts(FeedForward):
     the latter (Kimi K3). The default `router` is a softmax with
     renormalized weights. For a single expert per token it keeps the affinity, since a renormalized weight would always
     be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash), or
-    nothing with `idle_output: zero` (ZAYA1); costs assume that all experts are selected equally often. With `norm` the
+    nothing with `idle_output: zero` (ZAYA1); costs assume that all experts are selected equally often. `always`
+    further experts are selected by every token, and the router weighs them with the others (Inkling). With `norm` the
     experts read norm(x) where the router reads x (Gemma 4).
 
     Attributes:
@@ -57,6 +58,7 @@ class MixtureOfExperts(FeedForward):
         expert: form of each expert.
         idle: further experts that compute nothing.
         idle_output: what they return: their input, or zero.
+        always: further experts, the last ones, that every token selects besides its `experts_per_token`.
         norm: norm of the vectors that the experts read, and not the router.
         latent_width: width of the routed experts' inputs and outputs (absent: d_model).
         latent_norm: norm of the routed experts' weighted sum before the projection out of their space.
@@ -70,8 +72,9 @@ class MixtureOfExperts(FeedForward):
 
     title: ClassVar[str] = "Mixture of experts"
     letters: ClassVar = {
-        "E_t": "experts, with those that are idle",
+        "E_t": "experts, with those that are idle or that every token selects",
         "k_b": "experts of each token that compute, on average",
+        "k_t": "experts of each token, with those that every token selects",
     }
     kind: Literal["experts"] = "experts"
     num_experts: Size
@@ -79,6 +82,7 @@ class MixtureOfExperts(FeedForward):
     expert: Expert
     idle: Index = 0
     idle_output: Literal["input", "zero"] = "input"
+    always: Index = 0
     norm: VectorNorm = NoNorm()
     latent_width: Width | None = None
     latent_norm: VectorNorm = NoNorm()
@@ -115,7 +119,12 @@ class MixtureOfExperts(FeedForward):
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        return {"expert": {"num_experts": self.num_experts}}
+        return {"expert": {"num_experts": self.num_computed}}
+
+    @property
+    def num_computed(self) -> int:
+        """Number of experts with weights of their own: all but those that are idle."""
+        return self.num_experts + self.always
 
     @model_validator(mode="after")
     def _choices_exist(self) -> "MixtureOfExperts":
@@ -134,6 +143,14 @@ class MixtureOfExperts(FeedForward):
             ):
                 if is_set:
                     invalid(name, cause, "remove it, or use idle: 0")
+        if self.always:
+            for name, is_set, cause in (
+                ("idle", bool(self.idle), "the last experts are those that every token selects"),
+                ("router", self.router.routes_tokens, "a table of token ids names all experts of a token"),
+                ("router", self.router.weighs_choices, "the router weighs the experts that it chooses"),
+            ):
+                if is_set:
+                    invalid(name, cause, "remove it, or use always: 0")
         if not self.expert.activation.is_fixed:
             cause = "has parameters or reads all features, and experts share one elementwise activation"
             invalid("expert.activation", cause, "use another one, such as silu")

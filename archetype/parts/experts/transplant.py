@@ -32,7 +32,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
 
     layouts: ClassVar = {
         "router.table": "V C", "shared_gate.weight": "1 D", "latent_down.weight": "L D", "latent_up.weight": "D L",
-        "expert_scales": "E", "router.norm.weight": "D", "experts.gate_bias": "E F", "experts.up_bias": "E F",
+        "router.norm.weight": "D",
         "shared.gate.weight": "S D", "shared.up.weight": "S D", "shared.down.weight": "D S",
     }  # fmt: skip
     writes: ClassVar = (
@@ -40,18 +40,20 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
     )  # fmt: skip
 
     def layouts_of(self, part: MixtureOfExperts) -> Mapping[str, str]:
-        width, routed = "L" if part.latent_width else "D", "I" if part.idle else "E"
+        width, routed = "L" if part.latent_width else "D", "I" if part.idle or part.always else "E"
+        corrected, stacked = "I" if part.idle else "E", "I" if part.always else "E"
         return {
-            "router.weight": f"{routed} D", "correction": routed, "router.projection.weight": f"{routed} D",
-            "experts.gate": f"E F {width}", "experts.up": f"E F {width}", "experts.down": f"E {width} F",
-            "experts.down_bias": f"E {width}",
+            "router.weight": f"{routed} D", "correction": corrected, "router.projection.weight": f"{routed} D",
+            "experts.gate": f"{stacked} F {width}", "experts.up": f"{stacked} F {width}",
+            "experts.down": f"{stacked} {width} F", "experts.down_bias": f"{stacked} {width}",
+            "experts.gate_bias": f"{stacked} F", "experts.up_bias": f"{stacked} F", "expert_scales": routed,
         }  # fmt: skip
 
     def sizes(self, part: MixtureOfExperts, sizes: Mapping[str, int]) -> Mapping[str, int]:
         width = part.latent_width or sizes["D"]
         shared = 0 if part.shared is None else part.shared.width(sizes["D"])
         return {
-            **sizes, "E": part.num_experts, "I": part.num_experts + part.idle, "F": part.expert.width(width),
+            **sizes, "E": part.num_experts, "I": part.num_computed + part.idle, "F": part.expert.width(width),
             "S": shared, "L": width, "C": part.experts_per_token,
         }  # fmt: skip
 
@@ -88,7 +90,10 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         if "router.table" in at.left and (new < old or at.old.experts_per_token != at.new.experts_per_token):
             at.keep_initial("router.table", "drawn anew, since it names the donor's experts")
             at.promise(Start.CHANGED, "other experts for each token id")
-        if at.old.idle or at.new.idle or "E" in at.selected or old == new:
+        if at.new.always and at.new.always == at.old.always:  # the last experts stay the last ones
+            chosen, last = at.selected.get("E", best(old, new)), range(old, at.old.num_computed)
+            at.selected = {**at.selected, "E": chosen, "I": [*chosen, *last]}
+        if at.old.idle or at.new.idle or at.old.always or at.new.always or "E" in at.selected or old == new:
             super().transfer(at)
         elif new > old:
             self._multiply(at, new // old if new % old == 0 else 0)

@@ -6,6 +6,7 @@ from typing import Any
 from archetype.cost.formula import Counts, Formula, Symbol, constant, prefixed
 from archetype.cost.registry import Complexity, ContentCost, FeedForwardCost, MixerCost, NormCost, cost_of
 from archetype.cost.work import TrainingWork, Work
+from archetype.parts.convolutions.cost import ConvolutionsCost
 from archetype.parts.together import spec
 
 
@@ -103,9 +104,29 @@ class FeedForwardsTogetherCost(TogetherCost, FeedForwardCost):
     def __init__(self, part: spec.FeedForwardsTogether, d: Formula) -> None:
         super().__init__(part, d)
         self.parts = tuple(FeedForwardCost.of(inner, d) for inner in part.parts)
+        self.convolutions = ConvolutionsCost(part.convolutions, {"output": d})
+
+    def parameters(self) -> Counts:
+        return super().parameters() | self.convolutions.parameters()
+
+    def active_parameters(self) -> Counts:
+        return super().active_parameters() | self.convolutions.parameters()
 
     def flops(self, tokens: Formula) -> Counts:
-        return self._joined([part.flops(tokens) for part in self.parts])
+        return self._joined([part.flops(tokens) for part in self.parts]) | self.convolutions.flops(tokens)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        return super().saved_activations(work) + self.convolutions.saved_activations(work)
+
+    def state(self, length: int) -> int:
+        return super().state(length) + self.convolutions.state()
+
+    def recurrent_state(self, length: int) -> int:
+        return super().recurrent_state(length) + self.convolutions.state()
+
+    @property
+    def state_name(self) -> str:
+        return ", ".join(name for name in (super().state_name, "convolution" * bool(self.convolutions.state())) if name)
 
     def hidden_gradient(self, work: TrainingWork) -> int:
         largest: int = max(part.hidden_gradient(work) for part in self.parts)

@@ -1,5 +1,6 @@
 """Drawing of parts side by side, with their sum above."""
 
+from archetype.parts.convolutions.diagram import with_convolutions
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
 from archetype.roles.drawing import Cell, Group, Inside, X, inside, inside_of, title
 
@@ -50,7 +51,8 @@ def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str
         "operation",
         slim=True,
     )
-    return Inside((*cells, total), total.name, tuple(groups), tuple(loops))
+    drawn = Inside((*cells, total), total.name, tuple(groups), tuple(loops))
+    return with_convolutions(drawn, getattr(part, "convolutions", None), {"output": total.name})
 
 
 def _factor(scale: float) -> str:

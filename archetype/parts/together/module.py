@@ -11,13 +11,14 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_class, module_for
+from archetype.parts.convolutions.module import Convolutions, convolving
 from archetype.parts.together import spec
 from archetype.roles.norm import Norm
 
 
 @dataclass
 class StatesTogether(LayerState):
-    """States of the parts; None for parts without a state."""
+    """States of the parts, and of a convolution of their sum; None for parts without a state."""
 
     parts: list[LayerState | None]
 
@@ -64,6 +65,9 @@ class Together(nn.Module):
         learns = together.scales == "learned"
         self.scales = nn.Parameter(torch.empty(len(self.parts))) if learns else together.factors
         self.delays = together.delays
+        self.convolutions: Convolutions | None = None
+        if isinstance(together, spec.FeedForwardsTogether) and together.convolutions is not None:
+            self.convolutions = Convolutions(together.convolutions, {"output": place.d_model})
         self.input_scales = spec.factors(together.input_scales, len(self.parts))
         self.norms, self.post_norms = (_built(norms, place) for norms in (together.norms, together.post_norms))
 
@@ -71,16 +75,18 @@ class Together(nn.Module):
         makers = [getattr(part, "new_state", None) for part in self.parts]
         # a feed-forward part has no state
         states = [make and make(batch, capacity, dtype, device) for make in makers]
+        if self.convolutions is not None:
+            states.append(self.convolutions.new_state(batch, dtype, device))
         # without any state, the layer is treated as one that keeps none
         return StatesTogether(states) if any(state is not None for state in states) else None
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         states: Sequence[LayerState | None] = (
-            state.parts if isinstance(state, StatesTogether) else [None] * len(self.parts)
+            state.parts if isinstance(state, StatesTogether) else [None] * (len(self.parts) + 1)
         )
         scales: Sequence[Any] = self.scales.unbind() if isinstance(self.scales, nn.Parameter) else self.scales
         outputs = []  # each (B, T, D)
-        for index, (part, part_state) in enumerate(zip(self.parts, states, strict=True)):
+        for index, (part, part_state) in enumerate(zip(self.parts, states[: len(self.parts)], strict=True)):
             h = x if self.norms is None else self.norms[index](x, context)
             y = part(_scaled(h, self.input_scales[index]), context, part_state)
             y = y if self.post_norms is None else self.post_norms[index](y, context)
@@ -95,7 +101,7 @@ class Together(nn.Module):
         y, *others = outputs
         for other in others:
             y = y + other
-        return y
+        return y if self.convolutions is None else convolving(self.convolutions, states[-1], context)("output", y)
 
 
 def _built(norms: Sequence[Norm] | None, place: Place) -> nn.ModuleList | None:

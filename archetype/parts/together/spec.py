@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from archetype.parts.convolutions.spec import Convolutions
 from archetype.roles.content import Content
 from archetype.roles.feedforward import AnyFeedForward, FeedForward
 from archetype.roles.mixer import AnyMixer, Mixer
@@ -14,11 +15,21 @@ from archetype.spec.base import Finite, Flag, Spec
 from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import part
 
-__all__ = ["FeedForwardsTogether", "MixersTogether"]
+__all__ = ["FeedForwardsTogether", "MixersTogether", "SumConvolutions"]
 
 Scales = tuple[Finite, ...]
 OutputScales = Scales | Literal["learned"] | None
 Norms = tuple[VectorNorm, ...]
+
+
+class SumConvolutions(Convolutions):
+    """A short convolution of what parts add together.
+
+    Attributes:
+        at: the place: `output`.
+    """
+
+    at: tuple[Literal["output"]] = ("output",)
 
 
 class _Together(Content, Spec):
@@ -117,14 +128,17 @@ class FeedForwardsTogether(_Together, FeedForward):
     """sum_i s_i n'_i(F_i(r_i n_i(x))): feed-forward parts side by side, such as MLP and experts (Arctic; Gemma 4).
 
     The output of a `delayed` part is added to the residual stream only after the next layer, so that a token's experts
-    can be computed next to that layer (Cai 2024, ScMoE; LongCat-Flash).
+    can be computed next to that layer (Cai 2024, ScMoE; LongCat-Flash). A short convolution of the sum may follow, such
+    as Inkling's behind its experts.
 
     Attributes:
         delayed: whether each part's output is added after the next layer (absent: none is).
+        convolutions: a short convolution of the sum over the latest positions (absent: none).
     """
 
     parts: Annotated[tuple[AnyFeedForward, ...], Field(min_length=1)]
     delayed: tuple[Flag, ...] | None = None
+    convolutions: SumConvolutions | None = None
 
     @model_validator(mode="after")
     def _one_is_added_now(self) -> Self:
@@ -132,6 +146,19 @@ class FeedForwardsTogether(_Together, FeedForward):
             cause = "must name each part, and leave one that is added in this layer"
             invalid("delayed", cause, "use one of true and false for each part")
         return self
+
+    @property
+    def separates_documents(self) -> bool:
+        return self.convolutions is None and super().separates_documents
+
+    def check(self, width: int, causal: bool) -> None:
+        super().check(width, causal)
+        if self.convolutions is not None:
+            with inside("convolutions"):
+                self.convolutions.check(causal)
+            if self.delays_output:
+                cause = "outputs that are added after the next layer are not convolved"
+                invalid("convolutions", cause, "remove it, or delayed")
 
     @property
     def delays_output(self) -> bool:

@@ -1,12 +1,13 @@
 """Transplants of parts side by side: the donor's part becomes one of them, and the others begin by adding nothing."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import Transplant, transplant_inner, transplant_of
+from archetype.parts.convolutions.spec import Convolutions
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether, factors
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -30,6 +31,12 @@ class TogetherTransplant(Transplant[Any]):
     With `scales: learned` the scale has a gradient, and with constant scales the output projection has one. The part
     takes over what it can of the donor's part, such as queries, keys and values.
     """
+
+    layouts: ClassVar = {"convolutions.output.weight": "D 1 W"}
+
+    def sizes(self, part: Any, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        convolutions = _convolutions(part)
+        return {**super().sizes(part, sizes), "W": convolutions.kernel if convolutions else 0}
 
     def takes(self, old: Spec, new: Any) -> bool:
         return type(old) is type(new) or self._place(old, new) is not None
@@ -85,7 +92,12 @@ class TogetherTransplant(Transplant[Any]):
         if learns:
             scales = at.tensors["scales"].new_tensor(initial)
             at.put("scales", scales, "new", (), "those of the donor, and 0 for others")
-        if any(getattr(new, name) for name in NORMS):
+        donated, convolutions = _convolutions(at.old) if type(at.old) is type(new) else None, _convolutions(new)
+        begins = donated is None and convolutions is not None and convolutions.residual
+        if begins:  # with a kernel of zero, which changes nothing
+            at.fill("convolutions.output.weight", 0.0)
+        at.require(begins or donated == convolutions, "other convolutions")
+        if any(getattr(new, name) for name in NORMS) or (convolutions is not None and not begins):
             self.take_named(at)
         counts = [[len(getattr(part, name, None) or ()) for name in NORMS] for part in (at.old, new)]
         at.require(counts[0] == counts[1], "other norms")
@@ -101,6 +113,10 @@ class TogetherTransplant(Transplant[Any]):
         at.ledger.forget(f"{at.path}.{path}")
         why = f"{path} adds to the output; begin with a scale of 0, or scales: learned"
         at.require(names or not scale, why)
+
+
+def _convolutions(part: Any) -> Convolutions | None:
+    return part.convolutions if isinstance(part, FeedForwardsTogether) else None
 
 
 def _inputs(part: Any) -> Sequence[float]:
