@@ -134,6 +134,10 @@ class FeedForwardsTogether(_Together, FeedForward):
         return self
 
     @property
+    def reads_input(self) -> bool:
+        return any(inner.reads_input for inner in self.parts)
+
+    @property
     def delays_output(self) -> bool:
         return any(self.delays)
 
