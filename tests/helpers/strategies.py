@@ -676,6 +676,8 @@ def blocks(
     mixer = mixer or draw(mixers(place, wild))
     norm = draw(norms(wild))
     by_content = draw(st.just({}) | st.fixed_dictionaries({"mixer_norm": norms(wild), "feedforward_norm": norms(wild)}))
+    if not feedforward.reads_input:  # a norm of what it does not read would not be trained
+        by_content = {**by_content, "feedforward_norm": spec.NoNorm()}
     norms_of = {"norm": norm, **by_content}
     wirings: list[spec.Wiring] = [
         spec.PreNorm(**norms_of), spec.PostNorm(**norms_of), spec.SandwichNorm(**norms_of, mixer_post_norm=norm),

@@ -589,6 +589,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
         streams_mean=True,
     ),
     **dict.fromkeys(("longcat_flash", "longcat_flash_ngram"), LONGCAT),
+    "doge": FamilyQuirks(
+        renames=(
+            ("input_residual", "mixer_residual.carried.weight"),
+            ("post_attention_residual", "feedforward_residual.carried.weight"),
+        )
+    ),
     "zaya": FamilyQuirks(
         derive=zaya,
         qk_norm=True,
@@ -757,8 +763,8 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),
-    (r".*\.input_residual", "learned factors on the residual stream"),
-    (r".*\.self_attn\.dt_proj\..*", "attention scores with a number that each key's values give"),
+    (r".*\.self_attn\.(A|dt_proj\..*)", "attention scores with a number that each key's values give"),
+    (r".*\.mlp\.(down|up)_embed\..*", "experts of one neuron, chosen by two keys"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (

@@ -61,6 +61,10 @@ class NgramEmbedding(FeedForward):
         return self.num_tables * self.row_width
 
     @property
+    def reads_input(self) -> bool:
+        return False
+
+    @property
     def tokens_read_by(self) -> str:
         return "kind"
 
