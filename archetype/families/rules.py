@@ -138,7 +138,8 @@ def _check_rows(rules: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) ->
     spans: dict[str, list[tuple[int, int]]] = {}
     for rule in rules:
         if rule.rows is not None:
-            spans.setdefault(rule.params[0], []).append(rule.rows)
+            for name in rule.params:
+                spans.setdefault(name, []).append(rule.rows)
     for name, parts in spans.items():
         ends, num_rows = [0, *(end for _, end in sorted(parts))], shapes[name][0]
         if [start for start, _ in sorted(parts)] != ends[:-1] or ends[-1] != num_rows:

@@ -130,6 +130,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "glm5_next_vision": {"projection_intermediate_size": 48, "out_hidden_size": 32},
     "recurrent_gemma": {"layer_types": None, "num_hidden_layers": 3, "lru_width": 32},
     "inkling2_loop_text": {"unpadded_vocab_size": 61},
+    # heads of one width; biases and factors of queries that a short text reaches
+    "inkling_text": {
+        "swa_head_dim": 8, "swa_num_attention_heads": 2, "swa_num_key_value_heads": 1, "rel_extent": 6,
+        "log_scaling_n_floor": 4, "mlp_layer_types": ["dense", "sparse"],
+    },
     "rembert": {"input_embedding_size": 24, "output_embedding_size": 40},
     "reformer": {
         "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [4, 5], "attn_layers": ["local", "lsh"],

@@ -41,7 +41,7 @@ from archetype.parts.router.spec import (
     SparseMixerRouter,
     SqrtSoftplusRouter,
 )
-from archetype.parts.together.spec import FeedForwardsTogether
+from archetype.parts.together.spec import FeedForwardsTogether, SumConvolutions
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
@@ -65,6 +65,19 @@ GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
 
 def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart: bool) -> FeedForward:
+    """Infer the feed-forward part of a layer, and what follows all of its output."""
+    part = _read_feedforward(info, layer, transposed, apart)
+    kernel = layer.around.get("convolutions.output.weight")
+    if kernel is None and "scales" not in layer.around:
+        return part
+    if layer.dense:
+        raise info.missing(layer.prefix, "a factor or a convolution behind a network beside experts")
+    convolutions = None if kernel is None else SumConvolutions(kernel=info.shapes[kernel][-1])
+    scales = "learned" if "scales" in layer.around else None
+    return FeedForwardsTogether(parts=(part,), scales=scales, convolutions=convolutions)
+
+
+def _read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart: bool) -> FeedForward:
     """Infer the feed-forward part of a layer.
 
     Args:
@@ -115,7 +128,7 @@ def _beside_experts(
     info: CheckpointInfo, layer: Layer, experts: MixtureOfExperts, transposed: bool
 ) -> FeedForwardsTogether:
     # Gemma 4: a network and experts read the stream through norms of their own, and each output has another
-    if layer.inner_norms.keys() != {*BESIDE_EXPERTS.values()}:
+    if layer.around.keys() != {*BESIDE_EXPERTS.values()}:
         raise info.missing(layer.prefix, "a network beside the experts without norms of both")
     dense, norm = _dense(info, layer, layer.dense, transposed), info.norm(bias=False)
     experts = experts.replace(norm=norm)
@@ -173,9 +186,12 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     # the router's matrix is (E, D)
     rows, width = info.sides(matrix)[0], _expert_width(info, layer)
     idle = rows - info.config.size("num_experts") if info.quirks.idle_output == "zero" else _idle(info)
-    num_experts = rows - idle
+    always = info.shapes[names["always.down.weight"]][0] if "always.down.weight" in names else 0
+    num_experts = rows - idle - always
     if num_experts < 1:
-        raise info.missing(layer.prefix, f"a router of {rows} experts, of which {idle} return their input")
+        raise info.missing(layer.prefix, f"a router of {rows} experts, of which {idle + always} are further ones")
+    if always and (layer.experts or layer.are_stacked_by_rows(info)):
+        raise info.missing(layer.prefix, "experts that every token selects beside single ones")
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
         raise CheckpointError(tensor, f"belongs to an expert beyond the {num_experts} of the router", "fix the file")
     if "experts.gate_up.weight" in names or "shared.gate_up.weight" in names:
@@ -192,6 +208,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         num_experts=num_experts,
         idle=idle,
         idle_output=info.quirks.idle_output,
+        always=always,
         experts_per_token=_experts_per_token(info),
         expert=_network(info, gated, width, routed=True),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
@@ -398,7 +415,7 @@ def _wiring(
         alone = first if contents == ["mixer"] else first or before or second
         return PreNorm, {f"{contents[0]}_norm": alone}
     # a norm before and after each content (Gemma 2)
-    if layer.inner_norms and first and after:  # the network has its norms inside, but for one of its output (Gemma 4)
+    if layer.around and first and after:  # the network has its norms inside, but for one of its output (Gemma 4)
         attention = first_present(AFTER_ATTENTION)
         return SandwichNorm, {"mixer_norm": first, "mixer_post_norm": attention, "feedforward_post_norm": after}
     if paths == {name for norm in (FIRST_OF_LLAMA, SECOND_OF_LLAMA) for name in (norm, f"{norm}_2")}:  # Ouro

@@ -94,6 +94,10 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}experts\.mlp\.w2", "experts.down.weight"),
     (rf"{NETWORK}(?:(?:gate|router|moe_statics|experts)\.)?(?:e_score_correction_bias|expert_bias)", "correction"),
 )
+# Experts that every token selects and the router weighs (Inkling): stacked, and named without `.weight`.
+ALWAYS: NameTable = tuple(
+    (rf"{NETWORK}shared_experts\.{name}_proj", f"always.{name}.weight") for name in ("gate", "up", "down")
+)
 SPARSE = re.compile(rf"{NETWORK}(?:experts\.(?:\d+\..*|fc1\..*|gate_up_proj|up_proj|mlp\.w1)|input_linear\..*)")
 NETWORKS: NameTable = (
     (rf"{NETWORK}(?:gate_up_proj|dense_h_to_8h)", "gate_up"),
@@ -183,6 +187,11 @@ FURTHER: NameTable = (
     (r"post_per_layer_input_norm", "feedforward_norm"),
 )
 OUTPUT_SCALE = "layer_scalar"
+# Of the whole network or all experts of a layer (Inkling): a factor of the output, and a convolution behind it.
+BEHIND: NameTable = (
+    (r"mlp\.(?:gate\.)?global_scale", "scales"),
+    (r"mlp_sconv\.conv1d\.weight", "convolutions.output.weight"),
+)
 # Norms of a network and of the experts beside it, by their names below `feedforward` (Gemma 4).
 BESIDE_EXPERTS = {
     "pre_feedforward_layernorm.weight": "norms.0.weight",

@@ -15,7 +15,7 @@ NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # keys in the 
 FRACTION = "partial_rotary_factor"  # fraction of a head's features that rotate
 CHUNK = "attention_chunk_size"  # size of chunks within which tokens attend
 PREFIX_FULL_EVERY = "prefix_dense_sliding_window_pattern"  # FULL_EVERY of the leading dense layers
-WINDOWED = ("sliding_attention", "local")
+WINDOWED = ("sliding_attention", "local", "hybrid_sliding")
 
 
 def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int, context_length: int) -> Rotary:

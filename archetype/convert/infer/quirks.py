@@ -304,6 +304,31 @@ def muse_glimmer(keys: Config) -> dict[str, Any]:
     return {"attention_multiplier": scale, "logit_scale": keys.positive("output_multiplier")}
 
 
+def inkling(keys: Config) -> dict[str, Any]:
+    """Return Inkling's kinds of layers, the sizes that each kind has, and its factors under the usual names."""
+    count, local = keys.get("num_hidden_layers") or 0, keys.get("local_layer_ids")
+    kinds = keys.get("layer_types")
+    if not isinstance(kinds, list):
+        is_local = [layer in local if isinstance(local, list) else (layer + 1) % 6 > 0 for layer in range(count)]
+        kinds = ["hybrid_sliding" if windowed else "hybrid" for windowed in is_local]
+    heads = {
+        kind: keys.size(f"{start}num_attention_heads") for kind, start in (("hybrid", ""), ("hybrid_sliding", "swa_"))
+    }
+    if keys.size("swa_head_dim") != keys.size("head_dim"):
+        raise keys.error("swa_head_dim", "heads of another width than in layers without windows are not supported")
+    factor = keys.optional_positive("embedding_multiplier") or keys.positive("logits_mup_width_multiplier")
+    # sizes that tensors show
+    keys.used |= {"d_rel", "rel_extent", "dense_mlp_idx", "dense_intermediate_size", "sconv_kernel_size"}
+    return {
+        "layer_types": kinds,
+        "sliding_window": keys.get("sliding_window") or keys.size("sliding_window_size"),
+        "num_attention_heads": [heads.get(kind) for kind in kinds],
+        "attention_multiplier": 1 / keys.size("head_dim"),
+        "embedding_multiplier": None,  # the class's name of the factor of logits
+        "logit_scale": 1 / factor,
+    }
+
+
 def nanbeige(keys: Config) -> dict[str, Any]:
     """Return the passes that Nanbeige 4.2's class makes, and refuse what its published models do not have."""
     for key in ("emb_neighbor_num", "insert_ngram_layer_idx", "ngram_insert_all_layers", "enable_double_loop_split",
@@ -649,6 +674,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "hy_v4": FamilyQuirks(
         sigmoid=True, clamps="experts", head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
     ),
+    "inkling_text": FamilyQuirks(
+        sigmoid=True,
+        renormalize=True,
+        derive=inkling,
+        renames=((r"(.*\.)?attn_sconv\.(.*)", r"\1self_attn.output_sconv.\2"),),
+    ),
     "nanbeige": FamilyQuirks(loops="num_loops", derive=nanbeige),
     "ouro": FamilyQuirks(loops="total_ut_steps", only=(("early_exit_step", None), ("use_sliding_window", False))),
     "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
@@ -734,9 +765,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.time_mix\w*(\..*)?", "the recurrence of RWKV"),
     (r".*\.(recurrent|qkv_conv\w*)(\..*)?", "a recurrent or state-space mixer of another kind"),
     (r".*\.mamba\.dt_proj_weight", "a Mamba with several heads"),
-    (r".*\.rel_logits_proj\..*", "position biases that each token computes"),
-    (r".*\.mlp_sconv\..*", "short convolutions behind experts"),
-    (r".*\.mlp\.gate\.global_scale", "shared experts that the router weighs"),
     (r".*\.attn_sink_proj\..*", "sinks that each position computes"),
     (r".*\.[kv]_sconv\.weight_proj", "convolutions that each token computes"),
     (r".*\.\w+_cross_pass\w*", "messages between passes of a loop"),

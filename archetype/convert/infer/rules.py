@@ -31,7 +31,11 @@ def inferred_rules(
         cause = f"the file has {num_blocks} layers"
         raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
     dims = ModelDims(model.d_model, model.context_length, tensors.transposed)
-    rules = [rule(name, param) for param, name in tensors.outer.items()] + _ngram_rules(info, tensors)
+    rules = [
+        rule(name, param, padding=_padding(info, name) if param == "lm_head.weight" else 0)
+        for param, name in tensors.outer.items()
+    ]
+    rules += _ngram_rules(info, tensors)
     for layer, names in zip(tensors.layers, norms, strict=True):
         rules += [rule(name, f"blocks.{layer.block}.{param}") for param, name in names.items()]
         below, block = f"blocks.{layer.block}", model.layers[layer.block]
@@ -57,6 +61,16 @@ def _ngram_rules(info: CheckpointInfo, tensors: GroupedTensors) -> list[Rule]:
         elif number == 0:  # one rule for all
             rules.append(rule(re.sub(r"\b0\b", "{e}", name), f"{below}.projections"))
     return rules
+
+
+def unpadded(info: CheckpointInfo, rows: int) -> int:
+    """Return how many rows of a head are of ids: all, or those before the ones that its class cuts (Inkling)."""
+    return min(rows, info.size(("unpadded_vocab_size",)) or rows)
+
+
+def _padding(info: CheckpointInfo, head: str) -> int:
+    rows = info.sides(head)[0]
+    return rows - unpadded(info, rows)
 
 
 def _memory_rules(info: CheckpointInfo, layer: Layer, model: Decoder) -> list[Rule]:
@@ -114,9 +128,9 @@ def _network_rules(
 ) -> list[Rule]:
     if not isinstance(feedforward, FeedForwardsTogether):
         return _feedforward_rules(info, layer, transposed, below)
-    if not layer.dense:  # one network with factors (Falcon-H1)
-        return _feedforward_rules(info, layer, transposed, f"{below}.parts.0")
-    rules = [rule(name, f"{below}.{param}") for param, name in layer.inner_norms.items()]
+    rules = [rule(name, f"{below}.{param}") for param, name in layer.around.items()]
+    if not layer.dense:  # one network with factors (Falcon-H1, Inkling)
+        return rules + _feedforward_rules(info, layer, transposed, f"{below}.parts.0")
     dense = replace(layer, network=layer.dense, experts=[])
     rules += _feedforward_rules(info, dense, transposed, f"{below}.parts.0")
     return rules + _feedforward_rules(info, layer, transposed, f"{below}.parts.1")
@@ -129,6 +143,12 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool, bel
         for param, expert, name in layer.experts
     }
     rules = [rule(name, param) for name, param in params_of_experts.items()]
+    # experts that every token selects are the last ones of the stack
+    count, further = (
+        info.shapes[name][0] if (name := layer.network.get(f"{kind}.down.weight")) else 0
+        for kind in ("experts", "always")
+    )
+    own = (0, count) if further else None
     for param, name in layer.network.items():
         path, kind = param.rsplit(".", 1) if "." in param else (param, "")
         shape = info.shapes[name]
@@ -141,11 +161,15 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool, bel
             parts, times = _gate_and_up(info, shape[2 if is_transposed else 1])
             params = (f"{below}.experts.{part}" for part in parts)
             # rows repeat gate and up once per expert (or once per row, if interleaved): E times in (E, 2 F, D)
-            rules.append(rule(name, *params, heads=shape[0] * times, shape=shape, transposed=is_transposed))
+            fused = rule(name, *params, heads=shape[0] * times, shape=shape, rows=own, transposed=is_transposed)
+            rules.append(fused)
+        elif path.startswith("always."):
+            path = path.replace("always.", "experts.")
+            rules.append(rule(name, f"{below}.{path}", rows=(count, count + further), transposed=transposed))
         elif path in ("experts.gate", "experts.up", "experts.down"):
             stacked = layer.are_stacked_by_rows(info)  # then those to inner features are never transposed
             is_transposed = layer.experts_transposed(info) and (path == "experts.down" or not stacked)
-            rules.append(rule(name, f"{below}.{path}", transposed=is_transposed, stacked=stacked))
+            rules.append(rule(name, f"{below}.{path}", transposed=is_transposed, stacked=stacked, rows=own))
         elif path.endswith("gate_up"):
             parent = path.removesuffix("gate_up")
             is_transposed = transposed and len(shape) == 2

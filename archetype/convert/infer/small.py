@@ -15,7 +15,7 @@ WIDTH = (
 SIZES: dict[str, int] = {
     key: value
     for value, keys in (
-        (61, "vocab_size vocab_size_per_layer_input ngram_vocab_size_base"),
+        (61, "vocab_size unpadded_vocab_size vocab_size_per_layer_input ngram_vocab_size_base"),
         (32, f"{WIDTH} mm_embed_dim output_proj_dims"),
         (
             48,
@@ -29,6 +29,10 @@ SIZES: dict[str, int] = {
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
         (8, "head_dim sliding_window qk_nope_head_dim v_head_dim index_head_dim hidden_size_per_layer_input"),
+        # of layers with windows, whose heads are as wide as the others'
+        (4, "swa_num_attention_heads"),
+        (2, "swa_num_key_value_heads"),
+        (8, "swa_head_dim"),
         (5, "index_topk"),  # fewer than the tokens of the comparison
         (2, "index_kpool indexer_compress_ratio split_ngram_parts"),
         (8, "indexer_head_dim hc_lowrank"),

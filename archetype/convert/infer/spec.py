@@ -27,7 +27,7 @@ from archetype.convert.infer.quirks import (
     QUIRKS,
     FamilyQuirks,
 )
-from archetype.convert.infer.rules import inferred_rules
+from archetype.convert.infer.rules import inferred_rules, unpadded
 from archetype.convert.infer.tensors import GroupedTensors, Layer, group_tensors
 from archetype.convert.infer.uneven import BLOCKS, check_uneven_layers
 from archetype.errors import CheckpointError, SpecError
@@ -366,6 +366,7 @@ def _vocabulary(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[int, int
     assert rows is not None
     if outputs is None:
         return rows, 0
+    outputs = unpadded(info, outputs)
     if outputs > rows:
         raise info.missing(tensors.outer["lm_head.weight"], f"a head with {outputs} outputs for {rows} ids")
     return outputs, rows - outputs

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.loop import Loop, read_loop
 from archetype.convert.infer.names import (
+    ALWAYS,
+    BEHIND,
     BESIDE_EXPERTS,
     EXPERTS,
     FURTHER,
@@ -57,7 +59,8 @@ class Layer:
         norms: names below the layer -> full names, both in the file.
         experts: tensors of single experts as (Archetype's name, index of the expert, name in the file).
         dense: Archetype's names of a network beside the experts -> names in the file; empty without one.
-        inner_norms: Archetype's names below `feedforward` of the norms of both -> names in the file.
+        around: Archetype's names below `feedforward` of norms, factors and convolutions around the layer's networks ->
+            names in the file.
         beside: Archetype's names of attention beside the mixer -> names in the file; empty without one.
         memory: tensors of an n-gram memory before the mixer, by Archetype's name and the number of a part of the table.
         residual: Archetype's names below the block of the weights of residual streams -> names in the file.
@@ -75,7 +78,7 @@ class Layer:
     norms: Names = field(default_factory=dict)
     experts: list[tuple[str, int, str]] = field(default_factory=list)
     dense: Names = field(default_factory=dict)
-    inner_norms: Names = field(default_factory=dict)
+    around: Names = field(default_factory=dict)
     beside: Names = field(default_factory=dict)
     memory: dict[tuple[str, int], str] = field(default_factory=dict)
     residual: Names = field(default_factory=dict)
@@ -203,7 +206,7 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
         layer.d_model = d_model
         if layer.dense:
             inner = {ours: name for name, ours in BESIDE_EXPERTS.items() if name in layer.norms}
-            layer.inner_norms = {ours: layer.norms.pop(name) for ours, name in inner.items()}
+            layer.around |= {ours: layer.norms.pop(name) for ours, name in inner.items()}
         if bool(layer.further) != bool(ordered[0].further):
             raise info.missing(layer.prefix, "per-layer inputs in only some layers")
         if layer.index:
@@ -298,10 +301,13 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, attention: MixerReader, in
     if match := read_name(STREAMS, inner):
         _add_once(info, layer.residual, match[0], name)
         return
+    if match := read_name(BEHIND, inner):
+        _add_once(info, layer.around, match[0], name)
+        return
     if match := read_name(FURTHER, path):
         _add_once(info, layer.further, f"{match[0]}.{kind}", name)
         return
-    if layer.sparse and (match := read_name(EXPERTS, inner)):
+    if layer.sparse and (match := read_name(ALWAYS, inner) or read_name(EXPERTS, inner)):
         _add_once(info, layer.network, match[0], name)
         return
     if match := read_name(layer.reader.parameters, inner):

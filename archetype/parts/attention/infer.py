@@ -3,12 +3,20 @@
 from math import gcd
 from typing import Literal, get_args
 
-from archetype.parts.attention.spec import LAMBDAS, Attention, Differential, JointConvolution, OutputGate, QueryScale
+from archetype.parts.attention.spec import (
+    LAMBDAS,
+    Attention,
+    AttentionConvolutions,
+    Differential,
+    JointConvolution,
+    OutputGate,
+    QueryScale,
+)
 from archetype.parts.block_index.spec import BlockIndex
 from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pool_index.spec import PoolIndex
-from archetype.parts.position.spec import Rotary
+from archetype.parts.position.spec import RelativeLogits, Rotary
 from archetype.roles.checkpoint import (
     CheckpointMixer,
     DoubledQuery,
@@ -50,6 +58,8 @@ POOL_KEYS = {  # field of the index of pools -> key (Qwen4-Exp)
 BUDGET = "indexer_budget"  # keys of all selected pools
 HEAD_BY_HEAD = "query_key_value"  # the name of fused tensors that usually interleave q, k and v per head
 
+LOG_SCALING = ("log_scaling_n_floor", "log_scaling_alpha")  # of Inkling's layers without windows
+
 GATE_ACTIVATION = "no file says which activation attention's gate has"
 
 PREFIX = (
@@ -73,6 +83,8 @@ NAMES: NameTable = (
     (rf"{PREFIX}attn_sub_norm", "heads_norm"),
     *((rf"{PREFIX}v_proj_{name}", f"v_{name}") for name in ("current", "delayed")),
     *((rf"{PREFIX}joint\.{name}", f"joint.{name}") for name in ("depthwise", "grouped")),
+    (rf"{PREFIX}r_proj", "position_query"),
+    *((rf"{PREFIX}{place}_sconv\.conv1d", f"convolutions.{place}") for place in ("k", "v", "output")),
     *((rf"{PREFIX}{name}", name) for name in ("query_gain", "gate_gain")),
 )
 DIFFERENTIAL: NameTable = tuple((rf"{PREFIX}{name}", f"differential.{name}") for name in LAMBDAS)
@@ -85,7 +97,7 @@ def read(tensors: CheckpointMixer) -> Attention:
     heads, num_kv_heads, head_dim = _head_sizes(tensors, has_keys=source is None)
     keys_as_values = _keys_as_values(tensors)
     biased = {name: "qkv.bias" in tensors.shapes or f"{name}.bias" in tensors.shapes for name in "qkv"}
-    position = tensors.position(head_dim)
+    position = _relative_logits(tensors, heads) or tensors.position(head_dim)
     rotates = not position.is_absent
     norm, over = _query_norm(tensors, head_dim, rotates)
     if "qkv.weight" in tensors.shapes:
@@ -120,6 +132,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         query_scale=query_scale(tensors, rotates),
         joint_convolution=_joint_convolution(tensors, (heads + num_kv_heads) * head_dim, head_dim),
         key_factors="key_factors" in tensors.shapes,
+        convolutions=_convolutions(tensors),
         position=position,
         pattern=tensors.pattern(),
         keys_from=source,
@@ -139,6 +152,30 @@ def _joint_convolution(tensors: CheckpointMixer, channels: int, head_dim: int) -
     if shapes[:2] != expected or shapes[2] != shapes[3]:
         raise tensors.missing("convolutions of queries and keys of another form")
     return JointConvolution(kernels=kernels)
+
+
+def _relative_logits(tensors: CheckpointMixer, heads: int) -> RelativeLogits | None:
+    # Inkling; every head has some features that choose its biases
+    if "score_bias.bank" not in tensors.shapes:
+        if "position_query.weight" in tensors.shapes:
+            raise tensors.missing("features of each query for an unknown use")
+        return None
+    if len(bank := tensors.shape("score_bias.bank")) != 2:
+        raise tensors.missing("position biases of another form")
+    rank, extent = bank
+    if tensors.sides("position_query.weight")[0] != heads * rank:
+        raise tensors.missing("position biases with other features than of each head")
+    return RelativeLogits(rank=rank, extent=extent)
+
+
+def _convolutions(tensors: CheckpointMixer) -> AttentionConvolutions | None:
+    shapes = {place: tensors.shapes.get(f"convolutions.{place}.weight") for place in ("k", "v", "output")}
+    kernels = {shape[-1] for shape in shapes.values() if shape is not None}
+    if not kernels:
+        return None
+    if len(kernels) > 1:
+        raise tensors.missing("convolutions of several lengths")
+    return AttentionConvolutions(at=tuple(place for place in shapes if shapes[place]), kernel=kernels.pop())
 
 
 def _gain(tensors: CheckpointMixer, name: str, init: float) -> Gain | None:
@@ -332,6 +369,9 @@ def query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
     if tensors.config.get("attn_temperature_tuning") and not rotates:
         beta, length = tensors.config.positive("attn_scale"), tensors.config.size("floor_scale", None, MAX_LENGTH)
         return QueryScale(beta=beta, length=length, offset=1)
+    if tensors.config.get(LOG_SCALING[0]) is not None and tensors.entry("layer_types") == "hybrid":
+        length, beta = tensors.config.size(LOG_SCALING[0], None, MAX_LENGTH), tensors.config.positive(LOG_SCALING[1])
+        return QueryScale(beta=beta, length=length, offset=1, form="log_ratio")
     key = "rope_scaling" if tensors.config.get("rope_scaling") else "rope_parameters"
     values = tensors.config.get(key)
     if not isinstance(values, dict) or not values.get("llama_4_scaling_beta"):
@@ -420,8 +460,13 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
 SINKS = (rf"{PREFIX}(?:sinks|softmax_offset|attention_sink_bias)", "sinks")
 KEY_FACTORS = (rf"{PREFIX}key_factors", "key_factors")
 GATE_BIAS = (rf"{PREFIX}gate_bias", "gate_bias")
+POSITION_BANK = (rf"{PREFIX}rel_logits_proj\.proj", "score_bias.bank")
 provides("infer", Attention)(
     MixerReader(
-        NAMES, read, parameters=(SINKS, GATE_BIAS, KEY_FACTORS, *DIFFERENTIAL), stands_alone=False, joint=_joint
+        NAMES,
+        read,
+        parameters=(SINKS, GATE_BIAS, KEY_FACTORS, POSITION_BANK, *DIFFERENTIAL),
+        stands_alone=False,
+        joint=_joint,
     )
 )

@@ -179,9 +179,9 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
         ("model.layers.0.self_attn.sqk", "learned gains of queries, gates and hidden features (nGPT)"),
         ("model.layers.0.attn.compressor.ape", "compressed keys and values"),
         ("model.layers.0.hc_mixer_base", "residual wirings whose tensors have other names"),
-        ("model.layers.0.mlp_sconv.conv1d.weight", "short convolutions behind experts"),
         ("model.layers.0.self_attn.A", "attention scores with a number that each key's values give"),
         ("model.layers.0.mlp.up_embed.weight", "experts of one neuron, chosen by two keys"),
+        ("model.layers.0.self_attn.k_sconv.weight_proj", "convolutions that each token computes"),
         ("model.H_module.z_init", "two stacks that read each other's outputs in cycles"),
         ("model.layers.0.mlp.act_fn.gamma", "an activation with parameters"),
         ("model.layers.0.mlp.inner_norm.weight", "a norm where no wiring here has one"),
@@ -193,10 +193,10 @@ def test_what_is_refused_names_the_part_that_is_missing(folder: Path, tensor: st
 
 
 def test_every_missing_part_is_named_as_far_as_a_line_has_room(folder: Path) -> None:
-    names = ("self_attn.sqk", "mlp_sconv.conv1d.weight", "altup.coefs", "act_fn.gamma", "laurel.left.weight")
+    names = ("self_attn.sqk", "attn_sink_proj.weight", "altup.coefs", "act_fn.gamma", "laurel.left.weight")
     tensors = {f"model.layers.0.{name}": torch.ones(64) for name in names}
     retensored(folder, lambda known: known.update({name: tensors[name] for name in list(tensors)[:2]}))
-    assert "needs learned gains of queries, gates and hidden features (nGPT) and short convolutions" in refusal(folder)
+    assert "needs learned gains of queries, gates and hidden features (nGPT) and sinks that each" in refusal(folder)
     retensored(folder, lambda known: known.update(tensors))
     assert re.search(r"needs .*, .*and 2 further parts, which are not supported", refusal(folder))
 
