@@ -31,7 +31,7 @@ FILE = Path(__file__).with_name("proved.json")
 # the tests of all classes.
 ELSEWHERE = {
     **dict.fromkeys(("kimi_k2", "kimi_k25"), "5.23.0"),
-    **dict.fromkeys(("mimo_v2", "muse_glimmer", "solar_open2", "step3p5", "step3p7"), "5.24.0"),
+    **dict.fromkeys(("mimo_v2", "muse_glimmer", "naive_n05_flash", "solar_open2", "step3p5", "step3p7"), "5.24.0"),
 }
 # tasks by the ending of a class's name
 TASKS = ((TEXTS, ("texts",)), (TOKENS, ("tokens",)), ("", ("causal", "pairs", "image_text")))
