@@ -27,7 +27,10 @@ VALUES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("gallery
 NO_CLASS = "a reader: its type has code of its own, and no class in transformers"
 # Types that docs/zoo.md has no row for, as transformers has no causal class of theirs; `test_published_models.py` and
 # `test_glm5.py` and `test_own_code.py` compare them.
-PROVEN = {"mistral3", "kimi_k2", "kimi_k25", "glm5_next", "muse_glimmer", "mimo_v2", "step3p5", "solar_open2", "naive_n05_flash"}
+PROVEN = {
+    "mistral3", "kimi_k2", "kimi_k25", "glm5_next", "muse_glimmer", "mimo_v2", "step3p5", "solar_open2",
+    "naive_n05_flash",
+}  # fmt: skip
 # What a type is read without, and an entry might have.
 NOTES = {"cohere2_moe": "refused where a shared expert is averaged with the others"}
 
