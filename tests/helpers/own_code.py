@@ -19,7 +19,7 @@ def as_mimo_flash(values: Mapping[str, Any]) -> dict[str, Any]:
     kinds = ["sliding_attention" if one else "full_attention" for one in values["hybrid_layer_pattern"]]
     share = {"rope_type": "default", "partial_rotary_factor": values["partial_rotary_factor"]}
     thetas = {"full_attention": values["rope_theta"], "sliding_attention": values["swa_rope_theta"]}
-    left_out = ("rope_theta", "swa_rope_theta", "hybrid_layer_pattern", "partial_rotary_factor")
+    left_out = ("rope_theta", "swa_rope_theta", "rope_scaling", "hybrid_layer_pattern", "partial_rotary_factor")
     return {key: value for key, value in values.items() if key not in left_out} | {
         "model_type": "mimo_v2_flash",
         "architectures": ["MiMoV2FlashForCausalLM"],
@@ -50,6 +50,33 @@ def as_mimo_v2(tensors: Tensors, values: Mapping[str, Any], shards: int | None =
         elif not re.search(r"\.self_attn\.[kv]_proj\.", name):
             joined[name.replace(".sinks", ".attention_sink_bias")] = tensor
     return joined
+
+
+def as_naive(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Naive N0.5 as MiMo-V2-Flash, whose layers with full attention have no index."""
+    return as_mimo_flash(values) | {"sliding_window_size": values["sliding_window"] - 1}
+
+
+def as_naive_n05(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
+    """Sinks under their published name, an index where it lacks, and no more key heads than the file says."""
+    width, named = values["index_head_dim"], {}
+    heads, d_model = values["index_n_heads"], values["hidden_size"]
+    sizes = {
+        "wq.weight": (heads * width, d_model),
+        "wk.weight": (width, d_model),
+        "weights_proj.weight": (heads, d_model),
+    }
+    sizes |= {"k_norm.weight": (width,), "k_norm.bias": (width,)}
+    kept = {one: values["swa_num_key_value_heads"] * values[f"swa_{name}"] for one, name in WIDTHS.items()}
+    for name, tensor in tensors.items():
+        if found := re.fullmatch(r"(model\.layers\.(\d+)\.self_attn\.)([kv])_proj\.weight", name):
+            windowed = values["hybrid_layer_pattern"][int(found[2])]
+            named[name] = tensor[: kept[found[3]]] if windowed else tensor
+            if not windowed and f"{found[1]}indexer.wk.weight" not in tensors:
+                named |= {f"{found[1]}indexer.{one}": tensor.new_empty(sizes[one]) for one in sizes}
+        else:
+            named[name.replace(".sinks", ".attention_sink_bias")] = tensor
+    return named
 
 
 def as_step3p7(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,5 +136,6 @@ def as_solar_open2(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
 OWN = {
     "mimo_v2": (as_mimo_flash, as_mimo_v2),
     "step3p5": (as_step3p7, as_step3p5),
+    "naive_n05_flash": (as_naive, as_naive_n05),
     "solar_open2": (as_kimi_linear, as_solar_open2),
 }

@@ -17,12 +17,23 @@ from transformers import (
     Step3p7Config,
     Step3p7ForConditionalGeneration,
 )
+from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.kimi_linear import modeling_kimi_linear
+from transformers.models.mimo_v2_flash import modeling_mimo_v2_flash
 
 from archetype.models.build import build
 from archetype.spec.edit import assign
 from tests.helpers.causal import in_chunks
-from tests.helpers.own_code import Tensors, as_kimi_linear, as_mimo_flash, as_mimo_v2, as_step3p5, as_step3p7
+from tests.helpers.own_code import (
+    Tensors,
+    as_kimi_linear,
+    as_mimo_flash,
+    as_mimo_v2,
+    as_naive,
+    as_naive_n05,
+    as_step3p5,
+    as_step3p7,
+)
 from tests.helpers.published import EXACT, WRONG
 from tests.helpers.weights import distance
 from tests.helpers.zoo import drawn
@@ -90,6 +101,64 @@ def test_mimo_v2(tmp_path: Path) -> None:
     apart = {name.replace(".sinks", ".attention_sink_bias"): tensor for name, tensor in tensors.items()}
     split = read(written(tmp_path / "split", MIMO | {"attention_projection_layout": "split"}, apart))
     assert distance(split.model(TOKENS).logits, whole) < EXACT
+
+
+NAIVE: dict[str, Any] = {key: value for key, value in MIMO.items() if key not in {
+    "attention_projection_layout", "sliding_window_size", "attention_chunk_size",
+}} | {
+    "architectures": ["NaiveN05FlashForCausalLM"], "model_type": "naive_n05_flash", "enable_dsa": True,
+    "index_n_heads": 3, "index_head_dim": 10, "index_n_kv_heads": 1, "index_top_k": 4,
+    "indexer_activation_dtype": "bf16",
+}  # fmt: skip
+
+
+class Choosing(modeling_mimo_v2_flash.MiMoV2FlashAttention):
+    """Attention to the keys with the largest sums of positive products by head, as Naive N0.5's class has it."""
+
+    def __init__(self, config: Any, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        if config.layer_types[layer_idx] == "full_attention":
+            self.indexer = torch.nn.ModuleDict({
+                "wq": torch.nn.Linear(config.hidden_size, 30, bias=False),
+                "wk": torch.nn.Linear(config.hidden_size, 10, bias=False),
+                "k_norm": torch.nn.LayerNorm(10, eps=1e-5),
+                "weights_proj": torch.nn.Linear(config.hidden_size, 3, bias=False),
+            })  # fmt: skip
+
+    def forward(
+        self, hidden_states: torch.Tensor, *, position_embeddings: Any, attention_mask: Any, **rest: Any
+    ) -> Any:
+        if hasattr(self, "indexer"):
+            q = self.indexer["wq"](hidden_states).unflatten(-1, (3, 10)).transpose(1, 2)
+            k = self.indexer["k_norm"](self.indexer["wk"](hidden_states))[:, None]
+            q, k = modeling_gpt_neox.apply_rotary_pos_emb(q, k, *position_embeddings)
+            weights = self.indexer["weights_proj"](hidden_states).transpose(1, 2)[..., None]
+            scores = (torch.relu(q @ k.transpose(-1, -2)) * weights).sum(1, keepdim=True)
+            later = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+            chosen = scores.masked_fill(later, -torch.inf).argsort(dim=-1, descending=True, stable=True)[..., :4]
+            left_out = torch.ones_like(scores, dtype=torch.bool).scatter(-1, chosen, False) | later
+            attention_mask = torch.zeros_like(scores).masked_fill(left_out, torch.finfo(scores.dtype).min)
+        return super().forward(
+            hidden_states, position_embeddings=position_embeddings, attention_mask=attention_mask, **rest
+        )
+
+
+@torch.no_grad()
+def test_naive_n05(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MiMo-V2-Flash's class, whose layers with full attention attend to keys that an index chooses."""
+    monkeypatch.setattr(modeling_mimo_v2_flash, "MiMoV2FlashAttention", Choosing)
+    config = MiMoV2FlashConfig(**as_naive(NAIVE), attn_implementation="eager")
+    theirs, tensors = saved(MiMoV2FlashForCausalLM(config), tmp_path / "theirs")
+    lm = read(written(tmp_path / "file", NAIVE, as_naive_n05(tensors, NAIVE)))
+    full, windowed = (lm.spec.layers[number].mixer for number in (0, 1))
+    assert (full.index.top_k, full.index.position.dim, windowed.index, windowed.pattern.size) == (4, 4, None, 8)
+    theirs.set_attn_implementation("eager")
+    whole = theirs(TOKENS, use_cache=False).logits
+    assert distance(lm.model(TOKENS).logits, whole) < EXACT
+    cuts = list(range(PROMPT, TOKENS.shape[1]))
+    assert distance(in_chunks(lm.model, TOKENS, lm.model.new_state(1, TOKENS.shape[1]), cuts), whole) < EXACT
+    other = read(written(tmp_path / "other", NAIVE | {"index_top_k": 3}, as_naive_n05(tensors, NAIVE)))
+    assert distance(other.model(TOKENS).logits, whole) > WRONG
 
 
 STEP: dict[str, Any] = {

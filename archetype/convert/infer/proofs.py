@@ -32,7 +32,9 @@ FILE = Path(__file__).with_name("proved.json")
 EQUATIONS = "its equations"
 ELSEWHERE = {
     **dict.fromkeys(("kimi_k2", "kimi_k25"), "transformers 5.23.0"),
-    **dict.fromkeys(("mimo_v2", "muse_glimmer", "solar_open2", "step3p5", "step3p7"), "transformers 5.24.0"),
+    **dict.fromkeys(
+        ("mimo_v2", "muse_glimmer", "naive_n05_flash", "solar_open2", "step3p5", "step3p7"), "transformers 5.24.0"
+    ),
     **dict.fromkeys(("kimi_k3", "nanbeige", "ouro"), EQUATIONS),
 }
 # tasks by the ending of a class's name

@@ -224,13 +224,15 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
 
 
-def mimo_v2(keys: Config) -> dict[str, Any]:
+def mimo_v2(keys: Config, window: int | None = None) -> dict[str, Any]:
     """Return what MiMo-V2.5's and V2.6's own keys say, under the usual names."""
     for name in ("head_dim", "v_head_dim"):
         keys.expect(f"swa_{name}", keys.get(name), "heads of another width in layers with windows")
     pattern, share = keys.get("hybrid_layer_pattern"), {"partial_rotary_factor": keys.positive("partial_rotary_factor")}
     if not isinstance(pattern, list) or not {*pattern} <= {0, 1}:
         raise keys.error("hybrid_layer_pattern", "has no 0 or 1 for each layer", "fix the file")
+    if (scaling := keys.section("rope_scaling")) is not None:
+        scaling.expect("rope_type", "default", "scaled rotations")
     # which layers are dense, how projections are stored, and which layers have sinks, the tensors show
     keys.used |= {
         "moe_layer_freq",
@@ -240,12 +242,23 @@ def mimo_v2(keys: Config) -> dict[str, Any]:
     }
     return {
         "layer_types": ["sliding_attention" if windowed else "full_attention" for windowed in pattern],
-        "sliding_window": keys.size("sliding_window_size") + 1,  # of the positions before, and the query's own
+        # of the positions before, and the query's own
+        "sliding_window": window or keys.size("sliding_window_size") + 1,
         "rope_parameters": {
             f"{kind}_attention": share | {"rope_type": "default", "rope_theta": keys.positive(key)}
             for kind, key in (("full", "rope_theta"), ("sliding", "swa_rope_theta"))
         },
+        "rope_scaling": None,
     }
+
+
+def naive_n05_flash(keys: Config) -> dict[str, Any]:
+    """Return Naive N0.5's keys as MiMo-V2.5's: its window counts the query's own position."""
+    keys.expect("enable_dsa", True, "full attention to all keys")
+    keys.expect("index_n_kv_heads", 1, "an index with several keys of a token")
+    keys.used |= {"add_full_attention_sink_bias", "indexer_activation_dtype", "sliding_window_size"}
+    scale = keys.get("routed_scaling_factor") or 1.0
+    return mimo_v2(keys, keys.size("sliding_window")) | {"routed_scaling_factor": scale}
 
 
 def step3p5(keys: Config) -> dict[str, Any]:
@@ -666,6 +679,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
             (r"(.*\.)?share_expert\.(.*)", r"\1shared_expert.\2"),
         ),
     ),
+    "naive_n05_flash": FamilyQuirks(norm=RMSNorm(), sigmoid=True, derive=naive_n05_flash),
     "solar_open2": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, derive=solar_open2),
     "mimo_v2": FamilyQuirks(norm=RMSNorm(), sigmoid=True, fused_order="qkv_per_shard", derive=mimo_v2),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
@@ -783,7 +797,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.mask_emb", "predictions in any order by a second stream (XLNet)"),
     (r"cpmant\..*", "segments of prompts with relative positions of their own"),
     (
-        r".*\.indexer\.(?!(wq_b|wk|weights_proj|[qk]_proj|index_qk_proj|[qk]_(layer)?norm)\.|index_kpool).*",
+        r".*\.indexer\.(?!(wq|wq_b|wk|weights_proj|[qk]_proj|index_qk_proj|[qk]_(layer)?norm)\.|index_kpool).*",
         "sparse attention by a learned index of another form",
     ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),

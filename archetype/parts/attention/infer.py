@@ -14,7 +14,8 @@ from archetype.parts.attention.spec import (
 )
 from archetype.parts.block_index.spec import BlockIndex
 from archetype.parts.gain.spec import Gain
-from archetype.parts.norm.spec import NoNorm, RMSNorm
+from archetype.parts.lightning_index.spec import LightningIndex
+from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
 from archetype.parts.pool_index.spec import PoolIndex
 from archetype.parts.position.spec import RelativeLogits, Rotary
 from archetype.roles.checkpoint import (
@@ -72,6 +73,8 @@ NAMES: NameTable = (
     (rf"{PREFIX}index(?:er\.|_)q_(?:layer)?norm", "index.q_norm"),
     (rf"{PREFIX}index(?:er\.|_)k_(?:layer)?norm", "index.k_norm"),
     (rf"{PREFIX}indexer\.index_qk_proj", "index.qk"),
+    *((rf"{PREFIX}indexer\.w{name}", f"index.{name}") for name in "qk"),
+    (rf"{PREFIX}indexer\.weights_proj", "index.weights"),
     (rf"{PREFIX}(?:q_norm|q_layernorm|query_layernorm|q_ln|query_norm)", "q_norm"),
     (rf"{PREFIX}(?:k_norm|k_layernorm|key_layernorm|k_ln|key_norm)", "k_norm"),
     (rf"{PREFIX}(?:q_proj|query|wq|Wq|q_lin|query_proj|q)", "q"),
@@ -267,7 +270,27 @@ def _index_rotary(tensors: CheckpointMixer, position: MixerPosition, head_dim: i
     return position.replace(dim=None if rotary_dim == width else rotary_dim)
 
 
-def _index(tensors: CheckpointMixer, position: MixerPosition, head_dim: int) -> BlockIndex | PoolIndex | None:
+def _key_index(tensors: CheckpointMixer, position: MixerPosition, head_dim: int) -> LightningIndex:
+    # Naive N0.5: heads whose first features rotate by the angles of the attention, with one key, and weights
+    top_k, *stated = (tensors.size((f"index_{name}",)) for name in ("top_k", "n_heads", "head_dim"))
+    num_heads, width = (tensors.sides(f"index.{name}.weight")[0] for name in ("weights", "k"))
+    norms = {tensors.shape(f"index.k_norm.{kind}") for kind in ("weight", "bias")}
+    if tensors.sides("index.q.weight")[0] != num_heads * width or norms != {(width,)} or stated != [num_heads, width]:
+        raise tensors.missing("an index with other sizes than its keys name")
+    if top_k is None:
+        raise tensors.missing("an index of unknown size: the key index_top_k")
+    rounded = tensors.config.get("indexer_activation_dtype")
+    if rounded not in (None, "bf16"):
+        tensors.assume("index", "exact", f"its class rounds the index's queries and keys to {rounded}")
+    rotary = _index_rotary(tensors, position, head_dim, width)
+    return LightningIndex(top_k=top_k, num_heads=num_heads, head_dim=width, position=rotary, norm=LayerNorm(eps=1e-5))
+
+
+def _index(
+    tensors: CheckpointMixer, position: MixerPosition, head_dim: int
+) -> BlockIndex | PoolIndex | LightningIndex | None:
+    if "index.weights.weight" in tensors.shapes:
+        return _key_index(tensors, position, head_dim)
     if "index.qk.weight" in tensors.shapes:
         return _pool_index(tensors, position, head_dim)
     # MiniMax M3: the first features of the index rotate by the angles of the attention
