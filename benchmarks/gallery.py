@@ -15,12 +15,13 @@ import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import transformers
 
 from archetype.gallery.entries import READ, SPECS, Entry, Evidence, entries
-from archetype.io.yaml import with_schema_line
-from archetype.spec.serialize import to_yaml
+from archetype.io.yaml import mapping_to_yaml, with_schema_line
+from archetype.models.spec import ModelSpec
 from tests.conftest import SHARED
 from tests.helpers.gallery import PINNED, PROVEN, VALUES, find, with_values
 from tests.helpers.published_models import DATA, PublishedModel, published_models, read_published, spec_of
@@ -68,6 +69,50 @@ def provenance(shared: Path, model: PublishedModel) -> dict[str, str]:
             "commit": row["commit"], "sha256": digest}  # fmt: skip
 
 
+def text_of(spec: ModelSpec) -> str:
+    """The YAML of a specification in which equal layers, and equal parts of layers, are written once.
+
+    The pattern of the layers is then seen, as in a sequence of *mamba2, *experts and *attention.
+    """
+    data: dict[str, Any] = spec.dump()
+    anchors: dict[str, dict[str, Any]] = {}
+    groups = data["layers"]
+    layers = [block for group in groups for block in group.get("blocks") or [group["block"]]]
+    layers = once(layers, [_kind(block) for block in layers], anchors)
+    for field in ("mixer", "feedforward"):
+        blocks = [block for block in {id(block): block for block in layers}.values() if len(block.get(field, {})) > 2]
+        parts = [block[field] for block in blocks]
+        for block, part in zip(blocks, once(parts, [f"{p['kind']}-{field}" for p in parts], anchors), strict=True):
+            block[field] = part
+    blocks = iter(layers)
+    for group in groups:
+        if "blocks" in group:
+            group["blocks"] = [next(blocks) for _ in group["blocks"]]
+        else:
+            group["block"] = next(blocks)
+    return mapping_to_yaml(data, anchors)
+
+
+def once(parts: list[dict[str, Any]], names: list[str], anchors: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts, where one object stands for equal ones; those that occur again are added to `anchors`."""
+    unlike: list[dict[str, Any]] = []
+    result = []
+    for part, name in zip(parts, names, strict=True):
+        same = next((other for other in unlike if other == part), None)
+        if same is None:
+            unlike.append(same := part)
+        elif not any(same is other for other in anchors.values()):
+            numbered = (name, *(f"{name}-{number}" for number in range(2, 100)))
+            anchors[next(each for each in numbered if each not in anchors)] = same
+        result.append(same)
+    return result
+
+
+def _kind(block: dict[str, Any]) -> str:
+    kind = block["mixer"]["kind"]
+    return str(block["feedforward"]["kind"] if kind == "none" else kind)
+
+
 def main() -> None:
     """Write both, and print what is missing."""
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
@@ -83,7 +128,7 @@ def main() -> None:
         config = config_of(entry.id, models)
         if config is not None and not one.needs and not entry.spec:
             spec = spec_of(shared, config)
-            file.write_text(with_schema_line(to_yaml(spec), "specification"), encoding="utf-8")
+            file.write_text(with_schema_line(text_of(spec), "specification"), encoding="utf-8")
         elif file.is_file():
             file.unlink()
     rows = (

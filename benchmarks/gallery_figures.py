@@ -149,9 +149,14 @@ def has_digits_of(computed: float, there: float) -> bool:
 
 
 @cache
-def cards() -> tuple[Card, ...]:
+def every_card() -> tuple[Card, ...]:
+    """Return the cards of all models."""
+    return tuple(map(card_of, entries().values()))
+
+
+def cards() -> list[Card]:
     """Return the cards of all models with a specification."""
-    return tuple(card for entry in entries().values() if (card := card_of(entry)).spec is not None)
+    return [card for card in every_card() if card.spec is not None]
 
 
 def reasons_of(card: Card) -> list[tuple[str, int, str]]:
@@ -222,7 +227,7 @@ def source_of(card: Card) -> str:
 
 def all_models() -> list[str]:
     """Return the section about each model: whether it has a specification, where it is from, and its checks."""
-    every = [card_of(entry) for entry in entries().values()]
+    every = every_card()
     kinds = Counter(card.kind for card in every)
     said = [card for card in every if card.kind == "said"]
     passed = [sum(card.marks[index].state == "yes" for card in said) for index in range(4)]

@@ -50,7 +50,8 @@ def _with_selection(part: KeySelection) -> dict[str, Any]:
 def _with_feedforward(part: FeedForward) -> dict[str, Any]:
     # the embedding computes the per-layer input that the part reads
     per_layer = {"features": part.layer_features} if part.layer_features else None
-    return _layers(feedforward=part) | {"embedding": {"per_layer": per_layer}}
+    wiring = {} if part.reads_input else {"wiring": {"kind": "pre_norm", "norm": "rms", "feedforward_norm": "none"}}
+    return _layers(feedforward=part, **wiring) | {"embedding": {"per_layer": per_layer}}
 
 
 def _with_embedding(part: TokenEmbedding) -> dict[str, Any]:

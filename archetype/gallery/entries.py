@@ -8,7 +8,7 @@ import csv
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,10 @@ class Entry:
 
     def specification(self) -> ModelSpec | None:
         """Return the specification; None if it is not known, or cannot be said."""
+        return self._specification
+
+    @cached_property
+    def _specification(self) -> ModelSpec | None:
         if self.own is not None:
             return parse(dict(self.own))
         if self.spec:

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -172,9 +172,13 @@ def with_schema_line(text: str, kind: str) -> str:
     return f"# yaml-language-server: $schema={address}\n{text}" if address else text
 
 
-def mapping_to_yaml(data: Any) -> str:
-    """Format plain data as YAML, with each innermost mapping on one line."""
-    return _dumped(data, flow_style=None, width=120)
+def mapping_to_yaml(data: Any, anchors: Mapping[str, Any] | None = None) -> str:
+    """Format plain data as YAML, with each innermost mapping on one line.
+
+    Args:
+        anchors: parts of the data that are written once, under these names, and referred to where they occur again.
+    """
+    return _dumped(data, flow_style=None, width=120, anchors=anchors or {})
 
 
 def flow(value: Any) -> str:
@@ -182,20 +186,27 @@ def flow(value: Any) -> str:
     return _dumped(value, flow_style=True, width=10**6).removesuffix("...\n").rstrip("\n")
 
 
-def _dumped(data: Any, flow_style: bool | None, width: int) -> str:
+def _dumped(data: Any, flow_style: bool | None, width: int, anchors: Mapping[str, Any] | None = None) -> str:
     import yaml
+
+    names = {id(part): name for name, part in (anchors or {}).items()}
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
         """YAML dumper that quotes a string only if it would be read as another type."""
 
         yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
 
+        def ignore_aliases(self, data: Any) -> bool:
+            return id(data) not in names
+
+        def generate_anchor(self, node: Any) -> str:
+            return next(names[key] for key, other in self.represented_objects.items() if other is node)
+
     plain, words = "tag:yaml.org,2002:float", "|".join(map(re.escape, WORDS))  # one tag for all that is not text
     Dumper.add_implicit_resolver(plain, re.compile(rf"({words}|{NUMBER.pattern}|{HEXADECIMAL.pattern})\Z"), None)
     for kind in (type(None), bool, int, float):
         Dumper.add_representer(kind, lambda dumper, value: dumper.represent_scalar(plain, _plain(value)))
     Dumper.add_representer(str, _represent_text)
-    Dumper.ignore_aliases = lambda dumper, value: True
     options = {"sort_keys": False, "allow_unicode": True, "default_flow_style": flow_style, "width": width}
     return str(yaml.dump(data, Dumper=Dumper, **options))
 

@@ -34,6 +34,7 @@ class MixerQuirks:
     doubled_query: DoubledQuery | None = None  # layout of queries and gates in one tensor (None: unknown)
     unscaled_scores: bool = False  # scores are not divided by sqrt(head_dim)
     qk_norm: bool = False  # queries and keys have a norm without weights
+    qk_norm_eps: float | None = None  # its eps, if it differs from that of the other norms
     qk_norm_after_rope: bool = False  # this norm comes after the rotation
     gate_in_queries: bool = False  # the output gate is stored together with the queries of each head
     gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"  # activation of this gate
@@ -42,7 +43,9 @@ class MixerQuirks:
     # `time_step_min` is a lower bound of Mamba-2's step sizes, and not only of their initial values
     steps_from_min: bool = False
     conv_silu: bool = False  # the convolution is followed by SiLU, whatever `hidden_act` says
-    fused_order: FusedOrder | None = None  # layout of queries, keys and values in one tensor (None: unknown)
+    # layout of queries, keys and values in one tensor (None: unknown); per shard of as many as `num_key_value_heads`
+    # says, whatever heads a layer has (MiMo-V2.5)
+    fused_order: FusedOrder | Literal["qkv_per_shard"] | None = None
     reversed: bool = False  # rotary pairs are rotated in the opposite direction
     # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
     head_dim_replaced: bool = False

@@ -28,6 +28,11 @@ class FeedForward(Content, Part):
         return 0
 
     @property
+    def reads_input(self) -> bool:
+        """Whether it reads its input; otherwise token ids alone."""
+        return True
+
+    @property
     def delays_output(self) -> bool:
         """Whether a part of the output is added to the stream only after the next layer."""
         return False

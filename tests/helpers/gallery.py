@@ -27,7 +27,7 @@ VALUES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("gallery
 NO_CLASS = "a reader: its type has code of its own, and no class in transformers"
 # Types that docs/zoo.md has no row for, as transformers has no causal class of theirs; `test_published_models.py`,
 # `test_glm5.py` and `test_own_code.py` compare them.
-PROVEN = {"mistral3", "kimi_k2", "kimi_k25", "glm5_next", "muse_glimmer"}
+PROVEN = {"mistral3", "kimi_k2", "kimi_k25", "glm5_next", "muse_glimmer", "mimo_v2", "step3p5", "solar_open2"}
 # Types without a class in transformers, which tests compare with their equations, by the file in tests/parity.
 BY_EQUATIONS = {"kimi_k3": "test_kimi_k3.py", "nanbeige": "test_loops.py", "ouro": "test_loops.py"}
 # What a type is read without, and an entry might have.

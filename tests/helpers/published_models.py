@@ -33,9 +33,12 @@ from archetype.io.low_bit.settings import read_settings, without_settings
 from archetype.io.weight_files import Header, TensorHeader
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
+from tests.helpers.own_code import OWN
 
 # Numbers that are read with the weights and are none: no gradient reaches them.
-NOT_TRAINED = r".*(e_score_correction_bias|expert_bias|moe_statics.*|act_fn\.(beta|eps)|ffn\.gate\.(bias|tid2eid))"
+NOT_TRAINED = (
+    r".*(e_score_correction_bias|expert_bias|router_bias|moe_statics.*|act_fn\.(beta|eps)|ffn\.gate\.(bias|tid2eid))"
+)
 # Tables that files hold and that every library computes.
 COMPUTED = r".*\.(inv_freq|masked_bias|attn\.bias|attention\.bias|position_ids)"
 NESTED = "language_model."  # before the tensors of a part that reads text, where transformers lacks the whole
@@ -211,8 +214,14 @@ def _numbers(shapes: Shapes, family: Family) -> int:
 def shapes_by_transformers(values: dict[str, Any]) -> Shapes | None:
     """The tensors that transformers would save of a configuration; None where it has no such class.
 
-    Of a model whose type it lacks the part that reads text may be of a class that it has (Kimi K2.5).
+    Of a model whose type it lacks the part that reads text may be of a class that it has (Kimi K2.5), or another class
+    may have its equations under other names.
     """
+    if (own := OWN.get(str(values.get("model_type")))) is not None:
+        as_class, as_file = own
+        shapes = shapes_by_transformers(as_class(values)) or {}
+        tensors = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+        return {name: tuple(tensor.shape) for name, tensor in as_file(tensors, values).items()}
     if (config := _config(values)) is not None and (model := _on_meta(config, values)) is not None:
         return _saved(model)
     text = values.get("text_config")

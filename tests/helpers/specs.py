@@ -344,6 +344,21 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(feedforward=experts(router={"kind": "mlp", "width": 6})),
         block(feedforward=experts(router={"kind": "mlp", "width": 6, "carried": True, "expert_bias": True})),
     ),
+    "n-gram embedding": decoder(
+        {
+            "wiring": {"kind": "pre_norm", "norm": "none"},
+            "mixer": "none",
+            "residual_scale": 0.2,
+            "feedforward": {
+                "kind": "ngram_embedding",
+                "rows": 40,
+                "row_width": 3,
+                "n": 3,
+                "splits": 2,
+            },
+        },
+        block(),
+    ),
     "latent experts": decoder(block(feedforward=experts(latent_width=5, weighs="inputs", shared=GATED))),
     "latent experts, normed": decoder(
         block(

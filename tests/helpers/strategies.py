@@ -115,7 +115,11 @@ def routers(wild: bool = False, reads_tokens: bool = True) -> SearchStrategy[spe
         for part in (spec.SoftmaxRouter, spec.SigmoidRouter, spec.SqrtSoftplusRouter)
     )
     mixer = st.builds(spec.SparseMixerRouter, scale=scale, bias=st.booleans(), jitter=positive(0.01, 1.0, wild))
-    learned = learned | mixer
+    narrow = st.builds(
+        spec.MLPRouter, width=counts(1, 6, wild), norm=vector_norms(wild), renormalize=st.booleans(), scale=scale,
+        expert_bias=st.booleans(),
+    )  # fmt: skip
+    learned = learned | mixer | narrow
     return learned | hashed if reads_tokens else learned
 
 
@@ -134,6 +138,7 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
     has_idle = latent_width is None and not grouped and not router.routes_tokens
     return spec.MixtureOfExperts(
         idle=(idle := draw(st.integers(0, 2)) if has_idle else 0),
+        idle_output=draw(st.sampled_from(["input", "zero"])),
         always=0 if idle or router.routes_tokens or router.weighs_choices else draw(st.integers(0, 2)),
         num_experts=num_groups * size,
         experts_per_token=chosen,
@@ -169,8 +174,12 @@ def feedforwards(wild: bool = False, reads_tokens: bool = True) -> SearchStrateg
         heads=st.integers(1, 3), conv_kernel=counts(1, 4, wild), boundary=st.integers(0, 5),
         table=st.integers(0, 2), seed=st.integers(0, 9), multiple=st.integers(1, 8), norm=vector_norms(wild),
     )  # fmt: skip
+    ngrams = st.builds(
+        spec.NgramEmbedding, rows=counts(2, 40, wild), row_width=counts(1, 4, wild), n=st.integers(2, 4),
+        splits=st.integers(1, 3), boundary=st.integers(0, 5),
+    )  # fmt: skip
     others = st.one_of(experts(wild), mixtures, st.just(spec.NoFeedForward()), pair, network, mixing)
-    return st.one_of(others, memories) if reads_tokens else others
+    return st.one_of(others, memories, ngrams) if reads_tokens else others
 
 
 @cache
@@ -425,7 +434,8 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         sinks=draw(st.booleans()),
         gate=(gate := draw(st.none() | output_gates())),
         gate_gain=draw(gains(wild)) if gate else None,
-        query_gain=draw(gains(wild)),
+        query_gain=None if has_own_values else draw(gains(wild)),
+        key_factors=not has_own_values and draw(st.booleans()),
         heads_norm=draw(vector_norms(wild)),
         query_scale=None if cross else draw(st.none() | query_scales(wild)),
         value_embedding=draw(st.none() | value_embeddings(d_model, wild)) if looks_up else None,
@@ -666,6 +676,8 @@ def blocks(
     mixer = mixer or draw(mixers(place, wild))
     norm = draw(norms(wild))
     by_content = draw(st.just({}) | st.fixed_dictionaries({"mixer_norm": norms(wild), "feedforward_norm": norms(wild)}))
+    if not feedforward.reads_input:  # a norm of what it does not read would not be trained
+        by_content = {**by_content, "feedforward_norm": spec.NoNorm()}
     norms_of = {"norm": norm, **by_content}
     wirings: list[spec.Wiring] = [
         spec.PreNorm(**norms_of), spec.PostNorm(**norms_of), spec.SandwichNorm(**norms_of, mixer_post_norm=norm),
@@ -734,7 +746,7 @@ def with_a_reader(draw: DrawFn, layers: tuple[spec.Block, ...]) -> tuple[spec.Bl
         return layers
     source = draw(st.sampled_from(sources))
     mixer, index = mixers[source], draw(st.sampled_from([source, source - len(layers)]))
-    own = dict(bias=mixer.bias.replace(k=False, v=False), value_embedding=None)
+    own = dict(bias=mixer.bias.replace(k=False, v=False), value_embedding=None, key_factors=False)
     reader = mixer.replace(keys_from=index, **own)
     return (*layers, layers[source].replace(mixer=reader))
 

@@ -1,7 +1,7 @@
 """A page in a browser, and everything about it that must not happen."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,8 @@ class Page:
     def __init__(self, tab: Any, port: int) -> None:
         self.tab, self.port = tab, port
         self.faults: list[str] = []
-        tab.add_init_script(WATCH)
-        tab.on("console", self._note)
-        tab.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
-        tab.on("request", self._look)
+        for event, listener in self._listeners().items():
+            tab.on(event, listener)
         tab.set_default_timeout(30_000)
 
     def open(self, hash: str) -> None:
@@ -70,6 +68,16 @@ class Page:
         assert self.faults == [], self.faults
         assert self.tab.evaluate("window.violations") == []
 
+    def leave(self) -> None:
+        """Make the tab as it was."""
+        for event, listener in self._listeners().items():
+            self.tab.remove_listener(event, listener)
+        self.tab.unroute_all(behavior="ignoreErrors")
+        self.tab.emulate_media(color_scheme="light")
+        if self.tab.url.startswith("http"):
+            self.tab.evaluate("localStorage.clear(), sessionStorage.clear()")
+        self.tab.goto("about:blank")
+
     def accessibility(self) -> list[str]:
         """Violations of WCAG 2.2 AA that axe reports."""
         if not self.tab.evaluate("'axe' in window"):
@@ -82,9 +90,15 @@ class Page:
             for one in result["violations"] for node in one["nodes"]
         ]  # fmt: skip
 
+    def _listeners(self) -> dict[str, Callable[[Any], None]]:
+        return {"console": self._note, "pageerror": self._fail, "request": self._look}
+
+    def _fail(self, error: Any) -> None:
+        self.faults.append(f"error: {error}")
+
     def _note(self, message: Any) -> None:
         if message.type in ("error", "warning"):
-            self.faults.append(f"{message.type}: {message.text}")
+            self.faults.append(f"{message.type}: {message.text} {message.location.get('url')}")
 
     def _look(self, request: Any) -> None:
         parts = urlsplit(request.url)

@@ -17,7 +17,7 @@ from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from tests.helpers.serving import TEMPLATE, Served, serving
 from tests.helpers.weights import randomize
-from tests.page.browser import Page, chromium, missing
+from tests.page.browser import WATCH, Page, chromium, missing
 
 NAMES = (
     "llama-tiny", "gpt2-tiny", "bert-tiny", "t5-tiny", "deepseek-v2-tiny", "mixtral-tiny", "mamba-tiny", "lstm-tiny",
@@ -82,11 +82,22 @@ def browser(server: Served) -> Iterator[Any]:
         yield browser
 
 
-@pytest.fixture
-def page(server: Served, browser: Any) -> Iterator[Page]:
-    """A tab; nothing may have gone wrong in it."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    page = Page(context.new_page(), server.port)
-    yield page
-    page.check()
+@pytest.fixture(scope="module")
+def tab(browser: Any) -> Iterator[Any]:
+    """A tab: to open one takes longer than most tests."""
+    context = browser.new_context()
+    context.add_init_script(WATCH)
+    yield context.new_page()
     context.close()
+
+
+@pytest.fixture
+def page(server: Served, tab: Any) -> Iterator[Page]:
+    """The tab as a new one; nothing may have gone wrong in it."""
+    tab.set_viewport_size({"width": 1440, "height": 900})
+    page = Page(tab, server.port)
+    yield page
+    try:
+        page.check()
+    finally:
+        page.leave()

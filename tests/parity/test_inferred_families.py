@@ -35,7 +35,7 @@ from tests.helpers.causal import in_chunks
 from tests.helpers.examples import every
 from tests.helpers.published import EXACT, WRONG, Change, same_tensors, swap
 from tests.helpers.weights import distance
-from tests.helpers.zoo import drawn, write_small
+from tests.helpers.zoo import drawn
 
 TOKENS = torch.cat((torch.arange(4, 61), torch.arange(4, 24)))[None] % 61
 PROMPT = 9  # tokens that are read at once, before those that are read one by one
@@ -564,10 +564,3 @@ def test_what_is_missing_is_named(values: dict[str, Any], change: dict[str, Any]
     shapes = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
     with pytest.raises(CheckpointError, match=message):
         read_unknown(changed, shapes)
-
-
-def test_zaya_is_refused_for_its_attention_and_not_for_its_experts(tmp_path: Path) -> None:
-    """Whose order of gate and up is that of other types: what is missing are its convolutions, and more."""
-    write_small("zaya", tmp_path)
-    with pytest.raises(CheckpointError, match="needs a router that reads that of the layer before, learned factors"):
-        archetype.load(tmp_path)

@@ -1,5 +1,6 @@
 """nGPT's blocks, which step towards the normed output of a sublayer, and the model on a loop, against Dory."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.helpers.examples import every
 from tests.helpers.published import WRONG, swap
 from tests.helpers.specs import block, decoder
 from tests.helpers.weights import distance, randomize
-from tests.parity.test_inferred_families import SIZES, check
+from tests.parity.test_inferred_families import SIZES, as_it_is, check
 
 D, T = 16, 7
 X = 3 * torch.randn(2, T, D, generator=torch.Generator().manual_seed(0))
@@ -110,11 +111,23 @@ SHORT: dict[str, Any] = {
 }  # fmt: skip
 
 
+def numbered_apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as NVIDIA publishes them, where an attention or a network is a layer."""
+
+    def name(match: re.Match[str]) -> str:
+        parts = {"self_attn": "mixer", "mlp": "mixer", "lambda_1": "attn_alpha", "lambda_2": "mlp_alpha"}
+        second, ours = match[2] in ("mlp", "lambda_2"), parts[match[2]]
+        return f"layers.{2 * int(match[1]) + second}.{ours}"
+
+    return {re.sub(r"layers\.(\d+)\.(self_attn|mlp|lambda_\d)", name, key): x for key, x in tensors.items()}
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("changes", every(2, [{}, SHORT]))
 def test_dory_passes_its_middle_layers_several_times(changes: dict[str, Any], tmp_path: Path) -> None:
     """Each pass starts from the sum of what the last one and the layers before the loop left, and has its own keys."""
-    lm = check(DORY | changes, swap("blocks.0.mixer.query_gain.weight", "blocks.0.mixer.gate_gain.weight"), tmp_path)
+    mistake = swap("blocks.0.mixer.query_gain.weight", "blocks.0.mixer.gate_gain.weight")
+    lm = check(DORY | changes, mistake, tmp_path, as_it_is if changes else numbered_apart)
     owners = [block.weights_of for block in lm.spec.layers]
     assert owners == ([None, 0, 0, None] if changes else [None, None, None, 1, 2, None])
     assert [block.reinject for block in lm.spec.layers] == [

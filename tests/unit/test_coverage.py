@@ -11,10 +11,13 @@ from pydantic.fields import FieldInfo
 from archetype import spec
 from tests.helpers.combinations import hybrid
 from tests.helpers.strategies import (
+    Place,
+    attentions,
     decoders,
     encoder_decoders,
     encoder_heads,
     encoders,
+    key_selections,
     linear_mixers,
     megabytes,
     ngrams,
@@ -31,9 +34,9 @@ MODELS = (decoders(), encoders(), encoder_decoders(), ngrams(), megabytes(), vis
 # what the models are made of, and one of which has few, is drawn in a hundredth of a model's time
 PARTS = (
     norms(), patterns(causal=False), encoder_heads(), sentence_heads(), residuals(hybrid().layers), scalings_by_pair(2),
-    relative_vectors(),
+    relative_vectors(), key_selections(),
 )  # fmt: skip
-EXAMPLES = [(strategy, 10) for strategy in MODELS] + [(linear_mixers(), 300)] + [(strategy, 50) for strategy in PARTS]
+EXAMPLES = [(strategy, 20) for strategy in PARTS] + [(linear_mixers(), 100), (attentions(Place(8)), 50)]
 # values that saturate exactly hide that a token changes an output; DynamicTanh stands for it
 NOT_DRAWN = {spec.DynamicErf}
 ATTEMPTS = 40  # as often as a rare class needs
@@ -80,7 +83,8 @@ def held(part: Any) -> Iterator[type[spec.Spec]]:
 def drawn() -> set[type[spec.Spec]]:
     """The classes that are held by the models that properties are tested with, and by their parts."""
     classes = set[type[spec.Spec]]()
-    for attempt, (strategy, examples) in product(range(ATTEMPTS), EXAMPLES):
+    models = ((0, (strategy, 10)) for strategy in MODELS)
+    for attempt, (strategy, examples) in (*models, *product(range(ATTEMPTS), EXAMPLES)):
 
         @seed(attempt)
         @given(strategy)

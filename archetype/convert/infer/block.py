@@ -33,7 +33,14 @@ from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
 from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import GatedRMSNorm, NoNorm
-from archetype.parts.router.spec import HashRouter, SigmoidRouter, SoftmaxRouter, SparseMixerRouter, SqrtSoftplusRouter
+from archetype.parts.router.spec import (
+    HashRouter,
+    MLPRouter,
+    SigmoidRouter,
+    SoftmaxRouter,
+    SparseMixerRouter,
+    SqrtSoftplusRouter,
+)
 from archetype.parts.together.spec import FeedForwardsTogether, SumConvolutions
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
@@ -47,6 +54,7 @@ POST_EPS = "post_norm_eps"  # of norms of outputs (Muse Glimmer)
 OF_NORM = re.compile(r"(\.gate_(down|up))?\.(weight|bias)$")  # ends of the names of a norm's tensors
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 UP_BOUND = "activation_situ_linear_beta"  # of the other factor, with the activation SiTU
+LIMITS = ("swiglu_limits", "swiglu_limits_shared")  # of each layer: of experts, and of networks for all tokens
 # Kinds of routers by their score functions.
 ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
     "softmax": SoftmaxRouter, "sigmoid": SigmoidRouter, "sqrtsoftplus": SqrtSoftplusRouter,
@@ -78,6 +86,10 @@ def _read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apar
     """
     if layer.sparse:
         experts = _experts(info, layer)
+        experts = experts.replace(
+            expert=_bounded(info, layer, experts.expert, LIMITS[0]),
+            shared=experts.shared and _bounded(info, layer, experts.shared, LIMITS[1]),
+        )
         if not layer.dense:
             return experts
         if info.quirks.delayed_experts:
@@ -92,7 +104,7 @@ def _read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apar
         return ChannelMixing(d_ff=width, receptance="receptance.weight" in names, mix_of="token")
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     names = layer.network
-    network = _scaled(info, _dense(info, layer, names, transposed))
+    network = _scaled(info, _bounded(info, layer, _dense(info, layer, names, transposed), LIMITS[1]))
     if "gate_gain.weight" in names:  # Dory: sqrt(D) times what is stored
         network = network.replace(hidden_gain=Gain(init=layer.d_model**0.5))
     if "hidden_norm.weight" not in names and not info.quirks.output_norms:
@@ -155,12 +167,25 @@ def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, 
     return GatedMLP(d_ff=width, activation=Swish(beta=beta), bias=bias, limit=limit, unit_offset=True)
 
 
+def _bounded(info: CheckpointInfo, layer: Layer, network: Any, key: str) -> Any:
+    # Step 3.5: a bound of the products in some layers, 0 for none
+    bounds = info.config.get(key)
+    if bounds is None:
+        return network
+    bound = bounds[layer.number] if isinstance(bounds, list) and layer.number < len(bounds) else -1
+    if not hasattr(network, "limit_after") or not (bound is None or (isinstance(bound, float | int) and bound >= 0)):
+        raise info.config.error(key, f"has no bound for layer {layer.number}", "fix the file")
+    return network.replace(limit=float(bound), limit_after=True) if bound else network
+
+
 def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     names = layer.network
-    if "router.weight" not in names:
+    matrix = names.get("router.weight", names.get("router.out.weight"))
+    if matrix is None:
         raise info.missing(layer.prefix, "an unknown kind of router")
     # the router's matrix is (E, D)
-    rows, width, idle = info.sides(names["router.weight"])[0], _expert_width(info, layer), _idle(info)
+    rows, width = info.sides(matrix)[0], _expert_width(info, layer)
+    idle = rows - info.config.size("num_experts") if info.quirks.idle_output == "zero" else _idle(info)
     always = info.shapes[names["always.down.weight"]][0] if "always.down.weight" in names else 0
     num_experts = rows - idle - always
     if num_experts < 1:
@@ -182,6 +207,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     return MixtureOfExperts(
         num_experts=num_experts,
         idle=idle,
+        idle_output=info.quirks.idle_output,
         always=always,
         experts_per_token=_experts_per_token(info),
         expert=_network(info, gated, width, routed=True),
@@ -245,6 +271,9 @@ def _router(info: CheckpointInfo, names: Names) -> Router:
     expert_bias, has_norm = "correction" in names, "router.norm.weight" in names
     if info.quirks.sparse_mixer:
         return SparseMixerRouter(jitter=info.positive(("router_jitter_noise",), 0.01))
+    if "router.out.weight" in names:  # ZAYA1
+        width, norm = info.sides(names["router.out.weight"])[1], info.norm(bias=False)
+        return MLPRouter(width=width, norm=norm, carried="router.carry" in names, expert_bias=expert_bias)
     scoring, renormalize = info.first(SCORING), info.first(RENORMALIZE)
     if info.config.get("expert_selection_fn") == "softmax":  # softmax over the selected experts only
         renormalize = True

@@ -236,7 +236,7 @@ class CheckpointInfo:
         eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
         if self.quirks.norm is not None:
             norm = self.quirks.norm.replace(eps=eps)
-            if not weight:
+            if not weight and hasattr(norm, "weight"):
                 return norm.replace(weight=False, unit_offset=False)
             return norm.replace(bias=bias) if hasattr(norm, "bias") else norm
         kind = "layer" if bias else "rms"

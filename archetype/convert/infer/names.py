@@ -9,7 +9,7 @@ from archetype.roles.checkpoint import NameTable
 # Tensors that a text decoder does not use: cross-attention, image and audio parts, and constant tables.
 LEFT_OUT = re.compile(
     r".*\.(encoder_attn|encoder_attn_layer_norm|crossattention|cross_attn|pooler)\..*"
-    r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|patch_merge_mlp|connector|embed_tokens_extend)\..*"
+    r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|audio_encoder|speech_embeddings|multi_modal_projector|mm_projector|patch_merge_mlp|connector|embed_tokens_extend)\..*"
     r"|.*\.lora_[AB]\.(vision|speech)\.weight"  # of Phi-4 multimodal, whose text has no adapter
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
     r"|.*\.layers\.0\.self_attention_res_(norm|proj)\.weight"  # the first mixer reads the embedding alone (Kimi K3)
@@ -80,6 +80,8 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}(?:input_linear|experts\.fc1)", "experts.gate_up"),
     (rf"{NETWORK}(?:output_linear|experts\.fc2)", "experts.down"),
     (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|router\.proj|gate\.wg)", "router"),
+    *((rf"{NETWORK}router_network\.{name}", f"router.{name}") for name in ("down", "norm", "fc1", "fc2", "out")),
+    (rf"{NETWORK}router_network\.carry", "router.carry"),
     # tensors named without `.weight` or `.bias`
     (rf"{NETWORK}gate\.tid2eid", "router.table"),
     (r"router\.scale", "router.norm.weight"),
@@ -140,6 +142,14 @@ STREAMS += tuple(
     )
 )
 STREAMS += tuple((f"{content}_rate", f"{content}_rate") for content in ("mixer", "feedforward"))  # of nGPT's steps
+# Norms and factors of both terms of a residual sum.
+STREAMS += tuple(
+    (name, name)
+    for content in ("mixer", "feedforward")
+    for term in ("carried", "added")
+    for kind in ("weight", "bias")
+    for name in (f"{content}_residual.{term}.{kind}",)
+)
 # Attention over depth (Kimi K3): weights of the norm and the query of each sublayer, and of the stack's end.
 DEPTH = (("norm", "norm_weight"), ("proj", "query"))
 STREAMS += tuple(
@@ -162,6 +172,12 @@ MEMORY: NameTable = (
     *((rf"ple\.{part}_proj\.weight", f"{part}.weight") for part in ("key", "value")),
     *((rf"ple\.norm_{part}\.weight", f"{part}_norm.weight") for part in ("key", "query", "conv")),
     (r"ple\.conv1d\.weight", "conv.weight"),
+)
+
+# Tables by n-grams and their projections (LongCat-Flash-Lite).
+NGRAMS: NameTable = (
+    (r"ngram_embeddings\.embedders\.(?P<expert>\d+)", "table"),
+    (r"ngram_embeddings\.post_projs\.(?P<expert>\d+)", "projections"),
 )
 
 # Tensors of a layer that follow its network: per-layer inputs (Gemma 3n), and a factor of the layer's output (Gemma 4).

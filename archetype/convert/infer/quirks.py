@@ -158,6 +158,8 @@ class FamilyQuirks(MixerQuirks):
         asks: keys whose values the class derives if the file lacks them.
         derive: returns keys that the class computes from others.
         renames: patterns of tensor names, with their replacements.
+        embedding_factors: token vectors are multiplied by learned factors.
+        idle_output: what experts return that compute nothing.
         delayed_experts: experts beside a network are added after the next layer.
         computed: pattern of tensors that are computed instead of being read.
     """
@@ -199,6 +201,8 @@ class FamilyQuirks(MixerQuirks):
     renames: tuple[tuple[str, Replacement], ...] = ()
     computed: str | None = None
     delayed_experts: bool = False
+    embedding_factors: bool = False
+    idle_output: Literal["input", "zero"] = "input"
 
 
 def mimo_v2_flash(keys: Config) -> dict[str, Any]:
@@ -218,6 +222,79 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     }
     before = keys.get("sliding_window_size")
     return derived | ({"sliding_window": before + 1} if isinstance(before, int) else {})
+
+
+def mimo_v2(keys: Config) -> dict[str, Any]:
+    """Return what MiMo-V2.5's and V2.6's own keys say, under the usual names."""
+    for name in ("head_dim", "v_head_dim"):
+        keys.expect(f"swa_{name}", keys.get(name), "heads of another width in layers with windows")
+    pattern, share = keys.get("hybrid_layer_pattern"), {"partial_rotary_factor": keys.positive("partial_rotary_factor")}
+    if not isinstance(pattern, list) or not {*pattern} <= {0, 1}:
+        raise keys.error("hybrid_layer_pattern", "has no 0 or 1 for each layer", "fix the file")
+    # which layers are dense, how projections are stored, and which layers have sinks, the tensors show
+    keys.used |= {
+        "moe_layer_freq",
+        "attention_projection_layout",
+        "attention_chunk_size",
+        "add_swa_attention_sink_bias",
+    }
+    return {
+        "layer_types": ["sliding_attention" if windowed else "full_attention" for windowed in pattern],
+        "sliding_window": keys.size("sliding_window_size") + 1,  # of the positions before, and the query's own
+        "rope_parameters": {
+            f"{kind}_attention": share | {"rope_type": "default", "rope_theta": keys.positive(key)}
+            for kind, key in (("full", "rope_theta"), ("sliding", "swa_rope_theta"))
+        },
+    }
+
+
+def step3p5(keys: Config) -> dict[str, Any]:
+    """Return Step 3.5's own keys under the usual names; its lists go on for the layers that predict further tokens."""
+    kinds = keys.get("layer_types")
+    count, other = keys.size("num_hidden_layers"), keys.section("attention_other_setting") or Config({}, keys.place)
+    if not isinstance(kinds, list) or len(kinds) < count:
+        raise keys.error("layer_types", f"has no kind for each of {count} layers", "fix the file")
+    heads = {"full_attention": keys.size("num_attention_heads")}
+    heads["sliding_attention"] = other.size("num_attention_heads", heads["full_attention"])
+    other.expect("head_dim", keys.get("head_dim"), "heads of another width in layers with windows")
+    sections: dict[str, Any] = {}
+    for layer, kind in enumerate(kinds[:count]):
+        section: dict[str, Any] = {"rope_type": "default"}
+        for name, key in (("rope_theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factors")):
+            values = keys.get(key)
+            section |= {} if values is None else {name: values[layer] if isinstance(values, list) else values}
+        if kind in (keys.get("yarn_only_types") or kinds) and keys.get("rope_scaling"):
+            section |= keys.get("rope_scaling")
+        if sections.setdefault(kind, section) != section:
+            raise keys.error("rope_theta", f"differs between layers of the kind {kind}", "this is not supported")
+    keys.used |= {"moe_layers_enum", "use_head_wise_attn_gate", "need_fp32_gate", "use_moe_router_bias", "max_seq_len"}
+    keys.expect("moe_router_activation", "sigmoid", "another score function")
+    return {
+        "layer_types": kinds[:count],
+        "num_attention_heads": [heads[kind] for kind in kinds[:count]],
+        "rope_parameters": sections,
+        **dict.fromkeys(("rope_theta", "rope_scaling")),
+        "num_experts_per_tok": keys.size("moe_top_k"),
+        "norm_topk_prob": keys.flag("norm_expert_weight", True),
+        "routed_scaling_factor": keys.positive("moe_router_scaling_factor", 1.0),
+        "hidden_act": "silu",
+    }
+
+
+def solar_open2(keys: Config) -> dict[str, Any]:
+    """Return Solar Open 2's own keys under the usual names, and refuse rotations and norms of queries and keys."""
+    kinds, full, count = keys.get("layer_types"), keys.get("gqa_layers"), keys.size("num_hidden_layers")
+    if full is None:  # one layer with full attention, then as many others
+        full = range(0, count, keys.size("gqa_interval", 3) + 1)
+    for key in ("use_rope", "use_qk_norm", "use_gqa_gate_bias"):
+        keys.expect(key, False, "rotations, norms or biases that its attention lacks")
+    rotary = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor")  # stated, and not used
+    keys.used |= {"use_gqa_gate", "kda_use_full_proj", "gqa_interval", *rotary}
+    return {
+        "layer_types": kinds or ["full_attention" if one in full else "linear_attention" for one in range(count)],
+        "linear_allow_neg_eigval": keys.flag("kda_allow_neg_eigval", True),
+        **dict.fromkeys(rotary),
+    }
 
 
 def muse_glimmer(keys: Config) -> dict[str, Any]:
@@ -346,6 +423,23 @@ def longcat_flash(keys: Config) -> dict[str, Any]:
     return {"scoring_func": "softmax"}
 
 
+ZAYA_KINDS = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
+
+
+def zaya(keys: Config) -> dict[str, Any]:
+    """Return ZAYA1's kinds of layers under the usual names, and the rotary settings of its class."""
+    kinds = keys.get("layer_types") or ["hybrid"] * (keys.get("num_hidden_layers") or 0)
+    if unknown := [kind for kind in kinds if kind not in ZAYA_KINDS]:
+        raise keys.error("layer_types", f"{unknown[0]!r} is not known", f"use {' or '.join(ZAYA_KINDS)}")
+    keys.used |= {"cca_time0", "cca_time1", "router_hidden_size"}  # sizes, which the tensors show
+    thetas = {"hybrid": 5e6, "hybrid_sliding": 1e4}
+    usual = {kind: {"rope_theta": theta, "partial_rotary_factor": 0.5} for kind, theta in thetas.items()}
+    sections = keys.get("rope_parameters") or usual
+    # published files have a key beside those of both kinds, which the class leaves out
+    rotary = {ZAYA_KINDS[kind]: section for kind, section in sections.items() if kind in ZAYA_KINDS}
+    return {"layer_types": [ZAYA_KINDS[kind] for kind in kinds], "rope_parameters": rotary}
+
+
 def _half_layer(name: re.Match[str]) -> str:
     # LongCat-Flash's layer is two of ours, and the first has the experts
     return f"{name[1]}{2 * int(name[2]) + int(name[4])}.{'mlp' if name[3] == 'mlps' else name[3]}.{name[5]}"
@@ -392,6 +486,13 @@ def dory(keys: Config) -> dict[str, Any]:
     return derived | {"layer_types": kinds, "rope_parameters": keys.get("rope_parameters") or usual}
 
 
+def _pair_of_layers(name: re.Match[str]) -> str:
+    # published files of Dory number attention and networks apart
+    number, is_network = divmod(int(name[2]), 2)
+    alphas = {"attn_alpha": "lambda_1", "mlp_alpha": "lambda_2"}
+    return f"{name[1]}{number}.{alphas.get(name[3], 'mlp' if is_network else 'self_attn')}{name[4]}"
+
+
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
 COMPRESSED = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
 NEIGHBOURS = FamilyQuirks(interleaved=True)
@@ -407,6 +508,20 @@ GEMMA4 = FamilyQuirks(
     asks=("layer_types", "rope_parameters"),
 )
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
+LONGCAT = FamilyQuirks(
+    interleaved=True,
+    head_dim_replaced=True,
+    latents_scaled=True,
+    delayed_experts=True,
+    derive=longcat_flash,
+    renames=(
+        (r"(model\.layers\.)(\d+)\.mlp\.(.*)", _first_half),
+        (
+            r"(model\.layers\.)(\d+)\.(self_attn|mlps|(?:input|post_attention)_layernorm)\.([01])\.(.*)",
+            _half_layer,
+        ),
+    ),
+)
 QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
     **dict.fromkeys(
@@ -498,18 +613,36 @@ QUIRKS: dict[str, FamilyQuirks] = {
         latents_eps_is_shared=True,
         streams_mean=True,
     ),
-    "longcat_flash": FamilyQuirks(
-        interleaved=True,
-        head_dim_replaced=True,
-        latents_scaled=True,
-        delayed_experts=True,
-        derive=longcat_flash,
+    **dict.fromkeys(("longcat_flash", "longcat_flash_ngram"), LONGCAT),
+    "doge": FamilyQuirks(
         renames=(
-            (r"(model\.layers\.)(\d+)\.mlp\.(.*)", _first_half),
-            (
-                r"(model\.layers\.)(\d+)\.(self_attn|mlps|(?:input|post_attention)_layernorm)\.([01])\.(.*)",
-                _half_layer,
+            ("input_residual", "mixer_residual.carried.weight"),
+            ("post_attention_residual", "feedforward_residual.carried.weight"),
+        )
+    ),
+    "zaya": FamilyQuirks(
+        derive=zaya,
+        qk_norm=True,
+        qk_norm_eps=1e-12,
+        embedding_factors=True,
+        idle_output="zero",
+        renames=(
+            (r"model\.input_hidden_states_scale", "model.embedding_norm.weight"),
+            (r"model\.input_hidden_states_bias", "model.embedding_norm.bias"),
+            (r"self_attn\.qkv_proj\.conv_qk_(depthwise|grouped)\.(.*)", r"self_attn.joint.\1.\2"),
+            (r"self_attn\.qkv_proj\.(.*)", r"self_attn.\1"),
+            (r"self_attn\.qk_norm\.temp", "self_attn.key_factors"),
+            *(
+                (f"post_{theirs}_residual_scale\\.{term}_{kind}", f"{ours}_residual.{name}.{param}")
+                for theirs, ours in (("attention", "mixer"), ("mlp", "feedforward"))
+                for term, name in (("residual", "carried"), ("hidden_states", "added"))
+                for kind, param in (("scale", "weight"), ("bias", "bias"))
             ),
+            (r"mlp\.gate\.down_proj\.(.*)", r"mlp.router_network.down.\1"),
+            (r"mlp\.gate\.router_mlp\.out_proj\.(.*)", r"mlp.router_network.out.\1"),
+            (r"mlp\.gate\.router_mlp\.(.*)", r"mlp.router_network.\1"),
+            (r"mlp\.gate\.router_states_scale", "mlp.router_network.carry"),
+            (r"mlp\.gate\.balancing_biases", "mlp.gate.e_score_correction_bias"),
         ),
     ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
@@ -521,6 +654,20 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
     "mimo_v2_flash": FamilyQuirks(sigmoid=True, derive=mimo_v2_flash),
+    "step3p5": FamilyQuirks(
+        norm=RMSNorm(unit_offset=True),
+        sigmoid=True,
+        derive=step3p5,
+        renames=(
+            (r"(.*\.)?moe\.gate_proj\.weight", r"\1moe.experts.mlp.w1"),
+            (r"(.*\.)?moe\.up_proj\.weight", r"\1moe.experts.mlp.v1"),
+            (r"(.*\.)?moe\.down_proj\.weight", r"\1moe.experts.mlp.w2"),
+            (r"(.*\.)?moe\.router_bias", r"\1moe.gate.e_score_correction_bias"),
+            (r"(.*\.)?share_expert\.(.*)", r"\1shared_expert.\2"),
+        ),
+    ),
+    "solar_open2": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, derive=solar_open2),
+    "mimo_v2": FamilyQuirks(norm=RMSNorm(), sigmoid=True, fused_order="qkv_per_shard", derive=mimo_v2),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
@@ -597,6 +744,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         output_norms=True,
         derive=dory,
         renames=(
+            (r"(.*layers\.)(\d+)\.(mixer|attn_alpha|mlp_alpha)(.*)", _pair_of_layers),
             (r"lm_head\.logit_scale", "lm_head.gain.weight"),
             (r"self_attn\.sqk", "self_attn.query_gain.weight"),
             (r"self_attn\.s_gate", "self_attn.gate_gain.weight"),
@@ -625,9 +773,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.compressor\..*", "compressed keys and values"),
     (r".*\.(self_attn\.linear_attn|mlp\.linear_mlp)\.weight", "a single matrix in place of attention or a network"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
-    (r".*\.conv_qk_\w+\..*", "convolutions of queries and keys (CCA)"),
-    (r".*_residual_scale\..*", "learned factors on the residual stream"),
-    (r".*\.router_mlp\..*", "a router that reads that of the layer before"),
     (r".*\.ngram_embeddings\..*", "streams that predict the next n tokens"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
     (r"transformer\.lang_embeddings\..*", "embeddings of languages"),
@@ -648,8 +793,8 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.adapter_modules\..*", "one adapter per language"),
-    (r".*\.input_residual", "learned factors on the residual stream"),
-    (r".*\.self_attn\.dt_proj\..*", "attention scores with a number that each key's values give"),
+    (r".*\.self_attn\.(A|dt_proj\..*)", "attention scores with a number that each key's values give"),
+    (r".*\.mlp\.(down|up)_embed\..*", "experts of one neuron, chosen by two keys"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (

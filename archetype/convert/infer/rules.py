@@ -35,6 +35,7 @@ def inferred_rules(
         rule(name, param, padding=_padding(info, name) if param == "lm_head.weight" else 0)
         for param, name in tensors.outer.items()
     ]
+    rules += _ngram_rules(info, tensors)
     for layer, names in zip(tensors.layers, norms, strict=True):
         rules += [rule(name, f"blocks.{layer.block}.{param}") for param, name in names.items()]
         below, block = f"blocks.{layer.block}", model.layers[layer.block]
@@ -48,6 +49,18 @@ def inferred_rules(
         if layer.output_scale is not None:
             rules.append(rule(layer.output_scale, f"{last}.output_scale"))
     return tuple(rules)
+
+
+def _ngram_rules(info: CheckpointInfo, tensors: GroupedTensors) -> list[Rule]:
+    rules, below, rows = [], "blocks.0.feedforward", 0
+    for (param, number), name in sorted(tensors.ngrams.items(), key=lambda item: item[0][1]):
+        if param == "table":
+            count = info.sides(name)[0]
+            rules.append(rule(name, f"{below}.table", rows=(rows, rows + count)))
+            rows += count
+        elif number == 0:  # one rule for all
+            rules.append(rule(re.sub(r"\b0\b", "{e}", name), f"{below}.projections"))
+    return rules
 
 
 def unpadded(info: CheckpointInfo, rows: int) -> int:

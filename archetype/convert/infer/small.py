@@ -45,7 +45,7 @@ SIZES: dict[str, int] = {
         (16, "global_head_dim moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
         (16, "expert_ffn_hidden_size"),
         (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
-        (12, "q_lora_rank"),
+        (12, "q_lora_rank router_hidden_size"),
         (10, "kv_lora_rank"),
         (1, "n_group topk_group first_k_dense_replace bos_token_id num_global_key_value_heads"),
         (0, "pad_token_id max_window_layers n_input_layers n_output_layers"),
@@ -176,6 +176,8 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["head_dim"] = sum(small[key] for key in PARTS)
     if head_dim is not None and "v_head_dim" in sizes and "kv_lora_rank" not in values:
         ratios["v_head_dim"] = max(1, small["head_dim"] * sizes["v_head_dim"] // head_dim)
+    if sizes.get("num_experts_per_tok") == 1:  # which some classes require (ZAYA1)
+        ratios["num_experts_per_tok"] = 1
     if "index_kpool" in sizes:  # whole pools
         ratios["index_topk"] = 2 * SIZES["index_kpool"]
     if values.get("qk_rope_head_dim") == 0:  # no rotated features

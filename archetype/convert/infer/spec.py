@@ -45,8 +45,10 @@ from archetype.parts.depth_attention.spec import DepthAttention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.gain.spec import Gain
 from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
+from archetype.parts.ngram_embedding.spec import NgramEmbedding
 from archetype.parts.ngram_memory.spec import NgramMemory
-from archetype.parts.norm.spec import NoNorm
+from archetype.parts.norm.spec import Affine, NoNorm
+from archetype.parts.normed_sum.spec import NormedSum
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Learned, NoPosition
 from archetype.parts.scaled_sum.spec import ScaledSum
@@ -70,6 +72,8 @@ MEMORY_KEYS = {
     "ple_embed_dim", "ple_conv_kernel_size", "ngram_size", "heads_per_ngram", "ngram_vocab_size_base", "seed",
     "make_ngram_vocab_size_divisible_by", "split_ngram_parts",
 }  # fmt: skip
+# Of tables by n-grams: their rows over the vocabulary's, the longest n-gram, and tables of each length.
+NGRAM_KEYS = ("ngram_vocab_size_ratio", "emb_neighbor_num", "emb_split_num")
 CONTENTS = ("mixer", "feedforward")
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by sqrt(d_model)
@@ -163,6 +167,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         for block in (*_memory(info, layer), *_with_further(info, layer, first))
     )
     blocks = blocks if tensors.loop is None else tensors.loop.unrolled(blocks)
+    blocks = (*_ngrams(info, tensors, d_model), *blocks)
     weightless = not any(norms or layer.streams for layer, (_, norms) in zip(tensors.layers, wirings, strict=True))
     model = Decoder(
         vocab_size=vocab_size,
@@ -206,9 +211,34 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
     )
 
 
+def _ngrams(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> list[Block]:
+    # a first block, which adds vectors of n-grams to those of the tokens (LongCat-Flash-Lite)
+    if not tensors.ngrams:
+        return []
+    config, end = info.config, info.config.get("eos_token_id")
+    if not isinstance(end, int):
+        raise config.error("eos_token_id", f"{end!r} is not one token, at which n-grams end", "fix the file")
+    ratio, n, splits = (config.size(key) for key in NGRAM_KEYS)
+    count, (vocab_size, extra_rows) = (n - 1) * splits, _vocabulary(info, tensors)
+    config.expect("vocab_size", vocab_size + extra_rows, "n-grams are hashed by the number of token vectors")
+    if extra_rows:
+        raise info.missing(config.place, "n-grams of tokens that are never predicted")
+    tables = [tensors.ngrams.get(("table", index), "") for index in range(count)]
+    projections = [tensors.ngrams.get(("projections", index), "") for index in range(count)]
+    width = info.sides(tables[0])[1] if tables[0] else 0
+    part = NgramEmbedding(rows=ratio * vocab_size, row_width=max(width, 1), n=n, splits=splits, boundary=end)
+    shapes = [info.shapes.get(name) for name in (*tables, *projections)]
+    if shapes != [*((size, width) for size in part.table_sizes), *[(d_model, width)] * count]:
+        raise info.missing(config.place, f"tables of n-grams in other numbers than {', '.join(NGRAM_KEYS)} name")
+    wiring = PreNorm(norm=NoNorm())
+    return [Block(wiring=wiring, mixer=NoMixer(), feedforward=part, residual_scale=1 / (count + 1))]
+
+
 def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     if info.quirks.scaled_residual:
         return ScaledSum()
+    if tensors.layers[0].terms:
+        return _normed_sum(info, tensors)
     if "residual_exit.query" in tensors.outer:
         return _depth_attention(info, tensors)
     if "residual_exit.norm_weight" in tensors.outer:
@@ -241,6 +271,18 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         write_eps=eps,
         norm_eps=info.norm(bias=False).eps,
     )
+
+
+def _normed_sum(info: CheckpointInfo, tensors: GroupedTensors) -> NormedSum:
+    # learned factors of the stream, and of what is added to it (ZAYA1)
+    terms = {param.partition("_residual.")[2] for param in tensors.layers[0].terms}
+    for layer in tensors.layers:
+        if layer.terms.keys() != {f"{content}_residual.{term}" for content in CONTENTS for term in terms}:
+            raise info.missing(layer.prefix, "learned factors on the residual stream in only some layers")
+    carried, added = (
+        Affine(bias=f"{name}.bias" in terms) if f"{name}.weight" in terms else NoNorm() for name in ("carried", "added")
+    )
+    return NormedSum(carried=carried, added=added)
 
 
 def _depth_attention(info: CheckpointInfo, tensors: GroupedTensors) -> DepthAttention:
@@ -402,7 +444,11 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims, e
         (not named or info.quirks.scaled_embedding) and info.settle("scaled_embedding", (False, True), why)
     ):
         scale = dims.d_model**0.5
+    if tensors.ngrams:  # the mean of the token's vector and those of all n-grams
+        scale /= len(tensors.ngrams) / 2 + 1
     norm = _norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm)
+    if info.quirks.embedding_factors:
+        norm = Affine()
     position = _added(info, tensors, dims)
     norm_first = not (norm.is_absent or position.is_absent) and info.settle(
         "norm_first", (False, True), "no file says whether the embedding's norm precedes the positions"

@@ -17,6 +17,7 @@ from archetype.convert.infer.names import (
     MASK,
     MEMORY,
     NETWORKS,
+    NGRAMS,
     NUMBERS,
     OF_GATED_NORM,
     OUTER,
@@ -95,7 +96,14 @@ class Layer:
     @property
     def streams(self) -> Names:
         """Those of `residual` that are weights of several residual streams."""
-        return {param: name for param, name in self.residual.items() if "_residual." in param}
+        return {
+            param: name for param, name in self.residual.items() if "_residual." in param and param not in self.terms
+        }
+
+    @property
+    def terms(self) -> Names:
+        """Those of `residual` that are norms or factors of both terms of a sum."""
+        return {param: name for param, name in self.residual.items() if ".carried." in param or ".added." in param}
 
     @property
     def block(self) -> int:
@@ -137,6 +145,7 @@ class GroupedTensors:
         left_out: names of tensors that a text decoder does not use.
         transposed: whether matrices are stored as (inputs, outputs).
         loop: layers that are passed several times (None: none).
+        ngrams: tables by n-grams and their projections, by Archetype's name and number; empty without any.
     """
 
     outer: Names
@@ -145,11 +154,13 @@ class GroupedTensors:
     transposed: bool
     d_model: int
     loop: Loop | None = None
+    ngrams: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @property
     def num_blocks(self) -> int:
         """Number of blocks that all layers become."""
-        return sum(layer.num_blocks for layer in self.layers) + (self.loop.further if self.loop else 0)
+        further = (self.loop.further if self.loop else 0) + bool(self.ngrams)
+        return sum(layer.num_blocks for layer in self.layers) + further
 
 
 def group_tensors(info: CheckpointInfo) -> GroupedTensors:
@@ -185,7 +196,9 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     for name, renamed in used.items():
         if match := in_layer.fullmatch(renamed):
             _add_to_layer(info, layers[int(match[1])], default_reader, match[2], name)
-    ordered, outer = list(layers.values()), _outer(info, outside)
+    ngrams = {key: name for name in outside if (key := _of_ngrams(info, name)) is not None}
+    ordered, outer = list(layers.values()), _outer(info, [name for name in outside if name not in ngrams.values()])
+    ordered[0].first = int(bool(ngrams))  # after a block of them
     loop = read_loop(info, len(ordered))
     narrow = outer.get("embedding.project.weight")  # of OPT 350M
     d_model = info.sides(outer["embedding.token.weight"])[1] if narrow is None else info.sides(narrow)[0]
@@ -200,7 +213,7 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
             layer.first = ordered[layer.index - 1].first + ordered[layer.index - 1].num_blocks
         if loop is not None and layer.index == loop.end:
             layer.first += loop.further
-    return GroupedTensors(outer, ordered, left_out, _transposed(info, ordered[0]), d_model, loop)
+    return GroupedTensors(outer, ordered, left_out, _transposed(info, ordered[0]), d_model, loop, ngrams)
 
 
 def _has_no_use(info: CheckpointInfo, name: str) -> bool:
@@ -242,6 +255,12 @@ def _numbered_layers(info: CheckpointInfo, names: list[str], of_images: list[str
         cause = "no tensor belongs to this layer"
         raise CheckpointError(f"{prefix}.{min(absent)}", cause, "is the checkpoint complete?")
     return prefix, sorted(numbers)
+
+
+def _of_ngrams(info: CheckpointInfo, name: str) -> tuple[str, int] | None:
+    path, _, kind = _rename(info, name).rpartition(".")
+    matches = (read_name(NGRAMS, tail) for tail in _tails(path)) if kind == "weight" else ()
+    return next(((match[0], match[1] or 0) for match in matches if match), None)
 
 
 def _outer(info: CheckpointInfo, names: list[str]) -> Names:

@@ -8,6 +8,7 @@ from archetype.parts.attention.spec import (
     Attention,
     AttentionConvolutions,
     Differential,
+    JointConvolution,
     OutputGate,
     QueryScale,
 )
@@ -80,6 +81,8 @@ NAMES: NameTable = (
     (rf"{PREFIX}(?:o_proj|out_proj|dense|c_proj|wo|out_lin|out|o|output\.dense|linear_out)", "o"),
     (rf"{PREFIX}(?:gate_proj|g_proj)", "gate"),
     (rf"{PREFIX}attn_sub_norm", "heads_norm"),
+    *((rf"{PREFIX}v_proj_{name}", f"v_{name}") for name in ("current", "delayed")),
+    *((rf"{PREFIX}joint\.{name}", f"joint.{name}") for name in ("depthwise", "grouped")),
     (rf"{PREFIX}r_proj", "position_query"),
     *((rf"{PREFIX}{place}_sconv\.conv1d", f"convolutions.{place}") for place in ("k", "v", "output")),
     *((rf"{PREFIX}{name}", name) for name in ("query_gain", "gate_gain")),
@@ -127,12 +130,28 @@ def read(tensors: CheckpointMixer) -> Attention:
         if "heads_norm.weight" in tensors.shapes or quirks.output_norms
         else NoNorm(),
         query_scale=query_scale(tensors, rotates),
+        joint_convolution=_joint_convolution(tensors, (heads + num_kv_heads) * head_dim, head_dim),
+        key_factors="key_factors" in tensors.shapes,
         convolutions=_convolutions(tensors),
         position=position,
         pattern=tensors.pattern(),
         keys_from=source,
         index=_index(tensors, position, head_dim),
     )
+
+
+def _joint_convolution(tensors: CheckpointMixer, channels: int, head_dim: int) -> JointConvolution | None:
+    # ZAYA1, which has two matrices for the values of this token and of the one before
+    names = ("joint.depthwise", "joint.grouped", "v_current", "v_delayed")
+    there = [f"{name}.weight" in tensors.shapes for name in names]
+    if not any(there):
+        return None
+    shapes = [tensors.shape(f"{name}.weight") for name in names]
+    kernels = shapes[0][-1], shapes[1][-1]
+    expected = [(channels, 1, kernels[0]), (channels, head_dim, kernels[1])]
+    if shapes[:2] != expected or shapes[2] != shapes[3]:
+        raise tensors.missing("convolutions of queries and keys of another form")
+    return JointConvolution(kernels=kernels)
 
 
 def _relative_logits(tensors: CheckpointMixer, heads: int) -> RelativeLogits | None:
@@ -204,10 +223,15 @@ def _keys_as_values(tensors: CheckpointMixer) -> bool:
 def _value_width(tensors: CheckpointMixer, num_kv_heads: int, head_dim: int) -> int | None:
     # None for the width of a key; another one only if a key says so, as in MiMo-V2
     if "v.weight" not in tensors.shapes:
-        return None
+        return _fused_value_width(tensors, head_dim)
     width = _rows_of_each(tensors, tensors.sides("v.weight")[1 if tensors.transposed else 0], num_kv_heads)
     if width != head_dim and tensors.size(("v_head_dim",)) != width:
         raise tensors.missing(f"attention with values of {width} features for keys of {head_dim}, which no key says")
+    return None if width == head_dim else width
+
+
+def _fused_value_width(tensors: CheckpointMixer, head_dim: int) -> int | None:
+    width = tensors.size(("v_head_dim",)) if "qkv.weight" in tensors.shapes else None
     return None if width == head_dim else width
 
 
@@ -281,6 +305,9 @@ def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int
     else:
         width = tensors.sides("o.weight")[1 - output_side]  # of fused q, k and v only the output matrix gives H P
     head_dim = tensors.size(HEAD_DIM)
+    value_width = None if head_dim is None else _fused_value_width(tensors, head_dim)
+    if head_dim is not None and value_width is not None:
+        width = _rows_of_each(tensors, width, value_width) * head_dim
     if head_dim is None:
         heads = num_heads(tensors)
         head_dim = _rows_of_each(tensors, width, heads)
@@ -289,10 +316,9 @@ def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int
         if stated not in (None, heads):
             raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {stated} heads")
     if "qkv.weight" in tensors.shapes:
-        # the fused matrix has (H + 2 K) P rows
-        num_kv_heads, odd = divmod(
-            _rows_of_each(tensors, tensors.sides("qkv.weight")[output_side], head_dim) - heads, 2
-        )
+        # the fused matrix has H P + K (P + V) rows
+        rows = tensors.sides("qkv.weight")[output_side] - heads * head_dim
+        num_kv_heads, odd = divmod(rows, head_dim + (value_width or head_dim))
     elif has_keys:
         num_kv_heads, odd = _rows_of_each(tensors, tensors.sides("k.weight")[output_side], head_dim), 0
     else:
@@ -326,6 +352,8 @@ def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple
     # a norm without weights after the rotation is absent in layers without rotary positions (Llama 4)
     if tensors.quirks.qk_norm:
         is_there = tensors.config.flag("use_qk_norm", True) and (rotates or not tensors.quirks.qk_norm_after_rope)
+        if is_there and (eps := tensors.quirks.qk_norm_eps) is not None:
+            return RMSNorm(eps=eps, weight=False), "head"
         return tensors.norm(bias=False, weight=False) if is_there else NoNorm(), "head"
     if "q_norm.weight" not in tensors.shapes:
         return NoNorm(), "head"
@@ -386,12 +414,12 @@ def _doubled_query(tensors: CheckpointMixer) -> DoubledQuery:
     return order
 
 
-def _fused_order(tensors: CheckpointMixer) -> FusedOrder:
+def _fused_order(tensors: CheckpointMixer) -> str:
     name = tensors.names["qkv.weight"]
     usual = "qkv_per_head" if HEAD_BY_HEAD in name else "qkv"
     why = f"no file says how queries, keys and values are ordered in {name.split('.')[-2]}"
     values = sorted(get_args(FusedOrder), key=lambda order: order != usual)
-    order: FusedOrder = tensors.settle("fused_order", tuple(values), why)
+    order: str = tensors.settle("fused_order", tuple(values), why)
     return order
 
 
@@ -417,19 +445,28 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
         parts, _, times = _doubled_query(tensors).partition("_per_")
         first, second = ("q" if part == "query" else part for part in parts.split("_"))
         return Joint((first, second), mixer.num_heads if times else 1)
+    if path in ("v_current", "v_delayed"):
+        half = tensors.shape(f"{path}.weight")[0]
+        return Joint(("v",), rows=(0, half) if path == "v_current" else (half, 2 * half))
     if path == "index.qk":
         return Joint(("index.q", "index.k"))
     if path != "qkv":
         return None
     parts, _, times = _fused_order(tensors).partition("_per_")
-    return Joint(parts, {"": 1, "quarter": 4}.get(times, mixer.num_kv_heads or mixer.num_heads))
+    shards = tensors.size(("num_key_value_heads",)) or 1
+    return Joint(parts, {"": 1, "quarter": 4, "shard": shards}.get(times, mixer.num_kv_heads or mixer.num_heads))
 
 
 SINKS = (rf"{PREFIX}(?:sinks|softmax_offset|attention_sink_bias)", "sinks")
+KEY_FACTORS = (rf"{PREFIX}key_factors", "key_factors")
 GATE_BIAS = (rf"{PREFIX}gate_bias", "gate_bias")
 POSITION_BANK = (rf"{PREFIX}rel_logits_proj\.proj", "score_bias.bank")
 provides("infer", Attention)(
     MixerReader(
-        NAMES, read, parameters=(SINKS, GATE_BIAS, POSITION_BANK, *DIFFERENTIAL), stands_alone=False, joint=_joint
+        NAMES,
+        read,
+        parameters=(SINKS, GATE_BIAS, KEY_FACTORS, POSITION_BANK, *DIFFERENTIAL),
+        stands_alone=False,
+        joint=_joint,
     )
 )

@@ -340,9 +340,10 @@ class Attention(Mixer):
             if self.value_embedding is not None:
                 cause = "global projections have no value embedding"
                 invalid("value_embedding", cause, "remove it, or use global_projections: false")
-            if self.query_gain is not None:
-                cause = "global projections have queries of their own"
-                invalid("query_gain", cause, "remove it, or use global_projections: false")
+            for name in ("query_gain", "key_factors"):
+                if getattr(self, name):
+                    cause = "global projections have queries and keys of their own"
+                    invalid(name, cause, "remove it, or use global_projections: false")
             if self.keys_as_values:
                 cause = "global projections have values of their own"
                 invalid("keys_as_values", cause, "remove it, or use global_projections: false")

@@ -1,16 +1,14 @@
 """Cost of the block index (MiniMax M3)."""
 
-from collections.abc import Hashable, Mapping
-
-from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Linear, NormCost, SelectionCost, cost_of
+from archetype.cost.formula import Counts, Formula
+from archetype.cost.registry import Linear, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.block_index import spec
-from archetype.parts.position.cost import PositionCost
+from archetype.parts.lightning_index.cost import LearnedIndexCost
 
 
 @cost_of(spec.BlockIndex)
-class BlockIndexCost(SelectionCost):
+class BlockIndexCost(LearnedIndexCost):
     """Cost of two projections, and of a product over all pairs of positions if blocks are left out.
 
     The FLOPs of its loss, which computes the attention weights again, are not counted.
@@ -20,8 +18,6 @@ class BlockIndexCost(SelectionCost):
 
     def __init__(self, part: spec.BlockIndex, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)
-        self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
-        self.norm = NormCost.of(part.norm, self.head_dim)
         own = {"q": Linear(d, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
         self.projections = own if part.own_projections else {}
 
@@ -60,10 +56,3 @@ class BlockIndexCost(SelectionCost):
         blocks = -(-work.length // part.block)
         saved += FLOAT32 * part.num_heads * (pairs + 4 * tokens * blocks) + FLOAT32 * tokens
         return saved + work.length**2 + (part.num_heads * pairs if self._leaves_out(work.length) else 0)
-
-    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        # tables of angles, if rotated queries and keys are trained
-        if self.part.position is None or not self.part.adds_to_loss:
-            return {}
-        heads, _, _, rotary_dim, _ = self.part.sizes
-        return PositionCost.of(self.part.position, self.d).shared_activations(heads, rotary_dim, work)

@@ -110,8 +110,7 @@ class CompressedAttentionCost(MixerCost):
             slots = windows + (rate > 0 and work.phase == "decode")  # with that of the open window
             return work.queries * symbol("S", near + slots, self.part)
         most = windows if index is None else index.top_k
-        pairs = sum(min(n, self.part.window) + (min(n // rate, most) if rate else 0) for n in range(1, length + 1))
-        return symbol("A", pairs)
+        return symbol("A", _keys_seen(length, 1, self.part.window) + (_keys_seen(length, rate, most) if rate else 0))
 
     def state(self, length: int) -> int:
         keys = min(self.part.window, length) * self.part.head_dim
@@ -141,3 +140,9 @@ class CompressedAttentionCost(MixerCost):
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         position, heads, rotary_dim = self.part.position, self.part.num_heads, self.part.rotated
         return PositionCost.of(position, self.d).shared_activations(heads, rotary_dim, work)
+
+
+def _keys_seen(length: int, rate: int, most: int) -> int:
+    """Keys that all queries of a text see: each sees one for every `rate` positions up to its own, at most `most`."""
+    full = min(length // rate, most)
+    return rate * full * (full - 1) // 2 + full * (length - full * rate + 1)

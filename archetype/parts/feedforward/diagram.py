@@ -26,7 +26,7 @@ def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) ->
     act = title(part.activation)
 
     def cell(name: str, column: float, row: int, inputs: tuple[str, ...]) -> Cell:
-        parameters = (f"{prefix}{name}", f"{prefix}{name}_bias")
+        parameters = (f"{prefix}{name}", f"{prefix}{name}_bias", f"{prefix}{name}_gain")
         return Cell(f"{prefix}{name}", column, row, inputs, label=name, rows=parameters)
 
     def after(column: float) -> list[Cell]:

@@ -113,7 +113,8 @@ def gated_product(
 ) -> Callable[[Kernels, Tensor, Tensor], Tensor]:
     """Return f(gate) * up, with `function` as f (absent: the function of the specification).
 
-    A limit clamps both first, a bound squeezes up, and a unit offset changes it to f(gate) * (1 + up) (gpt-oss).
+    A limit clamps both first (or f(gate) and up), a bound squeezes up, and a unit offset changes it to
+    f(gate) * (1 + up) (gpt-oss).
     """
     choice = feedforward.activation
     if choice.gate_kernel and not feedforward.changes_factors:
@@ -131,10 +132,13 @@ def _gated(
     limit, bound = feedforward.limit, feedforward.up_bound
     if limit is not None:
         # the gate only from above, as gpt-oss does: f goes to zero below
-        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        gate, up = gate if feedforward.limit_after else gate.clamp(max=limit), up.clamp(-limit, limit)
     if bound is not None:
         up = soft_capped(bound, up)
-    return f(gate) * (1 + up if feedforward.unit_offset else up)
+    product = f(gate)
+    if limit is not None and feedforward.limit_after:
+        product = product.clamp(max=limit)
+    return product * (1 + up if feedforward.unit_offset else up)
 
 
 def _gated_product(name: str, kernels: Kernels, gate: Tensor, up: Tensor) -> Tensor:

@@ -107,6 +107,7 @@ class GatedMLP(_Projected):
 
     Attributes:
         limit: upper bound of gate(x) and bound of |up(x)| (absent: no clamping).
+        limit_after: whether activation(gate(x)) is bounded instead of gate(x) (Step 3.5).
         unit_offset: whether the gate multiplies 1 + up(x).
         up_bound: smooth bound of |up(x)| (absent: none).
     """
@@ -114,6 +115,7 @@ class GatedMLP(_Projected):
     title: ClassVar[str] = "Gated MLP"
     kind: Literal["gated"] = "gated"
     limit: Positive | None = None
+    limit_after: Flag = False
     unit_offset: Flag = False
     up_bound: Positive | None = None
 

@@ -75,7 +75,7 @@ def _of_channels(tensors: CheckpointMixer) -> dict[str, Any]:
     config, key = tensors.config, next((key for key in BOUNDS if tensors.config.get(key) is not None), None)
     bound = None if key is None or not config.flag("kda_safe_gate", True) else config.get(key)
     if (section := tensors.config.section("linear_attn_config")) is not None:
-        for other in section.values.keys() - SIZES - {BOUND}:
+        for other in {key for key, value in section.values.items() if value is not None} - SIZES - {BOUND}:
             raise tensors.missing(f"linear attention with the key {other}")
         if section.get(BOUND) is not None:
             config, key, bound = section, BOUND, section.get(BOUND)

@@ -1,6 +1,7 @@
 """Cost of the lightning index (DeepSeek-AI 2025)."""
 
 from collections.abc import Hashable, Mapping
+from typing import Any
 
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Linear, NormCost, SelectionCost, cost_of
@@ -9,8 +10,24 @@ from archetype.parts.lightning_index import spec
 from archetype.parts.position.cost import PositionCost
 
 
+class LearnedIndexCost(SelectionCost):
+    """Base class of the costs of learned indexes: small attentions whose scores select keys."""
+
+    def __init__(self, part: Any, d: Formula, query: Formula) -> None:
+        super().__init__(part, d, query)
+        self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
+        self.norm = NormCost.of(part.norm, self.head_dim)
+
+    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
+        # tables of angles, if rotated queries and keys are trained
+        if self.part.position is None or not self.part.adds_to_loss:
+            return {}
+        heads, _, _, rotary_dim, _ = self.part.sizes
+        return PositionCost.of(self.part.position, self.d).shared_activations(heads, rotary_dim, work)
+
+
 @cost_of(spec.LightningIndex)
-class LightningIndexCost(SelectionCost):
+class LightningIndexCost(LearnedIndexCost):
     """Cost of three projections, and of a product over all pairs of positions if the sequence exceeds `top_k`.
 
     With `from_layer` there is no cost: the selection of another layer is used.
@@ -22,8 +39,6 @@ class LightningIndexCost(SelectionCost):
 
     def __init__(self, part: spec.LightningIndex, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)
-        self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
-        self.norm = NormCost.of(part.norm, self.head_dim)
         self.is_own = part.from_layer is None
         self.projections = (
             {
@@ -65,10 +80,3 @@ class LightningIndexCost(SelectionCost):
         saved = self.norm.saved_activations(tokens) + tokens * (part.num_heads + 1) * part.head_dim * work.itemsize
         saved += (tokens * (part.num_heads + 1) + pairs * (part.num_heads + 2)) * FLOAT32
         return saved + work.length**2 + (pairs if self.most_keys(work.length) < work.length else 0)
-
-    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        # tables of angles, if rotated queries and keys are trained
-        if self.part.position is None or not self.part.adds_to_loss:
-            return {}
-        heads, _, _, rotary_dim, _ = self.part.sizes
-        return PositionCost.of(self.part.position, self.d).shared_activations(heads, rotary_dim, work)

@@ -1,16 +1,14 @@
 """Cost of the pool index (Qwen4-Exp)."""
 
-from collections.abc import Hashable, Mapping
-
-from archetype.cost.formula import Counts, Formula, constant, symbol
-from archetype.cost.registry import Linear, NormCost, SelectionCost, cost_of
+from archetype.cost.formula import Counts, Formula, constant
+from archetype.cost.registry import Linear, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.lightning_index.cost import LearnedIndexCost
 from archetype.parts.pool_index import spec
-from archetype.parts.position.cost import PositionCost
 
 
 @cost_of(spec.PoolIndex)
-class PoolIndexCost(SelectionCost):
+class PoolIndexCost(LearnedIndexCost):
     """Cost of two projections, and of a product over all pairs of a position and a pool if pools are left out.
 
     The FLOPs of its loss, which computes the attention weights again, are not counted.
@@ -20,8 +18,6 @@ class PoolIndexCost(SelectionCost):
 
     def __init__(self, part: spec.PoolIndex, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)
-        self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
-        self.norm = NormCost.of(part.norm, self.head_dim)
         self.projections = {"q": Linear(query, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
         if part.head_weights:
             self.projections["weights"] = Linear(d, self.heads)
@@ -60,10 +56,3 @@ class PoolIndexCost(SelectionCost):
         if part.pooling == "gated":
             saved += tokens * part.head_dim * (FLOAT32 + 2 * work.itemsize)
         return saved + 2 * tokens * pools
-
-    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        # tables of angles, if rotated queries and keys are trained
-        if self.part.position is None or not self.part.adds_to_loss:
-            return {}
-        heads, _, _, rotary_dim, _ = self.part.sizes
-        return PositionCost.of(self.part.position, self.d).shared_activations(heads, rotary_dim, work)

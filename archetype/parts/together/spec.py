@@ -148,6 +148,10 @@ class FeedForwardsTogether(_Together, FeedForward):
         return self
 
     @property
+    def reads_input(self) -> bool:
+        return any(inner.reads_input for inner in self.parts)
+
+    @property
     def separates_documents(self) -> bool:
         return self.convolutions is None and super().separates_documents
 

@@ -216,7 +216,7 @@ def test_formats_that_have_no_word_for_it_refuse_it() -> None:
     with pytest.raises(CheckpointError, match=r"further_tokens\.count: the llama format cannot express 1"):
         family.format.config_for(with_further("one"))
     with pytest.raises(CheckpointError, match=r"further_tokens: llama\.cpp does not support"):
-        gguf_of("llama", with_further("one")).check(with_further("one"))
+        gguf_of("llama", with_further("one")).metadata(with_further("one"), dict, lambda name: [])
 
 
 def test_layouts_that_part_what_it_reads_are_refused() -> None:

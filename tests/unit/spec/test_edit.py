@@ -198,7 +198,7 @@ def test_a_hybrid_differs_in_a_line_for_each_field() -> None:
         (f"{layers}.mixer.state_size", "(absent)", 16),
         (f"{layers}.feedforward.d_ff", 172, "(absent)"),
     } < {*changes}
-    assert len(changes) < 36
+    assert len(changes) < 40  # the fields of both mixers
 
 
 def test_models_of_two_kinds_differ_in_every_field_of_their_stacks() -> None:

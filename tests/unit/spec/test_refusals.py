@@ -569,7 +569,7 @@ def test_all_mistakes_of_a_file_are_said_at_once() -> None:
     assert sorted(str(caught.value).split("\n")) == [
         "head.tied: 'x' is neither true nor false; use true or false",
         "layers[0].feedforward: 'moe' is not a kind of feed forward (channel_mixing, experts, mlp, gated, none, "
-        "ngram_memory, per_layer_input, together); write experts",
+        "ngram_embedding, ngram_memory, per_layer_input, together); write experts",
         "layers[0].mixer.num_heads: -1 is too small; use more than 0",
         "layers[0].mixer.scal: is not a known key; did you mean scale?",
         "layers[30].dropout: 1 is too large; use less than 1.0",

@@ -173,3 +173,12 @@ def test_a_damaged_specification_is_read_or_refused_at_the_damage(data: st.DataO
     except SpecError as error:
         shared = set(error.place.replace("[", ".").replace("]", "").split(".")) & {str(key) for key in keys}
         assert shared or not error.place, (error.place, keys)
+
+
+def test_parts_that_occur_again_are_written_once() -> None:
+    layer = {"mixer": {"kind": "mamba"}}
+    data = {"first": layer, "rest": [layer, {"kind": "none"}, layer], "equal": {"mixer": {"kind": "mamba"}}}
+    text = yaml.mapping_to_yaml(data, {"mamba": layer, "once": data["rest"]})
+    assert yaml.yaml_value(text, "") == data
+    assert text.count("&mamba") == 1 and text.count("*mamba") == 2 and "once" not in text
+    assert "&" not in yaml.mapping_to_yaml(data)

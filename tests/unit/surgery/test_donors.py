@@ -178,7 +178,7 @@ def test_types_of_packed_teachers_are_refused_by_their_field(forms: Forms, tmp_p
         assert done.status == 2 and done.error.startswith(f"archetype: {said}") and not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("change", every(8, [pytest.param(change, id=change.name) for change in changes(SPEC)]))
+@pytest.mark.parametrize("change", every(16, [pytest.param(change, id=change.name) for change in changes(SPEC)]))
 def test_narrow_types_are_changed_as_wide_ones(forms: Forms, change: Change) -> None:
     """Every change of the guide, of a donor in float16 and in bfloat16."""
     for name in ("float16", "bfloat16"):
