@@ -780,6 +780,8 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.(recurrent|qkv_conv\w*)(\..*)?", "a recurrent or state-space mixer of another kind"),
     (r".*\.mamba\.dt_proj_weight", "a Mamba with several heads"),
     (r".*\.attn_sink_proj\..*", "sinks that each position computes"),
+    (r".*\.\w+_l2_clip\.scale", "a bound on the lengths of queries"),
+    (r".*\.attn_res\.attn_queries\..*", "attention over depth apart for queries, keys and values"),
     (r".*\.[kv]_sconv\.weight_proj", "convolutions that each token computes"),
     (r".*\.\w+_cross_pass\w*", "messages between passes of a loop"),
     (r".*\.compressor\..*", "compressed keys and values"),
