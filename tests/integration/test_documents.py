@@ -53,7 +53,7 @@ def run_block(language: str, text: str, folder: Path, environment: dict[str, str
 
 def shorter(text: str) -> str:
     """Commands with one or two of their steps, and with less text to train on."""
-    text = re.sub(r"(--steps) (\d)\d+", lambda option: f"{option[1]} {min(int(option[2]), 2)}", text)
+    text = re.sub(r"(--steps) (\d)\d+", lambda steps: f"{steps[1]} {min(int(steps[2]), 2)}", text)
     return text.replace("pydoc str list dict int float bytes set", "pydoc str list dict")
 
 

@@ -126,9 +126,9 @@ def test_other_types(models: dict[str, Model], names: list[str], dtype: torch.dt
             actual = result(converted, inputs)
             assert actual.dtype == dtype
             errors = (actual.float() - expected).abs().amax(-1) / expected.abs().max()
-            # for a token here and there a rounded score may choose another expert or key, and what a delta net reads
-            # may all but cancel (to 0.3 % of the median, at the first token) before the norm that makes it long again
-            is_exempt = any(word in name for word in ("experts", "sparse mixer", "index", "delta"))
+            # for a token here and there a rounded score may choose another expert, key or pass, and what a delta net
+            # reads may all but cancel (to 0.3 % of the median, at the first token) before the norm that makes it long
+            is_exempt = any(word in name for word in ("experts", "sparse mixer", "index", "delta", "exit"))
             assert (errors > tolerance).float().mean() < (0.1 if is_exempt else 1e-9)
 
 
