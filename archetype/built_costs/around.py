@@ -23,7 +23,7 @@ from archetype.cost.work import TrainingWork
 from archetype.models.block.module import build_block
 from archetype.nn.context import EncoderOutput, ForwardContext
 from archetype.nn.registry import module_class
-from archetype.nn.residual import build_exit, enter
+from archetype.nn.residual import build_exit, stream_class
 from archetype.roles.residual import Residual
 from archetype.roles.wiring import Wiring
 
@@ -98,7 +98,7 @@ class MeasuredResidualCost(ResidualCost):
 
     def _pass(self, batch: int, length: int) -> Tensor:
         x = torch.empty(batch, length, self.d.value, device=META)
-        stream, context = enter(self.part, x), context_of(x)
+        stream, context = stream_class(self.part).enter(self.part, x), context_of(x)
         written: Tensor = self.module.write(stream, self.module.read(stream, context), context)  # type: ignore[operator]
         return written
 
@@ -111,7 +111,8 @@ class MeasuredExitCost(MeasuredResidualCost):
         self.module = module
 
     def _pass(self, batch: int, length: int) -> Tensor:
-        y: Tensor = self.module(enter(self.part, torch.empty(batch, length, self.d.value, device=META)))
+        x = torch.empty(batch, length, self.d.value, device=META)
+        y: Tensor = self.module(stream_class(self.part).enter(self.part, x))
         return y
 
 

@@ -14,7 +14,7 @@ LARGEST: Mapping[str, int] = {
     "num_experts": 8, "experts_per_token": 2, "num_groups": 2, "groups": 2, "groups_per_token": 1, "top_k": 32,
     "state_size": 16, "chunk_size": 16, "size": 32, "rows": 256,
 }  # fmt: skip
-MOST_LAYERS = 12
+MOST_LAYERS = 16
 
 
 def tiny(spec: S) -> S:

@@ -44,20 +44,25 @@ class ResidualStream(nn.Module):
         raise NotImplementedError
 
 
-def enter(residual: Residual, x: Vectors) -> Tensor:
-    return x if residual.is_sum else _stream_class(residual).enter(residual, x)
+class OneStream(ResidualStream):
+    """The stream of a plain sum, to which blocks add without a module."""
 
+    @staticmethod
+    def enter(residual: Any, x: Vectors) -> Tensor:
+        return x
 
-def leave(residual: Residual, stream: Tensor) -> Vectors:
-    return stream if residual.is_sum else _stream_class(residual).leave(residual, stream)
+    @staticmethod
+    def leave(residual: Any, stream: Tensor) -> Vectors:
+        return stream
 
 
 def build_exit(residual: Residual, place: Place) -> nn.Module | None:
     """Build the module that computes the output vectors of a stack from its residual stream, if it has weights."""
-    return None if residual.is_sum else _stream_class(residual).exit(residual, place)
+    return stream_class(residual).exit(residual, place)
 
 
-def _stream_class(residual: Residual) -> type[ResidualStream]:
-    module = module_class(residual)
+def stream_class(residual: Residual) -> type[ResidualStream]:
+    """Return the class of a residual wiring. A forward pass does not ask for it, as compilers cannot trace an import."""
+    module = OneStream if residual.is_sum else module_class(residual)
     assert issubclass(module, ResidualStream), f"{module.__name__} is not a ResidualStream"
     return module

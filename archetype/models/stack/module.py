@@ -16,7 +16,7 @@ from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_class
-from archetype.nn.residual import build_exit, enter, leave
+from archetype.nn.residual import build_exit, stream_class
 from archetype.parts.norm import spec as norm_spec
 from archetype.parts.norm.module import L2Norm, normalize_stream
 
@@ -76,7 +76,8 @@ class Stack(nn.Module):
         )
         self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
         self.of_unit_length = {index for index, block in enumerate(stack.layers) if block.reinject == "unit"}
-        self.residual, self.sources, self.passes = stack.residual, stack.sources, frozenset(stack.passes)
+        self.residual, self.stream_class = stack.residual, stream_class(stack.residual)
+        self.sources, self.passes = stack.sources, frozenset(stack.passes)
         self.exit_gate = None if stack.early_exit is None else ExitGate(stack.early_exit, stack.d_model)
         self.residual_exit = build_exit(stack.residual, Place(stack.d_model, len(stack.layers), len(stack.layers)))
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
@@ -95,7 +96,7 @@ class Stack(nn.Module):
         """
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
         context.later, context.routing = {}, {}
-        stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
+        stream = self.stream_class.enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
         read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
         passes: list[tuple[Tensor, Tensor]] = []  # vectors after each pass but the last, and their gates
         for index in range(len(self.blocks)) if layers is None else layers:
@@ -141,7 +142,7 @@ class Stack(nn.Module):
     def leave(self, stream: Tensor) -> Vectors:
         """Return the output vectors, (B, T, D), from the residual stream after the last layer."""
         if self.residual_exit is None:
-            return leave(self.residual, stream)
+            return self.stream_class.leave(self.residual, stream)
         y: Tensor = self.residual_exit(stream)
         return y
 

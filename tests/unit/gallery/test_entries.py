@@ -78,7 +78,7 @@ def test_a_small_relative_has_the_same_parts_and_trains(name: str) -> None:
     layers = {(layer.mixer.kind, layer.feedforward.kind, layer.wiring.kind) for layer in spec.layers}
     assert {(layer.mixer.kind, layer.feedforward.kind, layer.wiring.kind) for layer in small.layers} == layers
     model = build(small)
-    assert sum(parameter.numel() for parameter in model.parameters()) < 600_000
+    assert sum(parameter.numel() for parameter in model.parameters()) < 1_000_000  # trains on a laptop
     tokens = torch.randint(small.vocab_size, (2, 33))
     logits = model(tokens[:, :-1]).logits
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
