@@ -62,7 +62,7 @@ def build_exit(residual: Residual, place: Place) -> nn.Module | None:
 
 
 def stream_class(residual: Residual) -> type[ResidualStream]:
-    """Return the class of a residual wiring. A forward pass does not ask for it, as compilers cannot trace an import."""
+    """Return the class of a residual wiring; asked before a pass, since compilers cannot trace an import."""
     module = OneStream if residual.is_sum else module_class(residual)
     assert issubclass(module, ResidualStream), f"{module.__name__} is not a ResidualStream"
     return module
