@@ -105,18 +105,19 @@ def attribution_view(
     if not -length <= position < length:
         raise SpecError("position", f"{position} is out of range", f"use 0 to {length - 1}")
     position %= length
+    at = max(position - 1, 0) if model.lm_head.shifted else position  # of the vector that the head reads
     token = int(trace.logits[0, position].argmax()) if token is None else token
     if not 0 <= token < vocab_size:
         raise SpecError("token", f"{token} is out of range", f"use 0 to {vocab_size - 1}")
     split = None if layer is None else layer_path(model, layer)
     points = [*residual_names(trace, stack).values()]
-    final, constant = frozen_norm(trace, join(stack, "final_norm"), trace[points[-1]][0, position])
+    final, constant = frozen_norm(trace, join(stack, "final_norm"), trace[points[-1]][0, at])
     row, bias = _row(model.lm_head, model.embedding.token.weight, token)
 
     def part(label: str, kind: str, x: Tensor) -> Contribution:
         return Contribution(label, kind, float(final(x.double()) @ row))  # x (D,)
 
-    parts = [part("embedding", "embedding", trace[points[0]][0, position])]
+    parts = [part("embedding", "embedding", trace[points[0]][0, at])]
     reinjected = stacks(model)[stack].reinjected
     if stacks(model)[stack].of_unit_length:
         raise SpecError("attribution", "vectors are scaled between the passes of a loop", "use the lens instead")
@@ -128,20 +129,20 @@ def attribution_view(
             raise SpecError("attribution", cause, "use the lens instead")
         if (source := reinjected.get(index)) is not None:
             again = trace[f"{path}.in"] - trace[points[index]]  # (B, T, D) added again before this layer
-            parts.append(part(f"layer {index} input of layer {source}", "embedding", again[0, position]))
+            parts.append(part(f"layer {index} input of layer {source}", "embedding", again[0, at]))
         factor = output_scale(module_at(model, path))  # type: ignore[arg-type]
         parts = [replace(earlier, logit=earlier.logit * factor) for earlier in parts]
         for content, x in added.items():
             heads = _by_head(trace, path) if path == split and content == "mixer" else None
             if heads is None:
-                parts.append(part(f"layer {index} {content}", content, x[0, position]))
+                parts.append(part(f"layer {index} {content}", content, x[0, at]))
                 continue
             scale: float = module_at(model, path).residual_scale * factor  # type: ignore[assignment, operator]
-            for head, y in enumerate(heads[:, position].double() * scale):
+            for head, y in enumerate(heads[:, at].double() * scale):
                 parts.append(part(f"layer {index} head {head}", content, y))
             # heads are split before the output bias, which belongs to none of them
             if module_at(model, f"{path}.mixer.o").bias is not None:
-                rest = x[0, position].double() - heads[:, position].double().sum(0) * scale
+                rest = x[0, at].double() - heads[:, at].double().sum(0) * scale
                 parts.append(part(f"layer {index} bias of o", "bias", rest))
     parts.append(Contribution("biases of the last norm and head", "bias", float(constant @ row) + bias))
     return AttributionView(position, token, name(token), sum(contribution.logit for contribution in parts), parts)

@@ -23,6 +23,7 @@ class LanguageModelHead(nn.Module):
     """Logits over the vocabulary. A tied head multiplies by the embedding's table."""
 
     packed_parameters: ClassVar = ("weight",)
+    shifted = False  # whether the logits of a position come from the vector before it
 
     def __init__(self, head: spec.LanguageModelHead, vocab_size: int, d_model: int) -> None:
         super().__init__()

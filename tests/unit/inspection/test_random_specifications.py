@@ -177,6 +177,11 @@ def test_some_specifications_are_seen_as_they_compute(drawn: spec.ModelSpec) -> 
     holds(drawn)
 
 
+def test_a_shifted_head_is_seen_as_it_computes() -> None:
+    """Dream's logits of a position come from the vector before it."""
+    holds(preset("llada-tiny").replace(head=spec.MaskedLogitsHead(shifted=True)))
+
+
 @pytest.mark.slow
 @of(400)
 def test_four_hundred_specifications_are_seen_as_they_compute(drawn: spec.ModelSpec) -> None:
