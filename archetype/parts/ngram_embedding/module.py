@@ -1,6 +1,7 @@
 """Embeddings of n-grams: rows of tables by the last tokens, and their projections."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int
@@ -25,6 +26,8 @@ class TokensState(LayerState):
 class NgramEmbedding(nn.Module):
     """sum_i W_i e_i of the n-grams that end at each position."""
 
+    probes: ClassVar = {"rows": "B T E"}
+
     def __init__(self, embedding: spec.NgramEmbedding, place: Place) -> None:
         super().__init__()
         self.spec = embedding
@@ -45,6 +48,7 @@ class NgramEmbedding(nn.Module):
         history, newest = after_newest(context.tokens[:, None].long(), context, context.before(cache).tokens)
         cache.tokens = newest
         rows = nn.functional.embedding(self.row_ids(history[:, 0]), self.table).flatten(-2)  # (B, T, E)
+        rows = context.probe(self, "rows", rows)
         matrix = self.projections.transpose(0, 1).flatten(1)  # (D, E)
         return nn.functional.linear(rows.to(x.dtype), matrix.to(x.dtype))
 

@@ -213,6 +213,10 @@ def test_every_mixer_and_feedforward_says_what_can_be_looked_at() -> None:
     trace = tracer(randomize(model)).run()
     assert all(f"blocks.0.feedforward.{name}" in trace for name in ("gate", "value"))
     covered.add(type(model.blocks[0].feedforward))
+    model = build(DECODERS["n-gram embedding"])
+    trace = tracer(randomize(model)).run()
+    assert "blocks.0.feedforward.rows" in trace
+    covered.add(type(model.blocks[0].feedforward))
     for role in (spec.Mixer, spec.FeedForward):
         for kind, cls in role.kinds.items():
             if not cls.is_absent and cls.__module__.startswith("archetype."):
