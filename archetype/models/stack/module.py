@@ -102,7 +102,7 @@ class Stack(nn.Module):
             if index in self.recorded:
                 self.recorded[index] = stream
             if index in self.passes:
-                before, stream = stream, self.final_norm(stream, context)
+                before, stream = stream, normalize_stream(self.final_norm, stream, context)
                 if self.exit_gate is not None and self.exit_gate.is_open and not self.training:
                     passes.append((before, self.exit_gate(stream)))
             if index in self.reinjected:
