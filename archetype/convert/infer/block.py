@@ -207,7 +207,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     return MixtureOfExperts(
         num_experts=num_experts,
         idle=idle,
-        idle_output=info.quirks.idle_output,
+        idle_output=info.quirks.idle_output if idle else "input",
         always=always,
         experts_per_token=_experts_per_token(info),
         expert=_network(info, gated, width, routed=True),

@@ -133,6 +133,8 @@ class MixtureOfExperts(FeedForward):
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
         if self.latent_width is None and not self.latent_norm.is_absent:
             invalid("latent_norm", "the experts read and write vectors of d_model", "use latent_width, or remove it")
+        if self.idle_output == "zero" and not self.idle:
+            invalid("idle_output", "there are no idle experts", "remove it, or use idle: 1")
         if self.idle and not self.norm.is_absent:
             invalid("norm", "idle experts return the vectors that the router reads", "remove it, or use idle: 0")
         if self.idle:
