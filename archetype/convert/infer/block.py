@@ -65,7 +65,12 @@ GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
 
 def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart: bool) -> FeedForward:
-    """Infer the feed-forward part of a layer, and what follows all of its output."""
+    """Infer the feed-forward part of a layer, with a factor and a convolution of its output.
+
+    Args:
+        transposed: whether matrices are stored as (inputs, outputs).
+        apart: whether a layer may have either a mixer or a feed-forward part (Nemotron-H, DeciLM).
+    """
     part = _read_feedforward(info, layer, transposed, apart)
     kernel = layer.around.get("convolutions.output.weight")
     if kernel is None and "scales" not in layer.around:
@@ -78,12 +83,6 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
 
 
 def _read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart: bool) -> FeedForward:
-    """Infer the feed-forward part of a layer.
-
-    Args:
-        transposed: whether matrices are stored as (inputs, outputs).
-        apart: whether a layer may have either a mixer or a feed-forward part (Nemotron-H, DeciLM).
-    """
     if layer.sparse:
         experts = _experts(info, layer)
         experts = experts.replace(

@@ -58,8 +58,8 @@ class EarlyExit(Spec):
     """Exit of single tokens from the passes of a loop, by a learned gate g after each pass (Ouro, Zhu 2025).
 
     A token leaves after pass i with the probability g_i (1 - g_1) ... (1 - g_(i-1)). Its output is that of the first
-    pass up to which these sum to `threshold`, or of the last, as in training. All passes are computed, since later
-    tokens read the keys of each.
+    pass at which the sum of these reaches `threshold`; if none does, and in training, it is that of the last pass. All
+    passes are computed, since later tokens read the keys of each.
 
     Attributes:
         threshold: sum of probabilities at which a token leaves (absent: none leaves before the last pass).

@@ -45,12 +45,12 @@ class MixtureOfExperts(FeedForward):
     (Fedus 2021, equation 4); it is 1 if all experts are selected equally often. Weights multiply the experts' outputs,
     or their inputs with `weighs: inputs` (Llama 4). With `latent_width` the routed experts work in a smaller space,
     between a projection into it and a projection out of it (Nemotron 3), and `latent_norm` normalizes their sum before
-    the latter (Kimi K3). The default `router` is a softmax with
-    renormalized weights. For a single expert per token it keeps the affinity, since a renormalized weight would always
-    be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash), or
-    nothing with `idle_output: zero` (ZAYA1); costs assume that all experts are selected equally often. `always`
-    further experts are selected by every token, and the router weighs them with the others (Inkling). With `norm` the
-    experts read norm(x) where the router reads x (Gemma 4).
+    the latter (Kimi K3). The default `router` is a softmax with renormalized weights. For a single expert per token it
+    keeps the affinity, since a renormalized weight would always be 1. `idle` further experts return their input, so
+    that a token which selects them costs less (LongCat-Flash), or zero with `idle_output: zero` (ZAYA1); costs assume
+    that all experts are selected equally often. `always` further experts are selected by every token, and the router
+    weighs them together with the others (Inkling). With `norm` the experts read norm(x) where the router reads x
+    (Gemma 4).
 
     Attributes:
         num_experts: number of experts, E.
