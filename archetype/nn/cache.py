@@ -102,7 +102,7 @@ class LayerState:
         return ((f.name, getattr(self, f.name)) for f in fields(self))
 
     def _changed(self: S, state: Callable[[Any], Any], tensor: Callable[[Tensor], Tensor]) -> S:
-        # with changed nested states and tensors
+        # a copy in which each nested state and each tensor is changed
         values = {name: (state if isinstance(x, LayerState) else tensor)(x) for name, x in self._values()}
         return replace(self, **values)
 
@@ -424,7 +424,7 @@ class BlockState(LayerState):
         return replace(self, cross=None)
 
     def _with(self, change: Callable[[LayerState], LayerState], cross: CrossKVCache | None) -> "BlockState":
-        # with changed states of its own
+        # a copy in which all states but `cross` are changed
         states: dict[str, Any] = {name: change(state) for name, state in self._own().items()}
         return replace(self, cross=cross, **states)
 

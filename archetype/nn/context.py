@@ -56,7 +56,7 @@ class ForwardContext:
         sources: layers whose values later layers read by `left_by` (None: possibly all).
         left: values published by `leave`, keyed by layer index.
         later: outputs that are added after the next layer, keyed by the layer that computed them.
-        routing: vectors of routers that the router of the next layer reads, keyed by layer.
+        routing: vectors of routers that the next layer's router reads, keyed by layer.
         layer_inputs: per-layer vectors of the token embedding, keyed by layer index.
         observer: receives, and may replace, the values that parts pass to `probe`.
         kernels: native operations, computed immediately or recorded (`archetype.native.kernels`).

@@ -43,14 +43,14 @@ class MixerQuirks:
     # `time_step_min` is a lower bound of Mamba-2's step sizes, and not only of their initial values
     steps_from_min: bool = False
     conv_silu: bool = False  # the convolution is followed by SiLU, whatever `hidden_act` says
-    # layout of queries, keys and values in one tensor (None: unknown); per shard of as many as `num_key_value_heads`
-    # says, whatever heads a layer has (MiMo-V2.5)
+    # layout of queries, keys and values in one tensor (None: unknown); MiMo-V2.5 has `num_key_value_heads` shards in
+    # every layer, whatever its number of key heads
     fused_order: FusedOrder | Literal["qkv_per_shard"] | None = None
     reversed: bool = False  # rotary pairs are rotated in the opposite direction
     # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
     head_dim_replaced: bool = False
     value_norm: bool = False  # values have an RMSNorm without weights
-    output_norms: bool = False  # so have the inputs of the output projections of attention and networks
+    output_norms: bool = False  # inputs of the output projections of attention and networks have one as well
     share_is_of_head: bool = False  # latent attention: `partial_rotary_factor` is about a whole head, not its part
     latents_scaled: bool = False  # latents are multiplied by sqrt(d_model / rank)
     latents_eps_is_shared: bool = False  # norms of latents have `eps` of the model's norms

@@ -29,17 +29,17 @@ class FeedForward(Content, Part):
 
     @property
     def reads_input(self) -> bool:
-        """Whether it reads its input; otherwise token ids alone."""
+        """Whether it reads its input; otherwise it reads token ids only."""
         return True
 
     @property
     def delays_output(self) -> bool:
-        """Whether a part of the output is added to the stream only after the next layer."""
+        """Whether part of the output is added to the residual stream only after the next layer."""
         return False
 
     @property
     def router_state(self) -> tuple[int, int]:
-        """Features of a router's vector that it reads of the layer before, and that it leaves; 0 if there is none."""
+        """Features of the router's vector that it reads from the previous layer, and that it passes on; 0 for none."""
         return 0, 0
 
     @property

@@ -22,12 +22,12 @@ class MixerPosition(Part):
 
     needs: ClassVar[str] = "module"
     reads_queries: ClassVar[bool] = False  # whether what is added to the scores depends on the queries
-    needs_all_keys: ClassVar[bool] = False  # whether it has terms for whole sequences only
+    needs_all_keys: ClassVar[bool] = False  # whether no pattern may leave out keys
     rotates: ClassVar[bool] = False  # whether it turns queries and keys, and adds nothing to the scores
 
     @property
     def query_features(self) -> int:
-        """Number of features of each head's query that it alone reads, besides those that are multiplied by keys."""
+        """Number of further features of each head's query, which only the position reads."""
         return 0
 
 

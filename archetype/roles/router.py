@@ -42,12 +42,12 @@ class Router(Part):
 
     @property
     def state_width(self) -> int:
-        """Features of the vector that the router of the next layer may read; 0 if there is none."""
+        """Features of the vector that the next layer's router may read; 0 if there is none."""
         return 0
 
     @property
     def reads_state(self) -> bool:
-        """Whether it reads this vector of the router of the layer before."""
+        """Whether it reads this vector of the previous layer's router."""
         return False
 
 

@@ -138,7 +138,7 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
     has_idle = latent_width is None and not grouped and not router.routes_tokens
     return spec.MixtureOfExperts(
         idle=(idle := draw(st.integers(0, 2)) if has_idle else 0),
-        idle_output=draw(st.sampled_from(["input", "zero"])),
+        idle_output=draw(st.sampled_from(["input", "zero"])) if idle else "input",
         always=0 if idle or router.routes_tokens or router.weighs_choices else draw(st.integers(0, 2)),
         num_experts=num_groups * size,
         experts_per_token=chosen,

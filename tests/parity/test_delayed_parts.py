@@ -71,9 +71,10 @@ TWO: dict[str, Any] = {"kind": "together", "parts": [GATED, GATED | {"d_ff": 12}
 
 @torch.no_grad()
 def test_before_a_layer_that_adds_nothing_a_delay_changes_nothing() -> None:
-    layers = [block(feedforward=TWO), block()]
-    late = randomize(build(decoder(*layers))).double()
-    now = build(decoder(block(feedforward=TWO | {"delayed": None}), block())).double().eval()
+    """With the factor of the outputs of its own layer."""
+    scaled = {"residual_scale": 0.5}
+    late = randomize(build(decoder(block(feedforward=TWO, **scaled), block()))).double()
+    now = build(decoder(block(feedforward=TWO | {"delayed": None}, **scaled), block())).double().eval()
     now.load_state_dict(late.state_dict())
     tokens = TEXT % 31
     assert distance(late(tokens).logits, now(tokens).logits) > WRONG

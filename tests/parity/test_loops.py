@@ -14,6 +14,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 import archetype
 from archetype.errors import CheckpointError
 from archetype.estimate.report import total_parameters
+from archetype.families import preset
+from archetype.models.build import build
 from tests.helpers.causal import in_chunks
 from tests.helpers.published import EXACT, WRONG, lose, same_tensors, text
 from tests.helpers.weights import distance, randomize
@@ -160,3 +162,12 @@ def test_the_gate_of_ouro_is_kept_and_its_exit_is_a_setting(tmp_path: Path) -> N
 def test_what_a_loop_cannot_have_is_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
         archetype.load(write(tmp_path, Loop(values), values))
+
+
+@torch.no_grad()
+def test_under_autocast_the_stream_stays_in_float32_between_the_passes() -> None:
+    model, read = randomize(build(preset("nanbeige-tiny"))).eval(), []
+    model.blocks[0].register_forward_pre_hook(lambda block, arguments: read.append(arguments[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(TOKENS)
+    assert read == [torch.float32] * 2

@@ -21,6 +21,9 @@ from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.kimi_linear import modeling_kimi_linear
 from transformers.models.mimo_v2_flash import modeling_mimo_v2_flash
 
+from archetype.convert.infer import read_unknown
+from archetype.convert.infer.checkpoint_info import Shapes
+from archetype.errors import CheckpointError
 from archetype.models.build import build
 from archetype.spec.edit import assign
 from tests.helpers.causal import in_chunks
@@ -65,6 +68,11 @@ def test_muse_glimmer(tmp_path: Path) -> None:
     other = build(assign(lm.spec, ["layers[0].mixer.qk_norm=none"]))
     other.load_state_dict(lm.model.state_dict())  # this norm has no weights
     assert distance(other.eval()(TOKENS).logits, whole) > WRONG
+    values = json.loads((tmp_path / "config.json").read_text())
+    del values["text_config"]["layer_rope_theta"]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match="layer_rope_theta: is missing"):
+        read(tmp_path)
 
 
 MIMO: dict[str, Any] = {
@@ -198,6 +206,15 @@ def test_step_3_5(tmp_path: Path) -> None:
     other = build(assign(lm.spec, ["layers[2].feedforward.expert.limit_after=false"]))
     other.load_state_dict(lm.model.state_dict())
     assert distance(other.eval()(TOKENS).logits, whole) > WRONG
+    shapes: Shapes = {name: tuple(tensor.shape) for name, tensor in as_step3p5(tensors, STEP).items()}
+    for key, value, cause in (
+        ("layer_types", ["full_attention", "chunked", *STEP["layer_types"][2:]], "has no known kind for each of 4"),
+        ("partial_rotary_factors", [0.5], "has no entry for layer 1"),
+        ("yarn_only_types", None, r"None is not \['full_attention'\]"),  # by its own code every layer is scaled then
+        ("rope_parameters", {"full_attention": {"rope_theta": 77.0}}, "is not read for this type"),
+    ):
+        with pytest.raises(CheckpointError, match=f"{key}: {cause}"):
+            read_unknown(STEP | {key: value}, shapes)
 
 
 SOLAR: dict[str, Any] = {

@@ -65,7 +65,12 @@ GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
 
 def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart: bool) -> FeedForward:
-    """Infer the feed-forward part of a layer, and what follows all of its output."""
+    """Infer the feed-forward part of a layer, with a factor and a convolution of its output.
+
+    Args:
+        transposed: whether matrices are stored as (inputs, outputs).
+        apart: whether a layer may have either a mixer or a feed-forward part (Nemotron-H, DeciLM).
+    """
     part = _read_feedforward(info, layer, transposed, apart)
     kernel = layer.around.get("convolutions.output.weight")
     if kernel is None and "scales" not in layer.around:
@@ -78,12 +83,6 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
 
 
 def _read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart: bool) -> FeedForward:
-    """Infer the feed-forward part of a layer.
-
-    Args:
-        transposed: whether matrices are stored as (inputs, outputs).
-        apart: whether a layer may have either a mixer or a feed-forward part (Nemotron-H, DeciLM).
-    """
     if layer.sparse:
         experts = _experts(info, layer)
         experts = experts.replace(
@@ -207,7 +206,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     return MixtureOfExperts(
         num_experts=num_experts,
         idle=idle,
-        idle_output=info.quirks.idle_output,
+        idle_output=info.quirks.idle_output if idle else "input",
         always=always,
         experts_per_token=_experts_per_token(info),
         expert=_network(info, gated, width, routed=True),

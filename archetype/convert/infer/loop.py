@@ -1,4 +1,4 @@
-"""Inference of layers that are passed several times, which become layers with shared weights."""
+"""Inference of loops: layers that are computed several times become layers with shared weights."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ PASSES = "n_recurrent_loops"
 
 
 class Loop(NamedTuple):
-    """Layers of a file that are passed several times.
+    """Layers of a file that are computed several times.
 
     Attributes:
         start: index of the first layer.
@@ -55,6 +55,6 @@ def read_loop(info: CheckpointInfo, num_layers: int) -> Loop | None:
         config.expect(LOOP[1], num_layers - before - after, "the file has this number of further layers")
     # each pass but the first starts from the sum of both ends, scaled to length 1
     loop = Loop(before, num_layers - after, config.size(PASSES), {"reinject": "unit"})
-    if loop.passes > 1:  # otherwise a pass reads keys that a later one computed, but not of tokens given together
+    if loop.passes > 1:  # otherwise cached keys are those of the last pass, but keys of tokens given together are not
         config.expect("recurrent_kv_cache_mode", "per_loop", "passes that read the keys of the last one")
     return loop

@@ -265,19 +265,27 @@ def step3p5(keys: Config) -> dict[str, Any]:
     """Return Step 3.5's own keys under the usual names; its lists go on for the layers that predict further tokens."""
     kinds = keys.get("layer_types")
     count, other = keys.size("num_hidden_layers"), keys.section("attention_other_setting") or Config({}, keys.place)
-    if not isinstance(kinds, list) or len(kinds) < count:
-        raise keys.error("layer_types", f"has no kind for each of {count} layers", "fix the file")
     heads = {"full_attention": keys.size("num_attention_heads")}
     heads["sliding_attention"] = other.size("num_attention_heads", heads["full_attention"])
+    if not isinstance(kinds, list) or len(kinds) < count or any(kind not in heads for kind in kinds[:count]):
+        raise keys.error("layer_types", f"has no known kind for each of {count} layers", f"use {' or '.join(heads)}")
     other.expect("head_dim", keys.get("head_dim"), "heads of another width in layers with windows")
+    scaling, scaled = keys.get("rope_scaling") or {}, keys.get("yarn_only_types")
     sections: dict[str, Any] = {}
+    if scaling and scaled != ["full_attention"]:
+        cause = f"{scaled!r} is not ['full_attention'], the layers whose rotations transformers scales"
+        raise keys.error("yarn_only_types", cause, "this is not supported")
+    if keys.get("rope_parameters"):
+        remedy = "use rope_theta, partial_rotary_factors and rope_scaling"
+        raise keys.error("rope_parameters", "is not read for this type", remedy)
     for layer, kind in enumerate(kinds[:count]):
         section: dict[str, Any] = {"rope_type": "default"}
         for name, key in (("rope_theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factors")):
             values = keys.get(key)
+            if isinstance(values, list) and layer >= len(values):
+                raise keys.error(key, f"has no entry for layer {layer}", "fix the file")
             section |= {} if values is None else {name: values[layer] if isinstance(values, list) else values}
-        if kind in (keys.get("yarn_only_types") or kinds) and keys.get("rope_scaling"):
-            section |= keys.get("rope_scaling")
+        section |= scaling if kind == "full_attention" else {}
         if sections.setdefault(kind, section) != section:
             raise keys.error("rope_theta", f"differs between layers of the kind {kind}", "this is not supported")
     keys.used |= {"moe_layers_enum", "use_head_wise_attn_gate", "need_fp32_gate", "use_moe_router_bias", "max_seq_len"}
@@ -312,6 +320,10 @@ def solar_open2(keys: Config) -> dict[str, Any]:
 
 def muse_glimmer(keys: Config) -> dict[str, Any]:
     """Return Muse Glimmer's factors of normed queries and of logits under the usual names."""
+    # transformers has values of its own for a file that lacks these
+    for key in ("final_logit_softcapping", "layer_rope_theta", "layer_types", "post_norm_eps"):
+        if key not in keys.values:
+            raise keys.error(key, "is missing, and the muse_glimmer class has a value of its own", "add it")
     # a norm without weights leaves queries of this size
     scale = keys.positive("qk_scale_factor") * keys.size("head_dim") ** -0.5
     return {"attention_multiplier": scale, "logit_scale": keys.positive("output_multiplier")}

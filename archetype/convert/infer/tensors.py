@@ -144,7 +144,7 @@ class GroupedTensors:
         layers: tensors of each layer, in order.
         left_out: names of tensors that a text decoder does not use.
         transposed: whether matrices are stored as (inputs, outputs).
-        loop: layers that are passed several times (None: none).
+        loop: layers that are computed several times (None: none).
         ngrams: tables by n-grams and their projections, by Archetype's name and number; empty without any.
     """
 

@@ -71,8 +71,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         late = context.later.pop(context.layer - 1, None)  # which the layer before computed
         y = self.sublayers(x, context, state)  # (B, T, D), or several streams
+        if (delayed := context.later.get(context.layer)) is not None:
+            context.later[context.layer] = self.branch(delayed)
         if late is not None:
-            y = y + self.branch(late).to(y.dtype)
+            y = y + late.to(y.dtype)
         return y if self.output_scale is None else y * self.output_scale
 
     def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:

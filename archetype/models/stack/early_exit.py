@@ -1,4 +1,4 @@
-"""Early exit: each token's vector is that of the pass of a loop at which a learned gate lets it leave."""
+"""Early exit from a loop: each token's output is that of the pass after which a learned gate lets it leave."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -39,7 +39,7 @@ class ExitGate(nn.Module):
         return nn.functional.linear(x.to(exact), self.weight.to(exact), self.bias.to(exact)).sigmoid()
 
     def choose(self, passes: Sequence[tuple[Vectors, Float[Tensor, "B T 1"]]], last: Vectors) -> Vectors:
-        """Return the vectors of the first pass up to which a token has left with the probability of the threshold.
+        """Return for each token the vector of the first pass at which its summed probabilities reach the threshold.
 
         Args:
             passes: vectors before the norm and gates of all passes but the last.

@@ -103,7 +103,7 @@ class Stack(nn.Module):
             if index in self.recorded:
                 self.recorded[index] = stream
             if index in self.passes:
-                before, stream = stream, self.final_norm(stream, context)
+                before, stream = stream, normalize_stream(self.final_norm, stream, context)
                 if self.exit_gate is not None and self.exit_gate.is_open and not self.training:
                     passes.append((before, self.exit_gate(stream)))
             if index in self.reinjected:
@@ -123,6 +123,7 @@ class Stack(nn.Module):
                 stream = block(stream, context, None if state is None else state.layers[index])
             if index + 1 in self.recorded:
                 self.recorded[index + 1] = stream
+        assert not context.later, "a wiring with its own forward leaves out what the layer before computed"
         if self.exit_gate is not None and passes:
             stream = self.exit_gate.choose(passes, stream)
         return self.leave(stream) if layers is None else stream

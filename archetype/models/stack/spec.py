@@ -58,8 +58,8 @@ class EarlyExit(Spec):
     """Exit of single tokens from the passes of a loop, by a learned gate g after each pass (Ouro, Zhu 2025).
 
     A token leaves after pass i with the probability g_i (1 - g_1) ... (1 - g_(i-1)). Its output is that of the first
-    pass up to which these sum to `threshold`, or of the last, as in training. All passes are computed, since later
-    tokens read the keys of each.
+    pass at which the sum of these reaches `threshold`; if none does, and in training, it is that of the last pass. All
+    passes are computed, since later tokens read the keys of each.
 
     Attributes:
         threshold: sum of probabilities at which a token leaves (absent: none leaves before the last pass).
@@ -165,7 +165,7 @@ class StackView(NamedTuple):
             if block.feedforward.delays_output and index + 1 == len(self.layers):
                 invalid(f"{path}.feedforward.delayed", "there is no next layer", "remove it, or add a layer")
             if block.output_scale and not self.residual.is_sum:
-                cause = f"scales a sum of outputs, and {self.residual.dump()['kind']} keeps more than one vector"
+                cause = f"scales a sum of outputs, and residual {self.residual.dump()['kind']} is not a plain sum"
                 invalid(f"{path}.output_scale", cause, "remove it, or use residual: sum")
         self._check_tokens()
         if self.early_exit is not None and not self.passes:
@@ -194,7 +194,7 @@ class StackView(NamedTuple):
         if self.residual.grows and block.wiring.reads_first:
             invalid(place, f"{kind} needs sublayers in turn, and {path}.wiring computes them at once", "use pre_norm")
         if block.norm_between and (self.final_norm.is_absent or not self.residual.is_sum):
-            cause = "there is no final norm" if self.final_norm.is_absent else f"{kind} keeps more than one vector"
+            cause = "there is no final norm" if self.final_norm.is_absent else f"residual {kind} is not a plain sum"
             invalid(f"{path}.norm_between", cause, "remove it, or use final_norm: rms and residual: sum")
         if self.residual.grows and block.reinject:
             cause = f"{kind} has more vectors after each pass, and {path}.reinject adds them up"

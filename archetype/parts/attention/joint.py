@@ -1,4 +1,4 @@
-"""Convolutions over the projected queries and keys together, and values of the token before (CCA)."""
+"""Convolutions over the projected queries and keys together, and values of the previous token (CCA)."""
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from archetype.roles.position import AttentionSizes
 
 
 class JointConvolution(nn.Module):
-    """grouped(depthwise([q; k])) plus means of q and k, and values of which half are of the token before (ZAYA1)."""
+    """grouped(depthwise([q; k])) plus means of q and k; half of the values are those of the previous token (ZAYA1)."""
 
     def __init__(self, convolution: spec.JointConvolution, sizes: AttentionSizes, values: int) -> None:
         super().__init__()

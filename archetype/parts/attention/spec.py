@@ -10,7 +10,7 @@ from archetype.parts.convolutions.spec import Convolutions
 from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
-from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary
+from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary, TransformerXL
 from archetype.roles.mixer import AttentionCall, Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
@@ -156,9 +156,9 @@ class AttentionConvolutions(Convolutions):
 class JointConvolution(Spec):
     """Convolutions over the projected queries and keys of all heads together (CCA, arXiv 2510.04476; ZAYA1).
 
-    The first is of each feature alone, the second of all features of a head, both with biases. To their output a
-    query has the mean of its projection and of its key's added, and a key the mean of these over its queries. The
-    last half of the projected values of all heads are those of the token before.
+    The first convolves each feature alone, the second all features of a head; both have biases. Each query adds to
+    the output the mean of its own projection and that of its key head, and each key the average of these means over
+    its query heads. The second half of all projected values is that of the previous token.
 
     Attributes:
         kernels: number of positions of both convolutions, the token's own among them.
@@ -236,7 +236,7 @@ class Attention(Mixer):
         query_scale: scaling of queries with their position (absent: none).
         value_embedding: table by token id whose rows are added to the values (absent: none).
         convolutions: short convolutions over the latest positions (absent: none).
-        joint_convolution: convolutions over queries and keys together, and values of the token before (absent: none).
+        joint_convolution: convolutions over queries and keys together, and values of the previous token (absent: none).
         key_factors: whether each key head has a learned factor of its normed keys (ZAYA1).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
@@ -463,8 +463,8 @@ class Attention(Mixer):
             if not causal:
                 cause = f"{self.position.kind} positions have no keys for later positions"
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
-            # relative positions are sinusoids of d_model features, projected to keys
-            if width % 2 and self.position.needs_all_keys:
+            # its distances are sinusoids of d_model features, projected to keys
+            if width % 2 and isinstance(self.position, TransformerXL):
                 invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
         if self.index is not None:
             with inside("index"):

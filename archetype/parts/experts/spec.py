@@ -45,12 +45,12 @@ class MixtureOfExperts(FeedForward):
     (Fedus 2021, equation 4); it is 1 if all experts are selected equally often. Weights multiply the experts' outputs,
     or their inputs with `weighs: inputs` (Llama 4). With `latent_width` the routed experts work in a smaller space,
     between a projection into it and a projection out of it (Nemotron 3), and `latent_norm` normalizes their sum before
-    the latter (Kimi K3). The default `router` is a softmax with
-    renormalized weights. For a single expert per token it keeps the affinity, since a renormalized weight would always
-    be 1. `idle` further experts return their input, so that a token which selects them costs less (LongCat-Flash), or
-    nothing with `idle_output: zero` (ZAYA1); costs assume that all experts are selected equally often. `always`
-    further experts are selected by every token, and the router weighs them with the others (Inkling). With `norm` the
-    experts read norm(x) where the router reads x (Gemma 4).
+    the latter (Kimi K3). The default `router` is a softmax with renormalized weights. For a single expert per token it
+    keeps the affinity, since a renormalized weight would always be 1. `idle` further experts return their input, so
+    that a token which selects them costs less (LongCat-Flash), or zero with `idle_output: zero` (ZAYA1); costs assume
+    that all experts are selected equally often. `always` further experts are selected by every token, and the router
+    weighs them together with the others (Inkling). With `norm` the experts read norm(x) where the router reads x
+    (Gemma 4).
 
     Attributes:
         num_experts: number of experts, E.
@@ -133,6 +133,8 @@ class MixtureOfExperts(FeedForward):
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
         if self.latent_width is None and not self.latent_norm.is_absent:
             invalid("latent_norm", "the experts read and write vectors of d_model", "use latent_width, or remove it")
+        if self.idle_output == "zero" and not self.idle:
+            invalid("idle_output", "there are no idle experts", "remove it, or use idle: 1")
         if self.idle and not self.norm.is_absent:
             invalid("norm", "idle experts return the vectors that the router reads", "remove it, or use idle: 0")
         if self.idle:

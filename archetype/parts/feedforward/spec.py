@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from archetype.parts.convolutions.spec import Convolutions
 from archetype.parts.gain.spec import Gain
@@ -11,7 +11,7 @@ from archetype.roles.activation import AnyActivation
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.norm import VectorNorm
 from archetype.spec.base import Flag, Positive, Spec
-from archetype.spec.errors import inside
+from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import Named, part
 from archetype.spec.sizes import WideWidth, Width
 
@@ -118,6 +118,12 @@ class GatedMLP(_Projected):
     limit_after: Flag = False
     unit_offset: Flag = False
     up_bound: Positive | None = None
+
+    @model_validator(mode="after")
+    def _bounds_with_a_limit(self) -> Self:
+        if self.limit_after and self.limit is None:
+            invalid("limit_after", "there is no limit", "remove it, or add a limit")
+        return self
 
     @property
     def changes_factors(self) -> bool:

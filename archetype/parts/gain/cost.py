@@ -15,7 +15,7 @@ class GainCost:
         return ZERO if self.gain is None else self.features
 
     def saved_activations(self, vectors: int, work: TrainingWork) -> int:
-        """Bytes saved for the backward pass of as many vectors: what is multiplied, and the factors."""
+        """Bytes saved for the backward pass of `vectors` vectors: the vectors and the factors."""
         if self.gain is None:
             return 0
         roots = FLOAT32 if self.gain.squared else 0

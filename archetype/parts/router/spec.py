@@ -90,13 +90,13 @@ class SparseMixerRouter(LinearRouter):
 class MLPRouter(Router):
     """Softmax of W gelu(V gelu(U norm(h))) over a narrow projection h of the token's vector (ZAYA1).
 
-    With `carried`, h has the h of the router of the layer before added, each feature times a learned factor. U, V and
+    With `carried`, the h of the previous layer's router is added to h, each feature times a learned factor. U, V and
     the projection to h have biases.
 
     Attributes:
         width: features of h, R.
         norm: norm of h.
-        carried: whether h of the layer before is added.
+        carried: whether h of the previous layer's router is added.
     """
 
     letters: ClassVar = {"R": "features of a router's vector"}

@@ -165,7 +165,7 @@ class Parallel(Spec):
             cause = f"{field} reads token ids, which stages do not pass on"
             raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1")
         if not spec.divides_into_stages:
-            cause = "needs a decoder with an untied head, whose layers share no weights"
+            cause = "needs a decoder with an untied head, whose layers share no weights and read only the stream"
             raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1, or head.tied to false")
         if self.shard > 1 or self.expert > 1:
             cause = "cannot be combined with shard or expert"

@@ -125,6 +125,12 @@ IMPOSSIBLE = [
       "expert": {"kind": "mlp", "d_ff": 4, "activation": "relu"}},
      "layers[3].feedforward.latent_norm: the experts read and write vectors of d_model; use latent_width, "
      "or remove it"),
+    ((*LAYER, "feedforward"),
+     {"kind": "experts", "num_experts": 2, "experts_per_token": 1, "idle_output": "zero",
+      "expert": {"kind": "mlp", "d_ff": 4, "activation": "relu"}},
+     "layers[3].feedforward.idle_output: there are no idle experts; remove it, or use idle: 1"),
+    ((*LAYER, "feedforward"), {"kind": "gated", "d_ff": 4, "activation": "silu", "limit_after": True},
+     "layers[3].feedforward.limit_after: there is no limit; remove it, or add a limit"),
     # mappings that may also be a plain value
     ((*LAYER, "feedforward", "activation"), {"kind": "swish", "beta": 0},
      "layers[3].feedforward.activation.beta: 0 is too small; use more than 0.0"),
