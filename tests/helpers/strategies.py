@@ -798,7 +798,7 @@ def embedded_stacks(
 @st.composite
 def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) -> spec.Residual:
     """Every residual wiring that fits some layers."""
-    if any(block.output_scale or not block.wiring.adds_to_stream for block in layers):
+    if any(block.output_scale or block.reinject == "unit" or not block.wiring.adds_to_stream for block in layers):
         return spec.ResidualSum()
     streams = st.builds(
         spec.Streams, num_streams=counts(1, 3, wild), sinkhorn_steps=st.integers(0, 3),

@@ -67,7 +67,7 @@ def test_nothing_is_cut_at_three_widths(name: str, tab: Any, site: Path) -> None
 def test_search_finds_words_fields_and_numbers(tab: Any, site: Path) -> None:
     tab.goto((site / "index.html").as_uri())
     ids_by_words = {
-        "deepseek": ["deepseek-v3", "kimi-k2"],  # the sentence of Kimi K2 names it
+        "deepseek": ["deepseek-v3", "kimi-k2", "deepseek-v4.1-flash"],  # the sentence of Kimi K2 names it
         "mixer.kind=latent": ["deepseek-v3", "kimi-k2"],
         "layers[*].mixer.kind=mamba2": ["nemotron-3-nano-30b-a3b"],
         "parameters>7e11": ["kimi-k2"],

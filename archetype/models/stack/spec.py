@@ -196,6 +196,9 @@ class StackView(NamedTuple):
         if block.norm_between and (self.final_norm.is_absent or not self.residual.is_sum):
             cause = "there is no final norm" if self.final_norm.is_absent else f"residual {kind} is not a plain sum"
             invalid(f"{path}.norm_between", cause, "remove it, or use final_norm: rms and residual: sum")
+        if block.reinject == "unit" and not self.residual.is_sum:
+            cause = f"unit scales one vector, and residual {kind} is no plain sum"
+            invalid(f"{path}.reinject", cause, "use true, or residual: sum")
         if self.residual.grows and block.reinject:
             cause = f"{kind} has more vectors after each pass, and {path}.reinject adds them up"
             invalid(place, cause, "remove reinject, or use residual: sum")

@@ -1,5 +1,7 @@
 """The page that holds the gallery's counts against a public gallery's: each number, and why some differ."""
 
+import re
+
 import pytest
 
 from archetype.gallery.card import published_digits
@@ -11,6 +13,16 @@ from tests.helpers.cases import case
 def test_the_page_says_what_is_computed() -> None:
     """`python -m benchmarks.gallery_figures` writes it."""
     assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_the_guide_counts_the_cards() -> None:
+    guide = (PAGE.parent / "guide" / "specification_and_cost.md").read_text(encoding="utf-8")
+    counts = re.search(
+        r"(\d+) cards have .*?(\d+) say that models of their type.*?other (\d+) are grey", guide, re.DOTALL
+    )
+    assert counts is not None
+    assert f"{counts[1]} have a specification. {counts[2]} have only a type" in page()
+    assert f"{counts[3]} are grey" in page()
 
 
 def test_each_cache_is_as_large_as_elsewhere_or_what_is_counted_there_is_known() -> None:
