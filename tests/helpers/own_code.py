@@ -67,13 +67,13 @@ def as_naive_n05(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
         "weights_proj.weight": (heads, d_model),
     }
     sizes |= {"k_norm.weight": (width,), "k_norm.bias": (width,)}
-    kept = {one: values["swa_num_key_value_heads"] * values[f"swa_{name}"] for one, name in WIDTHS.items()}
+    rows = {one: values["swa_num_key_value_heads"] * values[f"swa_{name}"] for one, name in WIDTHS.items()}
     for name, tensor in tensors.items():
-        if found := re.fullmatch(r"(model\.layers\.(\d+)\.self_attn\.)([kv])_proj\.weight", name):
-            windowed = values["hybrid_layer_pattern"][int(found[2])]
-            named[name] = tensor[: kept[found[3]]] if windowed else tensor
-            if not windowed and f"{found[1]}indexer.wk.weight" not in tensors:
-                named |= {f"{found[1]}indexer.{one}": tensor.new_empty(sizes[one]) for one in sizes}
+        if projection := re.fullmatch(r"(model\.layers\.(\d+)\.self_attn\.)([kv])_proj\.weight", name):
+            windowed = values["hybrid_layer_pattern"][int(projection[2])]
+            named[name] = tensor[: rows[projection[3]]] if windowed else tensor
+            if not windowed and f"{projection[1]}indexer.wk.weight" not in tensors:
+                named |= {f"{projection[1]}indexer.{one}": tensor.new_empty(sizes[one]) for one in sizes}
         else:
             named[name.replace(".sinks", ".attention_sink_bias")] = tensor
     return named
