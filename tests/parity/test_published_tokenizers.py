@@ -1,5 +1,6 @@
 """Tokenizers as they were published: the ids and the texts of their own libraries, on drawn texts."""
 
+import ast
 import base64
 import json
 import random
@@ -16,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
+from archetype.tokenizers.hugging_face import byte_of_character
 from archetype.tokenizers.tiktoken import GPT2
 from tests.helpers.cases import case
 
@@ -23,10 +25,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::archetype.errors.Notice")  # of
 Encode = Callable[[str], list[int]]
 REFUSED = {
     "mistral-tekken-240718-short": "contains no tokenizer",  # another project's short form of Mistral's file
-    "rwkv-world": "contains no tokenizer",  # a trie of bytes
 }
-# WordPiece, two of byte-level BPE, BPE, Unigram from two sorts of file, and ranks of bytes
-OF_EACH_KIND = {"bert-base-uncased", "clip", "gpt-j-6b", "phi-3-mini", "albert-base-v2", "t5-small", "qwen-tiktoken"}
+# WordPiece, two of byte-level BPE, BPE, Unigram from two sorts of file, ranks of bytes, and the longest match
+OF_EACH_KIND = {
+    "bert-base-uncased", "clip", "gpt-j-6b", "phi-3-mini", "albert-base-v2", "t5-small", "qwen-tiktoken", "rwkv-world",
+}  # fmt: skip
 
 
 def folders(shared: Path) -> list[Path]:
@@ -63,6 +66,8 @@ def library(folder: Path) -> tuple[Encode, Callable[[list[int]], str]]:
     if (folder / "tokenizer.model").is_file():
         processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
         return processor.encode, processor.decode
+    if file := next(folder.glob("rwkv_vocab*.txt"), None):
+        return longest_match(file.read_text().strip("\n").split("\n"))
     lines = next(folder.glob("*.tiktoken")).read_bytes().splitlines()
     ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, lines)}
     words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -71,6 +76,25 @@ def library(folder: Path) -> tuple[Encode, Callable[[list[int]], str]]:
     encoding = tiktoken.Encoding("x", pat_str=words if qwen else GPT2, mergeable_ranks=ranks, special_tokens={})
     form: Encode = lambda text: encoding.encode_ordinary(unicodedata.normalize("NFC", text) if qwen else text)  # noqa: E731
     return form, encoding.decode
+
+
+def longest_match(lines: list[str]) -> tuple[Encode, Callable[[list[int]], str]]:
+    """RWKV's, as a WordPiece of one word: it too takes the longest piece at each place, here of bytes."""
+    literals = [
+        (int(line.split(" ", 1)[0]), ast.literal_eval(line.split(" ", 1)[1].rsplit(" ", 1)[0])) for line in lines
+    ]
+    tokens = {id: one.encode() if isinstance(one, str) else one for id, one in literals}
+    character = {byte: character for character, byte in byte_of_character().items()}
+    vocab = {"".join(character[byte] for byte in token): id for id, token in tokens.items()}
+    model = tokenizers.models.WordPiece(
+        vocab, unk_token="", continuing_subword_prefix="", max_input_chars_per_word=2**20
+    )
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return (
+        lambda text: backend.encode(text).ids,
+        lambda ids: b"".join(tokens[id] for id in ids).decode("utf-8", "replace"),
+    )
 
 
 def agree(folder: Path, texts: list[str]) -> None:

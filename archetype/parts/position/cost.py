@@ -154,6 +154,7 @@ class RelativeLogitsCost(PositionCost):
         return 2 * work.tokens * heads * self._features * self._distances
 
     def score_activations(self, work: TrainingWork, sizes: AttentionSizes) -> int:
-        # features of the queries; the index of each pair's distance, and which pairs are far or masked
-        saved = work.tokens * sizes.num_heads * self.part.rank * work.itemsize
-        return saved + work.length**2 * (INT64 + 2)
+        # features of the queries, which are kept with the queries, and a copy of these; their products with the bank;
+        # the index of each pair's distance, and which pairs are far or masked
+        features = self.part.rank + sizes.head_dim + self.part.extent
+        return work.tokens * sizes.num_heads * features * work.itemsize + work.length**2 * (INT64 + 2)
