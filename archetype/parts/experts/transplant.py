@@ -32,7 +32,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
 
     layouts: ClassVar = {
         "router.table": "V C", "shared_gate.weight": "1 D", "latent_down.weight": "L D", "latent_up.weight": "D L",
-        "router.norm.weight": "D",
+        "router.down.weight": "R D", "router.fc1.weight": "R R", "router.fc2.weight": "R R", "router.carry": "R",
         "shared.gate.weight": "S D", "shared.up.weight": "S D", "shared.down.weight": "D S",
     }  # fmt: skip
     writes: ClassVar = (
@@ -44,6 +44,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         corrected, stacked = "I" if part.idle else "E", "I" if part.always else "E"
         return {
             "router.weight": f"{routed} D", "correction": corrected, "router.projection.weight": f"{routed} D",
+            "router.out.weight": f"{routed} R", "router.norm.weight": "R" if part.router.state_width else "D",
             "experts.gate": f"{stacked} F {width}", "experts.up": f"{stacked} F {width}",
             "experts.down": f"{stacked} {width} F", "experts.down_bias": f"{stacked} {width}",
             "experts.gate_bias": f"{stacked} F", "experts.up_bias": f"{stacked} F", "expert_scales": routed,
@@ -54,7 +55,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         shared = 0 if part.shared is None else part.shared.width(sizes["D"])
         return {
             **sizes, "E": part.num_experts, "I": part.num_computed + part.idle, "F": part.expert.width(width),
-            "S": shared, "L": width, "C": part.experts_per_token,
+            "S": shared, "L": width, "C": part.experts_per_token, "R": part.router.state_width,
         }  # fmt: skip
 
     def importance(self, part: MixtureOfExperts, trace: PartTrace) -> Mapping[str, Tensor]:
@@ -62,7 +63,8 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         weights, chosen, logits = (trace.activations[name] for name in ("weights", "chosen", "router_logits"))
         counts = logits.new_zeros(logits.shape[-1], dtype=torch.float32)
         counts = counts.index_add(0, chosen.flatten(), weights.flatten().float())
-        return {"E": counts, "EE": logits.float().T @ logits.float()}
+        own = logits[:, : part.num_experts].float()  # without further experts, which come last
+        return {"E": counts[: part.num_experts], "EE": own.T @ own}
 
     def inside(self, part: MixtureOfExperts) -> Mapping[str, tuple[Spec, Mapping[str, str]]]:
         norms = {"norm": (part.norm, {"N": "D"}), "latent_norm": (part.latent_norm, {"N": "L"})}
@@ -90,9 +92,10 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         if "router.table" in at.left and (new < old or at.old.experts_per_token != at.new.experts_per_token):
             at.keep_initial("router.table", "drawn anew, since it names the donor's experts")
             at.promise(Start.CHANGED, "other experts for each token id")
-        if at.new.always and at.new.always == at.old.always:  # the last experts stay the last ones
-            chosen, last = at.selected.get("E", best(old, new)), range(old, at.old.num_computed)
-            at.selected = {**at.selected, "E": chosen, "I": [*chosen, *last]}
+        further = at.old.always + at.old.idle
+        if further and (at.new.always, at.new.idle) == (at.old.always, at.old.idle):  # they stay the last ones
+            chosen = at.selected.get("E", at.indices("E", old, new))
+            at.selected = {**at.selected, "E": chosen, "I": [*chosen, *range(old, old + further)]}
         if at.old.idle or at.new.idle or at.old.always or at.new.always or "E" in at.selected or old == new:
             super().transfer(at)
         elif new > old:

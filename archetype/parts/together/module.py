@@ -1,6 +1,6 @@
 """Parts side by side: each reads the same vectors, and their outputs are added, each behind a norm of its own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,9 +26,6 @@ class StatesTogether(LayerState):
     def can_shorten(self) -> bool:
         return all(state.can_shorten for _, state in self._values())
 
-    def select(self, rows: torch.Tensor) -> "StatesTogether":
-        return StatesTogether([state and state.select(rows) for state in self.parts])
-
     def insert(self, rows: torch.Tensor, other: LayerState) -> None:
         assert isinstance(other, StatesTogether)
         for (_, target), (_, source) in zip(self._values(), other._values(), strict=True):
@@ -38,14 +35,12 @@ class StatesTogether(LayerState):
         for _, state in self._values():
             state.copy_rows(sources, starts, ends)
 
-    def to(self, dtype: torch.dtype) -> "StatesTogether":
-        return StatesTogether([state and state.to(dtype) for state in self.parts])
-
     def narrow(self, slots: int) -> "StatesTogether":
-        return StatesTogether([state and state.narrow(slots) for state in self.parts])
+        return self._changed(lambda state: state.narrow(slots))
 
-    def rows(self, start: int, stop: int) -> "StatesTogether":
-        return StatesTogether([state and state.rows(start, stop) for state in self.parts])
+    def _changed(self, state: Callable[[LayerState], LayerState], tensor: object = None) -> "StatesTogether":
+        # none of the tensors is its own
+        return StatesTogether([part and state(part) for part in self.parts])
 
     def _values(self) -> Iterator[tuple[str, LayerState]]:
         return ((str(index), state) for index, state in enumerate(self.parts) if state is not None)

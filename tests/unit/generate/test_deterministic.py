@@ -12,11 +12,12 @@ from archetype import Engine, LanguageModel, spec
 from archetype.errors import SpecError
 from archetype.families import preset
 from archetype.generate import Beam, beam_search, scheduler, step
+from archetype.generate.reader import StepReader, make_deterministic
 from archetype.generate.request import Logprobs, Request
 from archetype.models.build import build
 from tests.helpers.examples import every
 from tests.helpers.kernels import kernels
-from tests.helpers.weights import randomize
+from tests.helpers.weights import distance, randomize
 
 VOCABULARY, CONTEXT = 96, 80
 KINDS = (
@@ -173,3 +174,16 @@ def test_a_search_with_beams_is_refused() -> None:
     kernels("native")
     with pytest.raises(SpecError, match="deterministic: beam search batches its sources"):
         beam_search(loaded("transformer").model, [[3, 4]], 0, 1, Beam())  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_a_prompt_is_read_by_steps_into_states_of_parts_side_by_side() -> None:
+    """The rows of a step, which are tokens of one text, share the keys of both attentions."""
+    kernels("native")
+    block = preset("llama-tiny").layers[0]
+    both = spec.MixersTogether(parts=(block.mixer, spec.Attention(num_heads=4, num_kv_heads=2)))
+    model = randomize(build(preset("llama-tiny").replace(layers=(block.replace(mixer=both),)))).eval()
+    make_deterministic(model)
+    tokens = [5, 9, 2, 7, 1]
+    logits = StepReader(model, model.new_state(1, 16))(tokens)
+    assert distance(logits, model(torch.tensor([tokens])).logits[0]) < 1e-5

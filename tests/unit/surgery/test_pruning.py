@@ -74,7 +74,10 @@ CUTS: dict[str, tuple[ModelSpec, list[str]]] = {
     "heads": (attending(num_kv_heads=4), ["mixer.head_dim=4", "mixer.num_heads=2", "mixer.num_kv_heads=2"]),
     "heads of each group": (attending(), ["mixer.head_dim=4", "mixer.num_heads=2"]),
     "hidden features": (attending(), ["feedforward.d_ff=22"]),
-    "experts": (decoder(*[block(feedforward=experts(router=BIASED))] * 2), ["feedforward.num_experts=4"]),
+    **{
+        name: (decoder(*[block(feedforward=experts(router=BIASED, **further))] * 2), ["feedforward.num_experts=4"])
+        for name, further in (("experts", {}), ("experts before further ones", {"always": 1}), ("idle", {"idle": 2}))
+    },
 }
 
 
@@ -94,7 +97,7 @@ def weaken(donor: Model, name: str) -> tuple[str, Tensor]:
                 name_of_matrix, rest = "feedforward.down.weight", layer.feedforward.down.weight[:, 22:]
             case _:
                 layer.feedforward.experts.down[:2] *= 1e-3
-                layer.feedforward.router.bias[:] = torch.tensor([-3.0, -3.0, 0.0, 0.0, 0.0, 0.0])
+                layer.feedforward.router.bias.zero_()[:2] = -3.0
                 name_of_matrix, rest = "feedforward.experts.up", layer.feedforward.experts.up[2:]
     return f"blocks.1.{name_of_matrix}", rest
 
