@@ -202,7 +202,7 @@ class NormCost(PartCost, ABC):
 
     @property
     def saves_input(self) -> bool:
-        """Return whether its input is among what it saves, so that it is saved once with another norm of the same."""
+        """Whether it saves its input, which another norm of the same input then need not save."""
         return True
 
     def saved(self, vectors: int, work: TrainingWork) -> int:

@@ -213,7 +213,8 @@ class ForwardContext:
         A layer publishes at most one value, which is kept only if the `source` of a later mixer names the layer.
         Gradients flow through it. Values that later tokens need belong in the layer's state.
         """
-        if self.sources is None or self.layer in self.sources:
+        # without sources the index is not read, for which a block would be compiled once more
+        if self.sources is None or (self.sources and self.layer in self.sources):
             self.left[self.layer] = value
 
     def left_by(self, layer: int) -> Any:

@@ -125,7 +125,7 @@ class Operation:
         place = f"{prefix}blocks"
         reaches = any(stack.reaches_next(layer) for stack in (old, new) for layer in range(len(stack.layers)))
         is_moved = reaches and layers != list(range(len(old.layers)))
-        self.ledger.require(place, not is_moved, "what the next layer adds or reads is that of another one")
+        self.ledger.require(place, not is_moved, "a layer passes a value to the next one, which is another layer now")
         dropped = sorted(set(range(len(old.layers))) - set(layers))
         names = f"layer{'s' * (len(dropped) > 1)} {enumeration(map(str, dropped))}"
         self.ledger.require(place, not dropped, f"the donor's {names} dropped")

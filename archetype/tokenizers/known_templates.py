@@ -7,7 +7,7 @@ from archetype.io.text import read_text
 
 
 def _source(turns: dict[str, tuple[str, str]], bos: str = "", trim: str = "", answer: str | None = None) -> str:
-    # other roles are refused; an answer begins as the assistant's other turns, unless it is said here
+    # other roles are refused; without `answer`, the prompt for an answer begins as the assistant's other turns do
     branches = "".join(
         f"{{% {'elif' if index else 'if'} m.role == '{role}' %}}{before}{{{{ m.content{trim} }}}}{after}"
         for index, (role, (before, after)) in enumerate(turns.items())

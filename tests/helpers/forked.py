@@ -55,9 +55,11 @@ def server() -> Path:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:  # by another worker
-        while not address.exists():
+        for _ in range(1200):
+            if address.exists():
+                return folder
             time.sleep(0.1)
-        return folder
+        raise TimeoutError(f"another worker has not started the server in {folder}") from None
     for name in ("archetype", "python"):
         program = PROGRAM.format(python=sys.executable, root=str(ROOT), address=str(address), name=name)
         (folder / "bin").mkdir(exist_ok=True)

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import archetype
+from archetype.convert.infer import read_unknown
 from archetype.errors import CheckpointError
 from tests.helpers.causal import in_chunks
 from tests.helpers.published import EXACT, WRONG, lose, same_tensors
@@ -64,6 +65,14 @@ def test_outputs_that_the_class_cuts_are_zeros_of_the_file(tmp_path: Path) -> No
     assert distance(lm.model(TOKENS % 50).logits, theirs) < EXACT
     archetype.export(lm, tmp_path / "again")
     same_tensors(folder, tmp_path / "again")
+
+
+def test_a_larger_model_must_say_the_scale_of_its_experts() -> None:
+    """Of its text half the defaults of the class are not known."""
+    text = {key: value for key, value in INKLING.items() if key != "route_scale"}
+    values = {"model_type": "inkling_mm_model", "architectures": ["InklingForConditionalGeneration"]}
+    with pytest.raises(CheckpointError, match="route_scale: is missing"):
+        read_unknown(values | {"text_config": text}, {"model.embed_tokens.weight": (61, 32)})
 
 
 def test_heads_of_another_width_in_windows_are_refused(tmp_path: Path) -> None:

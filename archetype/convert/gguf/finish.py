@@ -127,7 +127,7 @@ GEMMA3_THETA = 10_000.0  # of layers with windows
 
 
 def gemma2(keys: FileKeys, model: Any) -> Any:
-    """Capped scores and logits, and scores that the largest model scales otherwise."""
+    """Soft caps of scores and logits, and another scale of the scores in the largest model."""
     softcap, scale = keys.positive("attn_logit_softcapping", 50.0), _scale_of_scores(model, GEMMA2_LAYERS)
     model = _changed(model, lambda mixer: mixer.replace(scale=scale, softcap=softcap))
     return model.replace(head=model.head.replace(softcap=keys.positive("final_logit_softcapping", 30.0)))
@@ -142,7 +142,7 @@ def gemma2_keys(model: Any) -> Keys:
 
 
 def gemma3(keys: FileKeys, model: Any) -> Any:
-    """Capped logits, and scores that the largest model scales otherwise."""
+    """A soft cap of the logits, and another scale of the scores in the largest model."""
     softcap, scale = keys.optional_positive("final_logit_softcapping"), _scale_of_scores(model, GEMMA3_LAYERS)
     model = _changed(model, lambda mixer: mixer.replace(scale=scale))
     return model.replace(head=model.head.replace(softcap=softcap))

@@ -83,7 +83,7 @@ def row(
     changed: tuple[Change, ...] = (),
     **settings: Any,
 ) -> Gguf:
-    # names of tensors are said where they are not the usual ones; rules of tensors that a model lacks are dropped
+    # names of tensors are given where they are not the usual ones; rules for tensors that a model lacks are dropped
     norms = norms or NORMS[graph.wiring].replace("ffn_norm", graph.second_norm)
     graph = replace(graph, whole=graph.whole or changes.PAIRED[0] in changed)
     rules = rules or weight_rules("\n".join((outer, norms, attention, network, *further)))

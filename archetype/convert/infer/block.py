@@ -76,7 +76,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     if kernel is None and "scales" not in layer.around:
         return part
     if layer.dense:
-        raise info.missing(layer.prefix, "a factor or a convolution behind a network beside experts")
+        raise info.missing(layer.prefix, "a factor or a convolution after a network next to experts")
     convolutions = None if kernel is None else SumConvolutions(kernel=info.shapes[kernel][-1])
     scales = "learned" if "scales" in layer.around else None
     return FeedForwardsTogether(parts=(part,), scales=scales, convolutions=convolutions)
@@ -167,13 +167,15 @@ def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, 
 
 
 def _bounded(info: CheckpointInfo, layer: Layer, network: Any, key: str) -> Any:
-    # Step 3.5: a bound of the products in some layers, 0 for none
+    # Step 3.5: a bound of the factors of the product in some layers; 0 or null for none
     bounds = info.config.get(key)
     if bounds is None:
         return network
     bound = bounds[layer.number] if isinstance(bounds, list) and layer.number < len(bounds) else -1
-    if not hasattr(network, "limit_after") or not (bound is None or (isinstance(bound, float | int) and bound >= 0)):
+    if not (bound is None or (isinstance(bound, float | int) and bound >= 0)):
         raise info.config.error(key, f"has no bound for layer {layer.number}", "fix the file")
+    if bound and not isinstance(network, GatedMLP):
+        raise info.missing(layer.prefix, "a bound inside a network without a gate")
     return network.replace(limit=float(bound), limit_after=True) if bound else network
 
 
@@ -190,7 +192,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     if num_experts < 1:
         raise info.missing(layer.prefix, f"a router of {rows} experts, of which {idle + always} are further ones")
     if always and (layer.experts or layer.are_stacked_by_rows(info)):
-        raise info.missing(layer.prefix, "experts that every token selects beside single ones")
+        raise info.missing(layer.prefix, "experts that every token selects next to experts with a tensor each")
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
         raise CheckpointError(tensor, f"belongs to an expert beyond the {num_experts} of the router", "fix the file")
     if "experts.gate_up.weight" in names or "shared.gate_up.weight" in names:

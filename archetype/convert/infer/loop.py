@@ -41,7 +41,7 @@ class Loop(NamedTuple):
 
 
 def read_loop(info: CheckpointInfo, num_layers: int) -> Loop | None:
-    """Return the loop of a model with as many layers in its file; None if there is none."""
+    """Return the loop of a model whose file has `num_layers` layers; None if it has no loop."""
     config = info.config
     if (key := info.quirks.loops) is not None:  # over all layers (Ouro, Nanbeige 4.2)
         normed = not config.flag("skip_loop_final_norm", False)
@@ -53,8 +53,8 @@ def read_loop(info: CheckpointInfo, num_layers: int) -> Loop | None:
         raise config.error(LOOP[0], f"and {LOOP[2]} leave no layers of {num_layers} for the loop", "fix the file")
     if config.get(LOOP[1]) is not None:
         config.expect(LOOP[1], num_layers - before - after, "the file has this number of further layers")
-    # each pass but the first starts from the sum of both ends, scaled to length 1
-    loop = Loop(before, num_layers - after, config.size(PASSES), {"reinject": "unit"})
+    # each pass but the first starts from the sum of the loop's input and the last output, each scaled to length 1
+    loop = Loop(before, num_layers - after, config.size(PASSES, most=MAX_LAYERS), {"reinject": "unit"})
     if loop.passes > 1:  # otherwise cached keys are those of the last pass, but keys of tokens given together are not
         config.expect("recurrent_kv_cache_mode", "per_loop", "passes that read the keys of the last one")
     return loop

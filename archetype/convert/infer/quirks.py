@@ -160,7 +160,7 @@ class FamilyQuirks(MixerQuirks):
         renames: patterns of tensor names, with their replacements.
         embedding_factors: token vectors are multiplied by learned factors.
         idle_output: what experts return that compute nothing.
-        delayed_experts: experts beside a network are added after the next layer.
+        delayed_experts: the output of experts next to a network is added after the next layer.
         computed: pattern of tensors that are computed instead of being read.
     """
 
@@ -305,7 +305,7 @@ def step3p5(keys: Config) -> dict[str, Any]:
 def solar_open2(keys: Config) -> dict[str, Any]:
     """Return Solar Open 2's own keys under the usual names, and refuse rotations and norms of queries and keys."""
     kinds, full, count = keys.get("layer_types"), keys.get("gqa_layers"), keys.size("num_hidden_layers")
-    if full is None:  # one layer with full attention, then as many others
+    if full is None:  # one layer with full attention, then `gqa_interval` others
         full = range(0, count, keys.size("gqa_interval", 3) + 1)
     for key in ("use_rope", "use_qk_norm", "use_gqa_gate_bias"):
         keys.expect(key, False, "rotations, norms or biases that its attention lacks")
@@ -322,7 +322,7 @@ def muse_glimmer(keys: Config) -> dict[str, Any]:
     """Return Muse Glimmer's factors of normed queries and of logits under the usual names."""
     # transformers has values of its own for a file that lacks these
     for key in ("final_logit_softcapping", "layer_rope_theta", "layer_types", "post_norm_eps"):
-        if key not in keys.values:
+        if keys.values.get(key) is None:
             raise keys.error(key, "is missing, and the muse_glimmer class has a value of its own", "add it")
     # a norm without weights leaves queries of this size
     scale = keys.positive("qk_scale_factor") * keys.size("head_dim") ** -0.5
@@ -342,6 +342,8 @@ def inkling(keys: Config) -> dict[str, Any]:
     if keys.size("swa_head_dim") != keys.size("head_dim"):
         raise keys.error("swa_head_dim", "heads of another width than in layers without windows are not supported")
     factor = keys.optional_positive("embedding_multiplier") or keys.positive("logits_mup_width_multiplier")
+    for key in ("rms_norm_eps", "route_scale"):
+        keys.positive(key)  # the usual values of other types are not those of the class
     # sizes that tensors show
     keys.used |= {"d_rel", "rel_extent", "dense_mlp_idx", "dense_intermediate_size", "sconv_kernel_size"}
     return {
@@ -360,7 +362,7 @@ def nanbeige(keys: Config) -> dict[str, Any]:
                 "loop_share_kv", "enable_hyper_connection", "enable_mhc", "enable_depth_attention"):  # fmt: skip
         if value := keys.get(key):
             raise keys.error(key, f"{value!r} needs a part that is not supported", "only false is")
-    # settings of these parts, and the text of losses that training adds up
+    # settings of these parts, and of losses in training
     keys.used |= {
         key for key in keys.values if key.startswith(("ngram_", "mhc_", "depth_attention_", "emb_", "skip_n"))
     }
@@ -460,7 +462,7 @@ def zaya(keys: Config) -> dict[str, Any]:
     thetas = {"hybrid": 5e6, "hybrid_sliding": 1e4}
     usual = {kind: {"rope_theta": theta, "partial_rotary_factor": 0.5} for kind, theta in thetas.items()}
     sections = keys.get("rope_parameters") or usual
-    # published files have a key beside those of both kinds, which the class leaves out
+    # published files also have a key `rope_type`, which the class deletes
     rotary = {ZAYA_KINDS[kind]: section for kind, section in sections.items() if kind in ZAYA_KINDS}
     return {"layer_types": [ZAYA_KINDS[kind] for kind in kinds], "rope_parameters": rotary}
 

@@ -95,14 +95,14 @@ class Layer:
 
     @property
     def streams(self) -> Names:
-        """Those of `residual` that are weights of several residual streams."""
+        """The names in `residual` of weights of several residual streams."""
         return {
             param: name for param, name in self.residual.items() if "_residual." in param and param not in self.terms
         }
 
     @property
     def terms(self) -> Names:
-        """Those of `residual` that are norms or factors of both terms of a sum."""
+        """The names in `residual` of norms or factors of the two terms of a sum."""
         return {param: name for param, name in self.residual.items() if ".carried." in param or ".added." in param}
 
     @property

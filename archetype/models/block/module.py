@@ -69,9 +69,10 @@ class Block(nn.Module):
             self.add_module(f"{name}_residual", module_class(residual)(residual, residual_place))
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
-        late = context.later.pop(context.layer - 1, None)  # which the layer before computed
+        # which the layer before computed; a compiled block that reads the layer's index is compiled for each
+        late = context.later.pop(context.layer - 1, None) if context.later else None
         y = self.sublayers(x, context, state)  # (B, T, D), or several streams
-        if (delayed := context.later.get(context.layer)) is not None:
+        if context.later and (delayed := context.later.get(context.layer)) is not None:
             context.later[context.layer] = self.branch(delayed)
         if late is not None:
             y = y + late.to(y.dtype)

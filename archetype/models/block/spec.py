@@ -246,7 +246,7 @@ class Block(Spec):
             isinstance(self.wiring, PreNorm | SandwichNorm | ParallelResidual) and not self.feedforward.reads_input
         )
         if is_unread and not self.wiring.norm_of("feedforward").is_absent:
-            cause = "the feed-forward part reads token ids alone, and a norm of its input would never be trained"
+            cause = "the feed-forward part reads only token ids, and a norm of its input would never be trained"
             invalid("wiring.feedforward_norm", cause, "use feedforward_norm: none")
         if isinstance(self.wiring, ParallelResidual):
             if self.feedforward.is_absent:

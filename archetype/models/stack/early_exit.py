@@ -34,7 +34,7 @@ class ExitGate(nn.Module):
         return True
 
     def forward(self, x: Vectors) -> Float[Tensor, "B T 1"]:
-        """Return the probability of leaving after this pass, if no earlier pass was left."""
+        """Return the probability that a token which has not left before leaves after this pass."""
         exact = torch.promote_types(x.dtype, torch.float32)
         return nn.functional.linear(x.to(exact), self.weight.to(exact), self.bias.to(exact)).sigmoid()
 

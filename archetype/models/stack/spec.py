@@ -160,7 +160,7 @@ class StackView(NamedTuple):
             self._check_residual(path, block)
             left = self.layers[index - 1].feedforward.router_state[1] if index else 0
             if (read := block.feedforward.router_state[0]) and read != left:
-                cause = f"reads {read} features of the router of the layer before, which has {left or 'none'}"
+                cause = f"reads {read} features of the previous layer's router, which has {left or 'none'}"
                 invalid(f"{path}.feedforward.router.carried", cause, "remove it, or use the same width in both")
             if block.feedforward.delays_output and index + 1 == len(self.layers):
                 invalid(f"{path}.feedforward.delayed", "there is no next layer", "remove it, or add a layer")

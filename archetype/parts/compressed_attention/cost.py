@@ -143,6 +143,6 @@ class CompressedAttentionCost(MixerCost):
 
 
 def _keys_seen(length: int, rate: int, most: int) -> int:
-    """Keys that all queries of a text see: each sees one for every `rate` positions up to its own, at most `most`."""
+    """Sum over queries of the keys seen: one for every `rate` positions up to the query's own, at most `most`."""
     full = min(length // rate, most)
     return rate * full * (full - 1) // 2 + full * (length - full * rate + 1)

@@ -160,7 +160,7 @@ class MixtureOfExperts(nn.Module):
         return weights * self.expert_scales.index_select(0, chosen.flatten()).view_as(weights)
 
     def _choices(self, scores: Float[Tensor, "N E"]) -> Tensor:
-        # of experts among which tokens choose, the first ones
+        # those of the experts among which tokens choose, which come first
         return scores[:, : scores.shape[1] - self.spec.always]
 
     def _best(self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]) -> Int[Tensor, "N k"]:

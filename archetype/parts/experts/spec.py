@@ -58,7 +58,7 @@ class MixtureOfExperts(FeedForward):
         expert: form of each expert.
         idle: further experts that compute nothing.
         idle_output: what they return: their input, or zero.
-        always: further experts, the last ones, that every token selects besides its `experts_per_token`.
+        always: further experts, the last ones, which every token selects in addition to its `experts_per_token`.
         norm: norm of the vectors that the experts read, and not the router.
         latent_width: width of the routed experts' inputs and outputs (absent: d_model).
         latent_norm: norm of the routed experts' weighted sum before the projection out of their space.

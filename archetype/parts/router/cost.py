@@ -65,7 +65,7 @@ class MLPRouterCost(RouterCost):
         return sum((projection.flops(tokens) for projection in self.projections), start=ZERO)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        # the vectors; h of the layer before; each projection's input, and the activations'; two copies of affinities
+        # the vectors; h of the previous layer; each projection's input, and the activations'; two copies of affinities
         width = self.width.value
         vectors = 5 + self.part.carried
         numbers = vectors * width + 2 * self.num_experts.value

@@ -108,7 +108,7 @@ class SparseMixerRouter(SoftmaxRouter):
 
 @module_for(spec.MLPRouter)
 class MLPRouter(nn.Module):
-    """Router with a narrow network, whose input the router of the next layer may read."""
+    """Router with a narrow network, whose input the next layer's router may read."""
 
     def __init__(self, router: spec.MLPRouter, num_experts: int, place: Place) -> None:
         super().__init__()

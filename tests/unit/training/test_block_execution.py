@@ -1,17 +1,21 @@
 """Activations that are computed twice change no bit; a compiled block computes what the plain one does."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from archetype.errors import SpecError
+from archetype.models.build import build
 from archetype.native.kernels import plain_operations
+from archetype.nn.context import ForwardContext
 from archetype.training.block_execution import stacks_of
 from archetype.training.loop import take_step
 from archetype.training.recipe import Recipe
 from archetype.training.setup import start
 from tests.helpers.recipes import recipes
+from tests.helpers.specs import block, decoder
 
 CPU = torch.device("cpu")
 
@@ -69,3 +73,22 @@ def test_compiled_blocks_compute_what_plain_ones_do(tmp_path: Path, recipe: Reci
             expected, step = take_step(plain), take_step(compiled)
             assert step.loss == pytest.approx(expected.loss, rel=1e-5)
             assert step.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
+
+
+class Unread:
+    """An index of a layer that nothing may look at."""
+
+    def __sub__(self, other: object) -> int:
+        raise AssertionError("the index of the layer is read")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@torch.no_grad()
+def test_plain_blocks_do_not_read_the_index_of_their_layer() -> None:
+    """Else torch compiles a block for each index, and leaves those from the ninth on as they are."""
+    model: Any = build(decoder(block()))
+    x = torch.randn(2, 6, 16)
+    context = ForwardContext.of(x)
+    context.sources, context.layer = frozenset(), Unread()  # type: ignore[assignment]
+    assert model.blocks[0](x, context).shape == x.shape
