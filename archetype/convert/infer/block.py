@@ -174,7 +174,7 @@ def _bounded(info: CheckpointInfo, layer: Layer, network: Any, key: str) -> Any:
     bound = bounds[layer.number] if isinstance(bounds, list) and layer.number < len(bounds) else -1
     if not (bound is None or (isinstance(bound, float | int) and bound >= 0)):
         raise info.config.error(key, f"has no bound for layer {layer.number}", "fix the file")
-    if bound and not isinstance(network, GatedMLP):
+    if bound and not hasattr(network, "limit_after"):
         raise info.missing(layer.prefix, "a bound inside a network without a gate")
     return network.replace(limit=float(bound), limit_after=True) if bound else network
 

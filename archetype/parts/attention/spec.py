@@ -10,7 +10,7 @@ from archetype.parts.convolutions.spec import Convolutions
 from archetype.parts.gain.spec import Gain
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
-from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary, TransformerXL
+from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary
 from archetype.roles.mixer import AttentionCall, Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
@@ -463,8 +463,8 @@ class Attention(Mixer):
             if not causal:
                 cause = f"{self.position.kind} positions have no keys for later positions"
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
-            # its distances are sinusoids of d_model features, projected to keys
-            if width % 2 and isinstance(self.position, TransformerXL):
+            # positions of whole sequences are sinusoids of d_model features, projected to keys
+            if width % 2 and self.position.needs_all_keys:
                 invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
         if self.index is not None:
             with inside("index"):
