@@ -23,6 +23,8 @@ def attention(part: PartTrace) -> AttentionSteps:
         return attention_steps(module.score_function, q, k, v, padding_mask(part.state.num_tokens, k))
     assert part.context is not None
     v = v if module.differential is None else values_of_pairs(v)
+    if (further := part.activations.get("position_query")) is not None:
+        q = torch.cat((q, further.to(q.dtype)), dim=-1)
     keys = Keys(k, v, choice=Choice(part.activations.get("index.chosen")))
     q, mask = module.pairs.masked(q, keys, module.score_function, module.bias(part.context), part.context)
     steps = attention_steps(module.score_function, q, k, v, mask)

@@ -28,7 +28,8 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
     """Projections from vectors to heads and back, and the score function."""
 
     parameter_roles: ClassVar = {"score": "vector"}  # of each head
-    probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S Q", "heads": "B H T Q"}  # inputs of scores and of o
+    # inputs of scores and of o
+    probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S Q", "heads": "B H T Q", "position_query": "B H T r"}
 
     def __init__(self, attention: spec.Attention, d_model: int, vocab_size: int = 0) -> None:
         super().__init__()
@@ -159,6 +160,7 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
             return q
         further = self.position_query(x).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
         further = scaled_by_position(further, context.positions, self.spec.query_scale)
+        further = context.probe(self, "position_query", further)
         return torch.cat((q, further.to(q.dtype)), dim=-1)  # (B, H, T, P + r)
 
     def apply_gate(self, y: ValueHeads, x: Vectors) -> ValueHeads:
