@@ -235,7 +235,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             "pattern": not all(sees_all(part.pattern, sizes["T"], causal) for causal in (True, False)),
             "index": part.index is not None and not part.index.sees_all(sizes["T"]),
             "softmax": part.softmax != "standard",
-            **{name: x is not None and not getattr(x, "is_absent", False) for name, x in fields.items()},
+            **{name: x not in (None, False) and not getattr(x, "is_absent", False) for name, x in fields.items()},
         }
         return replace(
             plain, v=part.value_scale * plain.v, scale=self._scale(part, sizes), position=part.position,

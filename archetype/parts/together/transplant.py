@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import nn
 
 from archetype.nn.transfer import Transfer
@@ -91,7 +92,10 @@ class TogetherTransplant(Transplant[Any]):
                 at.require((scale, before) == (donor.scale, donor.input_scale), "other scales")
         if learns:
             scales = at.tensors["scales"].new_tensor(initial)
-            at.put("scales", scales, "new", (), "those of the donor, and 0 for others")
+            if at.fits("scales") and torch.equal(at.donated["scales"], scales):
+                at.keep("scales")
+            else:
+                at.put("scales", scales, "new", (), "those of the donor, and 0 for others")
         donated, convolutions = _convolutions(at.old) if type(at.old) is type(new) else None, _convolutions(new)
         begins = donated is None and convolutions is not None and convolutions.residual
         if begins:  # with a kernel of zero, which changes nothing
