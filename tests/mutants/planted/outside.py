@@ -74,10 +74,9 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("((difference(logits) - start) / (end - start))", "((difference(logits) - start) / end)"),
     ],
     "inspection/attribution.py": [
-        ("for head, y in enumerate(heads[:, position].double() * scale):",
-         "for head, y in enumerate(heads[:, position].double()):"),
-        ("rest = x[0, position].double() - heads[:, position].double().sum(0) * scale",
-         "rest = x[0, position].double() - heads[:, position].double().sum(0)"),
+        ("for head, y in enumerate(heads[:, at].double() * scale):", "for head, y in enumerate(heads[:, at].double()):"),
+        ("rest = x[0, at].double() - heads[:, at].double().sum(0) * scale",
+         "rest = x[0, at].double() - heads[:, at].double().sum(0)"),
         ("    position %= length\n", ""),
         ("row = table[token].double() * head.spec.scale", "row = table[token].double()"),
     ],
