@@ -74,7 +74,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("((difference(logits) - start) / (end - start))", "((difference(logits) - start) / end)"),
     ],
     "inspection/attribution.py": [
-        ("for head, y in enumerate(heads[:, at].double() * scale):", "for head, y in enumerate(heads[:, at].double()):"),
+        ("for head, y in enumerate(heads[:, at].double() * scale):",
+         "for head, y in enumerate(heads[:, at].double()):"),
         ("rest = x[0, at].double() - heads[:, at].double().sum(0) * scale",
          "rest = x[0, at].double() - heads[:, at].double().sum(0)"),
         ("    position %= length\n", ""),
