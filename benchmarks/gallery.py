@@ -94,7 +94,7 @@ def text_of(spec: ModelSpec) -> str:
 
 
 def once(parts: list[dict[str, Any]], names: list[str], anchors: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The parts, where one object stands for equal ones; those that occur again are added to `anchors`."""
+    """Replace equal parts by one object, and add those that occur again to `anchors`."""
     unlike: list[dict[str, Any]] = []
     result = []
     for part, name in zip(parts, names, strict=True):

@@ -187,7 +187,7 @@ def measured(
     length: int,
     clock: Callable[[], float],
 ) -> tuple[Pair, Pair, Pair]:
-    """Median seconds of a training step, of one more token and of a recorded one beside theirs, taking turns."""
+    """Return median seconds of a training step, one more token and a recorded one; ours and theirs take turns."""
     module: Any = build_mixer(mixer, Place(d_model, causal=True, layer=0))
     initialize(module, spec.NormalInitialization(), 1, seed=0)
     state, text = (

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from archetype.spec.base import Spec
+from archetype.spec.repeats import OF_PASSES
 from archetype.spec.sizes import followed
 
 S = TypeVar("S", bound=Spec)
@@ -40,8 +41,7 @@ def tiny(spec: S) -> S:
 def _first_of_each(layers: list[Any]) -> list[Any]:
     size = next((index for index, layer in enumerate(layers) if layer["weights_of"] is not None), len(layers))
     if size < len(layers):
-        own = _first_of_each(layers[:size])
-        of_pass = {name: layers[size][name] for name in ("reinject", "norm_between")}
+        own, of_pass = _first_of_each(layers[:size]), {name: layers[size][name] for name in OF_PASSES}
         return own + [layer | {"weights_of": index} | (of_pass if not index else {}) for index, layer in enumerate(own)]
     written = [repr(layer) for layer in layers]
     last = max(written.index(layer) for layer in set(written))

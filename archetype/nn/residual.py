@@ -45,7 +45,7 @@ class ResidualStream(nn.Module):
 
 
 class OneStream(ResidualStream):
-    """The stream of a plain sum, to which blocks add without a module."""
+    """Stream of one vector per position, as of a plain sum; base class of the wirings that have no other."""
 
     @staticmethod
     def enter(residual: Any, x: Vectors) -> Tensor:
@@ -53,6 +53,9 @@ class OneStream(ResidualStream):
 
     @staticmethod
     def leave(residual: Any, stream: Tensor) -> Vectors:
+        return stream
+
+    def read(self, stream: Tensor, context: ForwardContext) -> Vectors:
         return stream
 
 

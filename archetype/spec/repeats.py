@@ -10,6 +10,7 @@ H = TypeVar("H", bound=Hashable)
 
 
 MAX_LAYERS = 10_000
+OF_PASSES = ("reinject", "norm_between")  # fields of the first layer of each further pass over shared layers
 MAX_GROUP = 64  # longest group of layers that a file writes as a repetition
 
 
@@ -52,9 +53,8 @@ def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[st
     sources = [layer.get("weights_of") for layer in layers]
     size = next((index for index, source in enumerate(sources) if source is not None), len(layers))
     if size < len(layers):
-        full = [{"weights_of": None, "reinject": False, "norm_between": False} | layer for layer in layers]
-        # only the first layer of each pass may have them
-        of_pass = {name: full[size][name] for name in ("reinject", "norm_between")}
+        full = [{"weights_of": None} | dict.fromkeys(OF_PASSES, False) | layer for layer in layers]
+        of_pass = {name: full[size][name] for name in OF_PASSES}
         sharing = [
             full[source] | {"weights_of": source} | (of_pass if source == 0 else {})
             for source in (index % size for index in range(size, num_layers))

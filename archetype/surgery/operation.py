@@ -20,6 +20,7 @@ from archetype.nn.transplant import are_equal, transplant, transplant_of
 from archetype.roles.norm import Norm
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
+from archetype.spec.repeats import OF_PASSES
 from archetype.surgery.layers import norms_of, origins, owner, sizes_of, source_sizes
 
 # fields of models of which parts, tensors and layers say what holds, or that change no output
@@ -119,8 +120,8 @@ class Operation:
                     silent.add(index)
                 else:
                     self.ledger.require(path, not is_repeated, f"layer {origin} of the donor once more")
-            before, theirs = (block.reinject, block.norm_between), old.layers[origin]
-            is_same_input = before == (theirs.reinject, theirs.norm_between) and (not any(before) or index == origin)
+            before, theirs = ([getattr(one, name) for name in OF_PASSES] for one in (block, old.layers[origin]))
+            is_same_input = before == theirs and (not any(before) or index == origin)
             self.ledger.require(path, is_same_input, "reads the input of another layer")
         place = f"{prefix}blocks"
         reaches = any(stack.reaches_next(layer) for stack in (old, new) for layer in range(len(stack.layers)))

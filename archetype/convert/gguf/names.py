@@ -1,4 +1,4 @@
-"""Names of tensors in GGUF files, beside our names, by part. Imports no torch."""
+"""GGUF's names of tensors for ours, by part. This module imports no torch."""
 
 from collections.abc import Callable
 from typing import Any

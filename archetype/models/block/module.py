@@ -69,7 +69,7 @@ class Block(nn.Module):
             self.add_module(f"{name}_residual", module_class(residual)(residual, residual_place))
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
-        # which the layer before computed; a compiled block that reads the layer's index is compiled for each
+        # of the layer before; a block that reads the layer's index would be compiled once for each layer
         late = context.later.pop(context.layer - 1, None) if context.later else None
         y = self.sublayers(x, context, state)  # (B, T, D), or several streams
         if context.later and (delayed := context.later.get(context.layer)) is not None:

@@ -16,6 +16,7 @@ from archetype.roles.wiring import AnyWiring, Wiring
 from archetype.spec.base import Flag, Index, Positive, Probability, Spec
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
+from archetype.spec.repeats import OF_PASSES
 
 __all__ = [
     "Block",
@@ -233,8 +234,9 @@ class Block(Spec):
 
     @property
     def own(self) -> "Block":
-        between = {"weights_of": None, "reinject": False, "norm_between": False}  # what is not of the layer itself
-        return self if self.weights_of is None else self.model_copy(update=between)
+        # without what is not of the layer itself
+        alone = {"weights_of": None, **dict.fromkeys(OF_PASSES, False)}
+        return self if self.weights_of is None else self.model_copy(update=alone)
 
     @model_validator(mode="after")
     def _contents_fit_the_wiring(self) -> "Block":

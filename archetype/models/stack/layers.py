@@ -8,13 +8,13 @@ from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
 from archetype.models.block.spec import Block, Reinject
 from archetype.spec.base import EACH_LAYER, Flag, Size, Spec
 from archetype.spec.errors import invalid
-from archetype.spec.repeats import MAX_LAYERS, runs
+from archetype.spec.repeats import MAX_LAYERS, OF_PASSES, runs
 
 __all__ = ["Layers", "Repeat"]
 
 
-# Flags of the first layer of each further pass, and why layers with weights of their own have none.
-OF_PASSES = {
+# why layers with weights of their own have none
+ONLY_SHARED = {
     "reinject": "only shared layers can read their input again",
     "norm_between": "only shared layers have passes with a norm between them",
 }
@@ -82,7 +82,7 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
     if len(group) * times > MAX_LAYERS:
         invalid(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer layers")
     if not item.get("shared", False):
-        for name, cause in OF_PASSES.items():
+        for name, cause in ONLY_SHARED.items():
             if item.get(name, False):
                 invalid(f"[{index}].{name}", cause, "add shared: true")
         return [*group] * times

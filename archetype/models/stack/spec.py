@@ -169,7 +169,7 @@ class StackView(NamedTuple):
                 invalid(f"{path}.output_scale", cause, "remove it, or use residual: sum")
         self._check_tokens()
         if self.early_exit is not None and not self.passes:
-            cause = "there is no loop with a norm between its passes"
+            cause = "no loop here applies a norm between its passes"
             invalid(f"{self.prefix}early_exit", cause, "add norm_between: true to shared layers, or remove it")
         tables = _relative_biases(self.layers)
         if len(tables) > 1:
@@ -197,7 +197,7 @@ class StackView(NamedTuple):
             cause = "there is no final norm" if self.final_norm.is_absent else f"residual {kind} is not a plain sum"
             invalid(f"{path}.norm_between", cause, "remove it, or use final_norm: rms and residual: sum")
         if block.reinject == "unit" and not self.residual.is_sum:
-            cause = f"unit scales one vector, and residual {kind} is no plain sum"
+            cause = f"unit scales a plain sum, which residual {kind} is not"
             invalid(f"{path}.reinject", cause, "use true, or residual: sum")
         if self.residual.grows and block.reinject:
             cause = f"{kind} has more vectors after each pass, and {path}.reinject adds them up"

@@ -3,29 +3,18 @@
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
-from archetype.nn.residual import ResidualStream
+from archetype.nn.residual import OneStream
 from archetype.parts.norm.module import normalize_stream
 from archetype.parts.normed_sum import spec
 
 
 @module_for(spec.NormedSum)
-class NormedSum(ResidualStream):
+class NormedSum(OneStream):
     """n(x) + n'(y) after the output y of one sublayer."""
 
     def __init__(self, residual: spec.NormedSum, place: Place) -> None:
         super().__init__(residual, place)
         self.carried, self.added = (build_norm(norm, place.d_model) for norm in (residual.carried, residual.added))
-
-    @staticmethod
-    def enter(residual: spec.NormedSum, x: Vectors) -> Vectors:
-        return x
-
-    @staticmethod
-    def leave(residual: spec.NormedSum, stream: Vectors) -> Vectors:
-        return stream
-
-    def read(self, stream: Vectors, context: ForwardContext) -> Vectors:
-        return stream
 
     def write(self, stream: Vectors, y: Vectors, context: ForwardContext) -> Vectors:
         added = normalize_stream(self.added, y.to(stream.dtype), context)

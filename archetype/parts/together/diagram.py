@@ -52,7 +52,7 @@ def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str
         slim=True,
     )
     drawn = Inside((*cells, total), total.name, tuple(groups), tuple(loops))
-    return with_convolutions(drawn, getattr(part, "convolutions", None), {"output": total.name})
+    return with_convolutions(drawn, part.sum_convolutions, {"output": total.name})
 
 
 def _factor(scale: float) -> str:

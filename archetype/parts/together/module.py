@@ -61,8 +61,8 @@ class Together(nn.Module):
         self.scales = nn.Parameter(torch.empty(len(self.parts))) if learns else together.factors
         self.delays = together.delays
         self.convolutions: Convolutions | None = None
-        if isinstance(together, spec.FeedForwardsTogether) and together.convolutions is not None:
-            self.convolutions = Convolutions(together.convolutions, {"output": place.d_model})
+        if together.sum_convolutions is not None:
+            self.convolutions = Convolutions(together.sum_convolutions, {"output": place.d_model})
         self.input_scales = spec.factors(together.input_scales, len(self.parts))
         self.norms, self.post_norms = (_built(norms, place) for norms in (together.norms, together.post_norms))
 

@@ -74,6 +74,11 @@ class _Together(Content, Spec):
         return (False,) * len(self.parts)
 
     @property
+    def sum_convolutions(self) -> Convolutions | None:
+        """A short convolution of the sum (None: none)."""
+        return None
+
+    @property
     def separates_documents(self) -> bool:
         return all(inner.separates_documents for inner in self.parts)
 
@@ -176,6 +181,10 @@ class FeedForwardsTogether(_Together, FeedForward):
     @property
     def delays(self) -> tuple[bool, ...]:
         return self.delayed or (False,) * len(self.parts)
+
+    @property
+    def sum_convolutions(self) -> Convolutions | None:
+        return self.convolutions
 
 
 def factors(scales: OutputScales, count: int) -> Scales:

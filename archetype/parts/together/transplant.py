@@ -8,7 +8,6 @@ from torch import nn
 
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import Transplant, transplant_inner, transplant_of
-from archetype.parts.convolutions.spec import Convolutions
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether, factors
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
@@ -36,7 +35,7 @@ class TogetherTransplant(Transplant[Any]):
     layouts: ClassVar = {"convolutions.output.weight": "D 1 W"}
 
     def sizes(self, part: Any, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        convolutions = _convolutions(part)
+        convolutions = part.sum_convolutions
         return {**super().sizes(part, sizes), "W": convolutions.kernel if convolutions else 0}
 
     def takes(self, old: Spec, new: Any) -> bool:
@@ -96,7 +95,7 @@ class TogetherTransplant(Transplant[Any]):
                 at.keep("scales")
             else:
                 at.put("scales", scales, "new", (), "those of the donor, and 0 for others")
-        donated, convolutions = _convolutions(at.old) if type(at.old) is type(new) else None, _convolutions(new)
+        donated, convolutions = at.old.sum_convolutions if type(at.old) is type(new) else None, new.sum_convolutions
         begins = donated is None and convolutions is not None and convolutions.residual
         if begins:  # with a kernel of zero, which changes nothing
             at.fill("convolutions.output.weight", 0.0)
@@ -117,10 +116,6 @@ class TogetherTransplant(Transplant[Any]):
         at.ledger.forget(f"{at.path}.{path}")
         why = f"{path} adds to the output; begin with a scale of 0, or scales: learned"
         at.require(names or not scale, why)
-
-
-def _convolutions(part: Any) -> Convolutions | None:
-    return part.convolutions if isinstance(part, FeedForwardsTogether) else None
 
 
 def _inputs(part: Any) -> Sequence[float]:

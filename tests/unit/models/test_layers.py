@@ -186,6 +186,6 @@ def test_weights_of_another_layer_are_refused_in_one_line(layers: list[object], 
 def test_only_one_vector_is_scaled_to_length_1() -> None:
     sizes = {"vocab_size": 5, "context_length": 8, "d_model": 8, "residual": {"kind": "streams"}}
     with pytest.raises(
-        SpecError, match=r"^layers\[1\].reinject: unit scales one vector, and residual streams is no plain"
+        SpecError, match=r"^layers\[1\].reinject: unit scales a plain sum, which residual streams is not"
     ):
         spec.parse(sizes | {"layers": [{"repeat": 2, "shared": True, "reinject": "unit", "block": ONE}]})
