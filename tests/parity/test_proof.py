@@ -17,7 +17,8 @@ from archetype.convert import proof
 from archetype.convert.hf_folder import read_model
 from archetype.convert.infer import proofs
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
-from archetype.convert.infer.quirks import LAYOUTS, QUIRKS
+from archetype.convert.infer.quirks import QUIRKS
+from archetype.convert.infer.spellings import LAYOUTS
 from archetype.errors import CheckpointError, SpecError, UnknownFamily
 from archetype.io.yaml import read_mapping
 from tests.conftest import ROOT

@@ -13,7 +13,7 @@ from archetype.convert.infer.names import (
     FIRST,
     SECOND,
 )
-from archetype.convert.infer.quirks import (
+from archetype.convert.infer.spellings import (
     ACTIVATION,
     EXPERTS_PER_TOKEN,
     GROUPS,

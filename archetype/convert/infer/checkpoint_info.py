@@ -5,18 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from archetype.convert.infer.missing import MISSING_BY_PLACE, MISSING_BY_TENSOR
 from archetype.convert.infer.names import LEFT_OUT
-from archetype.convert.infer.quirks import (
-    ACTIVATION,
-    DECODERS,
-    EPS,
-    LAYER_KINDS,
-    MISSING_BY_PLACE,
-    MISSING_BY_TENSOR,
-    OVERRIDES,
-    QUIRKS,
-    FamilyQuirks,
-)
+from archetype.convert.infer.quirks import QUIRKS, FamilyQuirks
+from archetype.convert.infer.spellings import ACTIVATION, DECODERS, EPS, LAYER_KINDS, OVERRIDES
 from archetype.errors import CheckpointError, SpecError, enumeration, one_line
 from archetype.families.class_keys import DERIVED
 from archetype.families.config import ACTIVATIONS, Config

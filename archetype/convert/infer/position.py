@@ -3,7 +3,7 @@
 from typing import Any
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
-from archetype.convert.infer.quirks import FULL_EVERY, LAYER_KINDS, ROTARY, ROTARY_FRACTION, WINDOW
+from archetype.convert.infer.spellings import FULL_EVERY, LAYER_KINDS, ROTARY, ROTARY_FRACTION, WINDOW
 from archetype.families.config import Config
 from archetype.families.rope import SECTIONS, read_rotary, rotary_section
 from archetype.parts.pattern.spec import Chunked, Full, Window

@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from archetype.convert.infer.quirks import LAYOUTS
 from archetype.convert.infer.small import make_small
+from archetype.convert.infer.spellings import LAYOUTS
 from archetype.errors import ArchetypeError
 from archetype.families.class_keys import class_keys, is_class_of
 from archetype.families.classes import TEXTS, TOKENS

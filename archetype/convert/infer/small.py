@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from archetype.convert.infer.quirks import OVERRIDES
+from archetype.convert.infer.spellings import OVERRIDES
 from archetype.io.low_bit.settings import without_settings
 
 MOST = 7_000_000  # parameters; a larger model has a size that is not in SIZES

@@ -16,7 +16,9 @@ from archetype.convert.infer.block import read_feedforward, read_wiring
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.mixer import InferredMixer, ModelDims
 from archetype.convert.infer.names import GATED_STREAMS
-from archetype.convert.infer.quirks import (
+from archetype.convert.infer.quirks import QUIRKS, FamilyQuirks
+from archetype.convert.infer.rules import inferred_rules, unpadded
+from archetype.convert.infer.spellings import (
     CONTEXT,
     EMBEDDING_SCALE,
     HEAD_SCALE,
@@ -24,10 +26,7 @@ from archetype.convert.infer.quirks import (
     NEUTRAL,
     OF_ATTENTION,
     OF_EXPERTS,
-    QUIRKS,
-    FamilyQuirks,
 )
-from archetype.convert.infer.rules import inferred_rules, unpadded
 from archetype.convert.infer.tensors import GroupedTensors, Layer, group_tensors
 from archetype.convert.infer.uneven import BLOCKS, check_uneven_layers
 from archetype.errors import CheckpointError, SpecError

@@ -23,8 +23,7 @@ class ExitGate(nn.Module):
 
     def __init__(self, early_exit: EarlyExit, d_model: int) -> None:
         super().__init__()
-        self.is_open = early_exit.threshold is not None  # whether tokens leave before the last pass
-        self.threshold = early_exit.threshold
+        self.threshold = early_exit.threshold  # None: no token leaves before the last pass
         self.register_buffer("weight", torch.empty(1, d_model))
         self.register_buffer("bias", torch.empty(1))
 
@@ -44,11 +43,12 @@ class ExitGate(nn.Module):
         Args:
             passes: vectors before the norm and gates of all passes but the last.
         """
+        assert self.threshold is not None
         y, has_left = last, torch.zeros_like(passes[0][1], dtype=torch.bool)
         total, left_over = torch.zeros_like(passes[0][1]), torch.ones_like(passes[0][1])
         for x, gate in passes:
             total = total + gate * left_over
             left_over = left_over * (1 - gate)
-            leaves = (total >= (self.threshold or 0.0)) & ~has_left
+            leaves = (total >= self.threshold) & ~has_left
             y, has_left = torch.where(leaves, x, y), has_left | leaves
         return y

@@ -104,7 +104,7 @@ class Stack(nn.Module):
                 self.recorded[index] = stream
             if index in self.passes:
                 before, stream = stream, normalize_stream(self.final_norm, stream, context)
-                if self.exit_gate is not None and self.exit_gate.is_open and not self.training:
+                if self.exit_gate is not None and self.exit_gate.threshold is not None and not self.training:
                     passes.append((before, self.exit_gate(stream)))
             if index in self.reinjected:
                 first = read[self.reinjected[index]]
