@@ -9,6 +9,7 @@ from typing import Any
 
 from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
 from archetype.families.keys import expect_kind
+from archetype.families.loops import unrolled
 from archetype.models.block.spec import NoMixer, SandwichNorm
 from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.attention.spec import Attention, QueryScale
@@ -18,6 +19,7 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.pattern.spec import Chunked, Window
 from archetype.parts.position.spec import Alibi, NoPosition, NoScaling, Rotary
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
+from archetype.spec.repeats import MAX_LAYERS
 
 CHUNK = 8192  # constant of llama.cpp: size of Llama 4's chunks, and positions by which its queries grow
 WITHOUT_NORMS = 128  # experts of Llama 4 Maverick, whose queries and keys have no norms
@@ -388,3 +390,21 @@ def step35(keys: FileKeys, model: Any) -> Any:
 
 def step35_keys(model: Any) -> Keys:
     return {"rope.dimension_count": _first(model).sizes(model.d_model).head_dim}
+
+
+def looped(keys: FileKeys, model: Any) -> Any:
+    """Layers that are computed several times, with the last norm between the passes (Nanbeige 4.2)."""
+    passes = keys.size("num_loops", 1, most=MAX_LAYERS // model.num_layers)
+    between = not keys.flag("skip_loop_final_norm", False)
+    return model.replace(layers=unrolled(model.layers, passes, norm_between=between))
+
+
+def one_pass(model: Any) -> Any:
+    """Return the model with the layers that have weights of their own."""
+    return model.replace(layers=tuple(block for block in model.layers if block.weights_of is None))
+
+
+def looped_keys(model: Any) -> Keys:
+    passes = model.num_layers // one_pass(model).num_layers
+    normed = any(block.norm_between for block in model.layers)
+    return {"num_loops": passes, "skip_loop_final_norm": passes > 1 and not normed}

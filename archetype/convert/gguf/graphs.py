@@ -375,6 +375,11 @@ ROWS: dict[str, Gguf] = {
 }
 ROWS |= {
     "internlm2": row("internlm2", Graph(head="own"), changed=PAIRED),
+    "nanbeige": row(
+        "nanbeige",
+        Graph(finish=finish.looped, further=finish.looped_keys, stored=finish.one_pass),
+        changed=PAIRED,
+    ),
     "xverse": row("xverse", Graph(head="own"), changed=PAIRED),
     "orion": row("orion", Graph(norm=LAYER_NORM, head="own")),
     "codeshell": row("codeshell", replace(OF_GPT2, activation=GELUTanh(), head="own"), attention=FUSED),

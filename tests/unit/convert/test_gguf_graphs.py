@@ -31,6 +31,8 @@ EXPERT, SHARED, WINDOW = "expert_feed_forward_length", "expert_shared_count", "a
 LATENT = ("attention.q_lora_rank", "attention.kv_lora_rank")
 INDEX = tuple(f"attention.indexer.{key}" for key in ("head_count", "key_length", "top_k"))
 MLA = ("attention.key_length_mla", "attention.value_length_mla")
+# blocks of our model for a layer of the file
+BLOCKS_OF_A_LAYER = {"gemma4_text": 2, "nanbeige": 2, "nanbeige without": 3}
 BLOCKS = ("attention.indexer.block_size", "attention.indexer.local_blocks")
 HYPER = ("count", "epsilon", "magnitude")
 # Keys without which llama.cpp reads no file of an architecture, besides those of all (src/models, load_arch_hparams).
@@ -151,7 +153,7 @@ LATER = (
     "attention.compress_rope_freq_base", "attention.compress_ratios", "attention.output_group_count",
     "attention.output_lora_rank", "hyper_connection.count", "hyper_connection.sinkhorn_iterations",
     "hyper_connection.epsilon", "hash_layer_count", "hyper_connection.magnitude", *BLOCKS, "kda.safe_gate",
-    "kda.gate_lower_bound",
+    "kda.gate_lower_bound", "num_loops", "skip_loop_final_norm",
 )  # fmt: skip
 # Tensors that llama.cpp reads, where its converter has one of both, or joins them under no name of its table.
 HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_fused",)}
@@ -196,7 +198,7 @@ def test_a_file_is_read_as_the_same_model(name: str, tmp_path: Path) -> None:
     needed = {f"{architecture}.{key}" for key in (*OF_ALL, *NEEDED.get(architecture, (RMS,)))}
     assert needed <= keys
     assert keys <= known_keys(architecture) | {f"{architecture}.{key}" for key in LATER}
-    blocks = 2 if name == "gemma4_text" else 1  # of a layer
+    blocks = BLOCKS_OF_A_LAYER.get(name, 1)
     sizes = {"block_count": model.spec.num_layers // blocks, "embedding_length": model.spec.d_model}
     for key, value in sizes.items():
         assert file.get_field(f"{architecture}.{key}").contents() == value
