@@ -117,7 +117,7 @@ GGUF: dict[str, Gguf] = {
 GGUF |= ROWS
 GGUF |= dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text"), GGUF["bert"])
 # Model types that llama.cpp divides into several architectures.
-ALSO = {"nemotron_h": ("nemotron_h_moe",)}
+ALSO = {"nemotron_h": ("nemotron_h_moe",), "kimi_linear": ("kimi_k3",)}
 
 
 def few(names: list[str]) -> str:

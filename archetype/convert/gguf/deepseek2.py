@@ -169,8 +169,9 @@ def _write_indexed(mixer: Any, decoder: Decoder, shares: bool) -> Keys:
     }
 
 
-def _read_unrotated(layer: Layer, eps: float) -> LatentAttention:
-    return _read(layer, eps).replace(position=NoPosition())
+def _read_unrotated(layer: Layer, eps: float, gated: bool = False) -> LatentAttention:
+    gate = OutputGate() if gated and layer.has("attn_gate.weight") else None
+    return _read(layer, eps).replace(position=NoPosition(), gate=gate)
 
 
 def _write_unrotated(mixer: Any, decoder: Decoder) -> Keys:
@@ -286,6 +287,7 @@ SHARED_INDEX = replace(
     LATENT, read=partial(_read_indexed, interleaved=True), write=partial(_write_indexed, shares=True)
 )
 UNROTATED = replace(LATENT, read=_read_unrotated, write=_write_unrotated)
+UNROTATED_GATED = replace(UNROTATED, read=partial(_read_unrotated, gated=True))
 GATED = replace(LATENT, read=_read_gated, write=_write_gated)
 HY = replace(LATENT, read=_read_hy, write=_write_hy)
 GROWING = replace(LATENT, read=_read_growing, write=_write_growing)

@@ -14,6 +14,7 @@ from archetype.convert.gguf import (
     deepseek4,
     finish,
     gemma4,
+    kimi_k3,
     minimax_01,
     minimax_m3,
     rwkv7,
@@ -24,9 +25,10 @@ from archetype.convert.gguf.graph import Graph, Windows
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.layers import Layer
 from archetype.convert.gguf.mixers import (
-    BOUNDED_CHANNELS,
     CHANNEL_DELTA_NET,
     DELTA_NET,
+    K3_CHANNELS,
+    LING_CHANNELS,
     MAMBA,
     MAMBA_2,
     MAMBA_2_LIMITED,
@@ -56,13 +58,14 @@ from archetype.convert.gguf.names import (
     SUB_NORMS,
     delta_rules,
     falcon_rules,
+    k3_rules,
     kimi_rules,
 )
-from archetype.convert.gguf.plain import plain, without_windows
+from archetype.convert.gguf.plain import plain, with_one_epsilon, without_windows
 from archetype.convert.gguf.routing import Routing
 from archetype.families.rules import Rule, weight_rules
 from archetype.models.spec import ModelSpec
-from archetype.parts.activation.spec import GELU, XIELU, GELUTanh, ReLU2
+from archetype.parts.activation.spec import GELU, XIELU, GELUTanh, ReLU2, SiTU
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
@@ -402,7 +405,7 @@ ROWS |= {
     "bailing_hybrid": row(
         "bailingmoe3",
         Graph(
-            mixers=(BOUNDED_CHANNELS, deepseek2.GATED),
+            mixers=(LING_CHANNELS, deepseek2.GATED),
             routing=replace(SHARED, correction="all"),
             finish=finish.unlimited,
         ),
@@ -509,6 +512,21 @@ ROWS |= {
         ),
         rules=kimi_rules,
         changed=(changes.LATENTS, changes.RATES_OF_HEADS),
+        computed=with_one_epsilon,
+    ),
+    "kimi_k3": row(
+        "kimi-k3",
+        Graph(
+            mixers=(K3_CHANNELS, deepseek2.UNROTATED_GATED),
+            head="own",
+            activation=SiTU(beta=1.0),
+            routing=replace(SHARED, correction="all", latent=True),
+            finish=kimi_k3.with_depth,
+            further=kimi_k3.depth_keys,
+        ),
+        rules=k3_rules,
+        changed=(changes.LATENTS, changes.RATES, kimi_k3.SCORES, kimi_k3.FIRST_SCORES),
+        computed=kimi_k3.computed,
     ),
     "falcon_h1": row(
         "falcon-h1",

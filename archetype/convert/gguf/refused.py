@@ -19,7 +19,6 @@ REFUSED: dict[str, str] = {
     "graniteswitch": "adapters that a token of the prompt chooses",
     "grovemoe": "experts that groups of experts share",
     "hrm_text": "two stacks that read each other's outputs in cycles",
-    "kimi-k3": "it is read from Hugging Face's files, and its tensors in GGUF are not known yet",
     "phimoe": "llama.cpp weighs the experts by a softmax, where the model uses SparseMixer",
     "plamo2": "a Mamba with norms of its own beside attention",
     "pockettts": PICTURES,

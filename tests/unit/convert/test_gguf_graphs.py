@@ -11,12 +11,13 @@ import torch
 
 from archetype import spec
 from archetype.convert.gguf.architectures import GGUF
-from archetype.convert.gguf.choice import gguf_family, gguf_of
+from archetype.convert.gguf.choice import gguf_family, gguf_of, keys_of
 from archetype.convert.gguf.file import write_gguf
 from archetype.convert.gguf.graphs import ROWS
 from archetype.convert.gguf.plain import plain
 from archetype.convert.gguf.read import read_gguf
 from archetype.errors import CheckpointError
+from archetype.families import preset
 from archetype.models.build import build
 from archetype.spec.edit import assign
 from tests.helpers.cases import case
@@ -95,6 +96,19 @@ NEEDED: dict[str, tuple[str, ...]] = {
         SHARED,
         "expert_gating_func",
     ),
+    "kimi-k3": (
+        RMS,
+        *MLA,
+        LATENT[1],
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        EXPERT,
+        SHARED,
+        "expert_gating_func",
+        "attn_res.block_size",
+        "activation.situ_beta",
+        "activation.situ_linear_beta",
+    ),
     "falcon-h1": (RMS, *SCAN, "ssm.group_count"),
     "deepseek4": (
         RMS,
@@ -153,7 +167,8 @@ LATER = (
     "attention.compress_rope_freq_base", "attention.compress_ratios", "attention.output_group_count",
     "attention.output_lora_rank", "hyper_connection.count", "hyper_connection.sinkhorn_iterations",
     "hyper_connection.epsilon", "hash_layer_count", "hyper_connection.magnitude", *BLOCKS, "kda.safe_gate",
-    "kda.gate_lower_bound", "num_loops", "skip_loop_final_norm",
+    "kda.gate_lower_bound", "num_loops", "skip_loop_final_norm", "attn_res.block_size", "activation.situ_beta",
+    "activation.situ_linear_beta", "expert_latent_length",
 )  # fmt: skip
 # Tensors that llama.cpp reads, where its converter has one of both, or joins them under no name of its table.
 HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_fused",)}
@@ -162,6 +177,7 @@ HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_f
 # Parameters that are no tensors of the file: RoBERTa's first two vectors of positions, and xIELU's numbers of two
 # layers; the first layer of RWKV-7 has tensors of its rates twice
 UNWRITTEN = {"roberta": 2 * 32, "apertus": 2 * 4, "rwkv7": -(128 + 2 * 6 * 128)}
+UNWRITTEN["kimi_k3"] = (10 - 1) * 24  # weights of norms, which queries contain, but for the zeros of the first sublayer
 
 
 def written(name: str, model_spec: spec.ModelSpec, file: Path) -> tuple[Any, Any]:
@@ -216,8 +232,8 @@ def test_a_file_is_read_as_the_same_model(name: str, tmp_path: Path) -> None:
     read = read_gguf(tmp_path / "model.gguf", torch.float32).model
     assert plain(read.spec.replace(name="")).num_layers == model.spec.num_layers
     expected = outputs(model, TOKENS)
-    # the factors of Falcon-H1 are in its matrices, and the rows of Hy4's are in another order
-    exact = name not in ("falcon_h1", "hy_v4 halves")
+    # factors are in the matrices of Falcon-H1 and the queries of Kimi K3, and the rows of Hy4's are in another order
+    exact = name not in ("falcon_h1", "hy_v4 halves", "kimi_k3")
     assert torch.equal(outputs(read, TOKENS), expected) or not exact
     assert torch.allclose(outputs(read, TOKENS), expected, atol=1e-5)
     assert not torch.allclose(outputs(read, TOKENS.flip(1)), expected)  # the control
@@ -241,6 +257,23 @@ def test_what_is_stored_otherwise(tmp_path: Path) -> None:
     # of two key heads with two value heads each: 0, 2, 1, 3
     values = model.get_parameter("blocks.0.mixer.gate.weight").detach().view(4, 8, 32)[[0, 2, 1, 3]]
     assert (tensor(file, "blk.0.attn_gate.weight") == values.flatten(0, 1).numpy()).all()
+
+
+def test_kimi_k3_has_queries_over_depth_as_its_converter_joins_them(tmp_path: Path) -> None:
+    model, file = written("kimi_k3", SPECS["kimi_k3"], tmp_path / "k3")
+    depth = model.get_submodule("blocks.2.mixer_residual.attend")
+    expected = (depth.query[0] * depth.norm_weight).detach().numpy()
+    assert (tensor(file, "blk.2.attn_res_score.weight") == expected).all()
+    assert not tensor(file, "blk.0.attn_res_score.weight").any()  # which llama.cpp reads and does not use
+    rates = -model.get_parameter("blocks.0.mixer.A_log").detach().exp()
+    assert np.allclose(tensor(file, "blk.0.ssm_a"), rates)
+    # Kimi's own classes have 1e-6 in the norms of latents; a model of the class of Kimi Linear is written as Kimi K3
+    tiny = preset("kimi-k3-tiny")
+    target = gguf_of("kimi_linear", tiny)
+    assert target.architecture == "kimi-k3" and keys_of(target, tiny)[RMS] == tiny.final_norm.eps
+    assert tiny.layers[-1].mixer.norm.eps != tiny.final_norm.eps
+    with pytest.raises(CheckpointError, match=r"mixer.norm.eps: llama.cpp does not support 0.001 in kimi-linear"):
+        keys_of(GGUF["kimi_linear"], assign(SPECS["kimi_linear"], ["layers[1].mixer.norm.eps=0.001"]))
 
 
 def copied(file: Any, architecture: str, path: Path, changed: dict[str, Any]) -> None:
