@@ -343,31 +343,47 @@ def capped_keys(model: Any) -> Keys:
     return {} if model.head.softcap is None else {"final_logit_softcapping": model.head.softcap}
 
 
-def limited(keys: FileKeys, model: Any) -> Any:
-    """Bounded gates and contents of the experts (Maple)."""
-    bounds = keys.get("swiglu_clamp_exp", 0.0)
-    bounds = bounds if isinstance(bounds, list) else [bounds] * model.num_layers
-    if len(bounds) < model.num_layers or not all(isinstance(bound, float) for bound in bounds):
-        raise keys.error("swiglu_clamp_exp", f"{bounds!r:.80} lacks layers", "fix the file")
+CLAMP, OTHERS_CLAMP = "swiglu_clamp_exp", "swiglu_clamp_shexp"  # of experts, and of shared experts and dense networks
+
+
+def limited(keys: FileKeys, model: Any, everywhere: bool = False) -> Any:
+    """Bounded gates and contents of the experts (Maple), or of all networks."""
+    bounds = _bounds(keys, CLAMP, [0.0] * model.num_layers)
+    others = _bounds(keys, OTHERS_CLAMP, bounds) if everywhere else [0.0] * model.num_layers
+
+    def network(part: Any, limit: float | None, other: float | None) -> Any:
+        if not isinstance(part, MixtureOfExperts):
+            return part.replace(limit=other) if everywhere else part
+        shared = part.shared.replace(limit=other) if part.shared is not None and everywhere else part.shared
+        return part.replace(expert=part.expert.replace(limit=limit), shared=shared)
+
     blocks = (
-        block.replace(feedforward=_with_limit(block.feedforward, bound or None))
-        for block, bound in zip(model.layers, bounds, strict=False)
+        block.replace(feedforward=network(block.feedforward, bound or None, other or None))
+        for block, bound, other in zip(model.layers, bounds, others, strict=False)
     )
     return model.replace(layers=tuple(blocks))
 
 
-def _with_limit(part: Any, limit: float | None) -> Any:
-    return part.replace(expert=part.expert.replace(limit=limit)) if isinstance(part, MixtureOfExperts) else part
+def _bounds(keys: FileKeys, name: str, default: list[float]) -> list[float]:
+    # of each layer
+    bounds = keys.get(name, default)
+    bounds = bounds if isinstance(bounds, list) else [bounds] * len(default)
+    if len(bounds) < len(default) or not all(isinstance(bound, float) for bound in bounds):
+        raise keys.error(name, f"{bounds!r:.80} lacks layers", "fix the file")
+    return bounds
 
 
-def limited_keys(model: Any) -> Keys:
-    experts = (getattr(block.feedforward, "expert", None) for block in model.layers)
-    return {"swiglu_clamp_exp": [getattr(expert, "limit", None) or 0.0 for expert in experts]}
+def limited_keys(model: Any, everywhere: bool = False) -> Keys:
+    parts = [block.feedforward for block in model.layers]
+    experts = [getattr(part, "expert", None) for part in parts]
+    others = [getattr(part, "shared", None) if expert else part for part, expert in zip(parts, experts, strict=True)]
+    networks = {CLAMP: experts, **({OTHERS_CLAMP: others} if everywhere else {})}
+    return {name: [getattr(one, "limit", None) or 0.0 for one in of_each] for name, of_each in networks.items()}
 
 
 def unlimited(keys: FileKeys, model: Any) -> Any:
     """Refuse bounds of gates behind their activation."""
-    for name in ("swiglu_clamp_exp", "swiglu_clamp_shexp"):
+    for name in (CLAMP, OTHERS_CLAMP):
         bounds = keys.get(name, 0.0)
         if any(bounds if isinstance(bounds, list) else [bounds]):
             raise keys.error(name, "bounds gates behind their activation", "this model is not supported")

@@ -6,6 +6,7 @@ activations and positions is in its src/models, which has a file for each archit
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from archetype.convert.gguf import (
@@ -25,6 +26,7 @@ from archetype.convert.gguf.graph import Graph, Windows
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.layers import Layer
 from archetype.convert.gguf.mixers import (
+    BOUNDED_CHANNELS,
     CHANNEL_DELTA_NET,
     DELTA_NET,
     K3_CHANNELS,
@@ -486,8 +488,8 @@ ROWS |= {
             mixers=(deepseek2.HY,),
             head="own",
             routing=SHARED,
-            finish=streams.with_streams,
-            further=streams.streams_keys,
+            finish=streams.hy4,
+            further=streams.hy4_keys,
         ),
         STREAMS,
         attention=deepseek2.ATTENTION,
@@ -527,6 +529,18 @@ ROWS |= {
         rules=k3_rules,
         changed=(changes.LATENTS, changes.RATES, kimi_k3.SCORES, kimi_k3.FIRST_SCORES),
         computed=kimi_k3.computed,
+    ),
+    "glm5_next_text": row(
+        "glm5-next",
+        Graph(
+            mixers=(BOUNDED_CHANNELS, deepseek2.POOLED),
+            head="own",
+            routing=GLM_4_MOE,
+            finish=streams.glm5,
+            further=streams.glm5_keys,
+        ),
+        rules=partial(kimi_rules, further=STREAMS),
+        changed=(changes.LATENTS, changes.RATES),
     ),
     "falcon_h1": row(
         "falcon-h1",

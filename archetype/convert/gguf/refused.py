@@ -14,7 +14,6 @@ REFUSED: dict[str, str] = {
     "eagle3": DRAFTS,
     "gemma3n": "streams, one of which is updated at a time (AltUp)",
     "gemma4-assistant": DRAFTS,
-    "glm5-next": "it is read from Hugging Face's files, and its tensors in GGUF are not known yet",
     "gptj": "llama.cpp knows its name and does not compute it",
     "graniteswitch": "adapters that a token of the prompt chooses",
     "grovemoe": "experts that groups of experts share",

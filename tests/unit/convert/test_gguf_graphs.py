@@ -109,6 +109,18 @@ NEEDED: dict[str, tuple[str, ...]] = {
         "activation.situ_beta",
         "activation.situ_linear_beta",
     ),
+    "glm5-next": (
+        RMS,
+        *MLA,
+        *LATENT,
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        EXPERT,
+        SHARED,
+        *INDEX,
+        "attention.indexer.kpool",
+        *(f"hyper_connection.{key}" for key in ("count", "sinkhorn_iterations", "epsilon")),
+    ),
     "falcon-h1": (RMS, *SCAN, "ssm.group_count"),
     "deepseek4": (
         RMS,
@@ -168,7 +180,8 @@ LATER = (
     "attention.output_lora_rank", "hyper_connection.count", "hyper_connection.sinkhorn_iterations",
     "hyper_connection.epsilon", "hash_layer_count", "hyper_connection.magnitude", *BLOCKS, "kda.safe_gate",
     "kda.gate_lower_bound", "num_loops", "skip_loop_final_norm", "attn_res.block_size", "activation.situ_beta",
-    "activation.situ_linear_beta", "expert_latent_length",
+    "activation.situ_linear_beta", "expert_latent_length", "attention.indexer.kpool",
+    "attention.indexer.kpool_select_tail",
 )  # fmt: skip
 # Tensors that llama.cpp reads, where its converter has one of both, or joins them under no name of its table.
 HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_fused",)}
@@ -354,6 +367,9 @@ EDITS: dict[str, tuple[str, list[str], str]] = {
         "nomic_bert_moe", ["layers[1].feedforward.expert.d_ff=40"], "layers[*].feedforward.d_ff: llama.cpp does not",
     ),
     "an unbounded decay": ("bailing_hybrid", ["layers[0].mixer.decay_bound=null"], "layers[*].mixer.decay_bound"),
+    "three streams": ("glm5_next_text", ["residual.num_streams=3"], "residual.num_streams: llama.cpp does not"),
+    "no index": ("glm5_next_text", ["layers[1].mixer.index=null"], "layers[*].mixer.index: llama.cpp does not"),
+    "no depth": ("kimi_k3", ["residual={kind: sum}"], "residual: only kind 'depth_attention'"),
     "slopes": ("jais", ["layers[*].mixer.position.scale=0.5"], "layers[*].mixer.position.scale"),
     "another mixer": (
         "lfm2", ["layers[1].mixer={kind: mamba}"], "layers[1].mixer: only kind",
