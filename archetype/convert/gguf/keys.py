@@ -24,6 +24,11 @@ from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.edit import differences
 from archetype.spec.errors import explain
 
+
+class Wide(list[int]):
+    """List of whole numbers that a file stores with 64 bits."""
+
+
 Value = str | int | float | bool | list[int] | list[float] | list[bool]
 Keys = dict[str, Value]
 Shapes = Mapping[str, tuple[int, ...]]

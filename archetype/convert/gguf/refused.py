@@ -22,7 +22,6 @@ REFUSED: dict[str, str] = {
     "plamo2": "a Mamba with norms of its own beside attention",
     "pockettts": PICTURES,
     "qwen3tts": PICTURES,
-    "qwen4exp": "it is read from Hugging Face's files, and its tensors in GGUF are not known yet",
     "rwkv6": "the recurrence of RWKV-6",
     "rwkv6qwen2": "the recurrence of RWKV-6 with the layers of Qwen2",
     "smallthinker": "experts that are chosen before attention",

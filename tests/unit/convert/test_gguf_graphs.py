@@ -33,8 +33,12 @@ LATENT = ("attention.q_lora_rank", "attention.kv_lora_rank")
 INDEX = tuple(f"attention.indexer.{key}" for key in ("head_count", "key_length", "top_k"))
 MLA = ("attention.key_length_mla", "attention.value_length_mla")
 # blocks of our model for a layer of the file
-BLOCKS_OF_A_LAYER = {"gemma4_text": 2, "nanbeige": 2, "nanbeige without": 3}
+BLOCKS_OF_A_LAYER = {"gemma4_text": 2, "nanbeige": 2, "nanbeige without": 3, "qwen4_exp_text memory": 1.5}
 BLOCKS = ("attention.indexer.block_size", "attention.indexer.local_blocks")
+MEMORY = (
+    "layers", "ngram_size", "heads_per_ngram", "conv_kernel", "eos_token_id", "layer_multipliers", "head_offsets",
+    "head_vocab_sizes",
+)  # fmt: skip
 HYPER = ("count", "epsilon", "magnitude")
 # Keys without which llama.cpp reads no file of an architecture, besides those of all (src/models, load_arch_hparams).
 NEEDED: dict[str, tuple[str, ...]] = {
@@ -121,6 +125,16 @@ NEEDED: dict[str, tuple[str, ...]] = {
         "attention.indexer.kpool",
         *(f"hyper_connection.{key}" for key in ("count", "sinkhorn_iterations", "epsilon")),
     ),
+    "qwen4exp": (
+        RMS,
+        "rope.dimension_sections",
+        *SCAN,
+        "ssm.group_count",
+        *INDEX,
+        "attention.compress_ratios",
+        "hyper_connection.count",
+        "hyper_connection.low_rank",
+    ),
     "falcon-h1": (RMS, *SCAN, "ssm.group_count"),
     "deepseek4": (
         RMS,
@@ -181,7 +195,7 @@ LATER = (
     "hyper_connection.epsilon", "hash_layer_count", "hyper_connection.magnitude", *BLOCKS, "kda.safe_gate",
     "kda.gate_lower_bound", "num_loops", "skip_loop_final_norm", "attn_res.block_size", "activation.situ_beta",
     "activation.situ_linear_beta", "expert_latent_length", "attention.indexer.kpool",
-    "attention.indexer.kpool_select_tail",
+    "attention.indexer.kpool_select_tail", "hyper_connection.low_rank", *(f"ple.{key}" for key in MEMORY),
 )  # fmt: skip
 # Tensors that llama.cpp reads, where its converter has one of both, or joins them under no name of its table.
 HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_fused",)}
@@ -295,7 +309,8 @@ def copied(file: Any, architecture: str, path: Path, changed: dict[str, Any]) ->
     keys = {key: field.contents() for key, field in file.fields.items() if "." in key and key.split(".")[0] != "GGUF"}
     for key, value in (keys | changed).items():
         if isinstance(value, list):
-            writer.add_array(key, value)
+            kinds = file.fields[key].types if key in file.fields else [None, None]
+            writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, sub_type=kinds[-1])
         elif value is not None and not key.startswith("general.architecture"):
             kind = file.fields[key].types[0] if key not in changed else gguf.GGUFValueType.FLOAT32
             writer.add_key_value(key, value, kind)
@@ -369,7 +384,11 @@ EDITS: dict[str, tuple[str, list[str], str]] = {
     "an unbounded decay": ("bailing_hybrid", ["layers[0].mixer.decay_bound=null"], "layers[*].mixer.decay_bound"),
     "three streams": ("glm5_next_text", ["residual.num_streams=3"], "residual.num_streams: llama.cpp does not"),
     "no index": ("glm5_next_text", ["layers[1].mixer.index=null"], "layers[*].mixer.index: llama.cpp does not"),
-    "no depth": ("kimi_k3", ["residual={kind: sum}"], "residual: only kind 'depth_attention'"),
+    "no depth": ("kimi_k3", ["residual={kind: sum}"], "residual: only kind depth_attention"),
+    "narrow rows": ("qwen4_exp_text memory", ["layers[0].feedforward.row_width=4"], "layers[*].feedforward.row_width"),
+    "a memory before attention": (
+        "qwen4_exp_text memory", ["layers[1].mixer={kind: none}"], "layers[*].feedforward: llama.cpp does not",
+    ),
     "slopes": ("jais", ["layers[*].mixer.position.scale=0.5"], "layers[*].mixer.position.scale"),
     "another mixer": (
         "lfm2", ["layers[1].mixer={kind: mamba}"], "layers[1].mixer: only kind",
@@ -401,6 +420,19 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
     copied(file, "cohere2", tmp_path / "changed.gguf", {key: [True]})
     with pytest.raises(CheckpointError, match=r"sliding_window_pattern: \[True\] lacks layers; fix the file"):
         read_gguf(tmp_path / "changed.gguf")
+
+
+def test_hashes_of_no_seed_are_refused(tmp_path: Path) -> None:
+    _, file = written("qwen4_exp_text", SPECS["qwen4_exp_text memory"], tmp_path / "model.gguf")
+    for key, value, said in (
+        ("layer_multipliers", [3, 5, 7], "are not what transformers makes of a seed"),
+        ("head_offsets", [0, 41, 84, 132], "are not the next primes"),
+        ("layers", [1], "is not one layer with a delta network"),
+    ):
+        with case(key):
+            copied(file, "qwen4exp", tmp_path / "changed.gguf", {f"qwen4exp.ple.{key}": value})
+            with pytest.raises(CheckpointError, match=rf"ple.{key}: .* {said}"):
+                read_gguf(tmp_path / "changed.gguf")
 
 
 def test_rows_of_llama_cpp_are_known() -> None:
