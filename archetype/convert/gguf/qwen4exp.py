@@ -21,7 +21,6 @@ from archetype.parts.ngram_memory.spec import MASK, STEP, NgramMemory, bound_of,
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pool_index.spec import PoolIndex
 from archetype.parts.streams.spec import GatedStreams
-from archetype.spec.base import MAX_WIDE
 
 INDEX, STREAMS, MEMORY, TABLE = "attention.indexer", "hyper_connection", "ple", "per_layer_token_embd.weight"
 AT_ONCE = 2**18  # numbers that are tried together
@@ -129,19 +128,21 @@ def with_streams(keys: FileKeys, model: Any) -> Any:
 
 
 def _memory(keys: FileKeys, vocab_size: int, num_streams: int, norm: RMSNorm) -> NgramMemory:
-    names = ("layer_multipliers", "head_vocab_sizes", "head_offsets")
-    multipliers, sizes, offsets = (keys.get(f"{MEMORY}.{name}", []) for name in names)
+    multipliers, sizes, offsets = (
+        _numbers(keys, name) for name in ("layer_multipliers", "head_vocab_sizes", "head_offsets")
+    )
     keys.used.add(f"{MEMORY}.image_token_id")  # in place of pictures
-    total, n, heads = keys.shapes[TABLE][0], keys.size(f"{MEMORY}.ngram_size"), keys.size(f"{MEMORY}.heads_per_ngram")
-    seed = seed_of(multipliers, vocab_size)
-    if seed is None:
+    total = keys.shapes.get(TABLE, (0,))[0]
+    if (seed := seed_of(multipliers, vocab_size)) is None:
         cause = f"{multipliers!r:.80} are not what transformers makes of a seed"
-        raise keys.error(f"{MEMORY}.{names[0]}", cause, "this model is not supported")
+        raise keys.error(f"{MEMORY}.layer_multipliers", cause, "this model is not supported")
+    if sum(sizes) > total or min(sizes) < 2:
+        raise keys.error(f"{MEMORY}.head_vocab_sizes", f"{sizes!r:.80} do not fit {total} rows", "fix the file")
     memory = NgramMemory(
-        rows=sizes[0] if sizes and isinstance(sizes[0], int) and 1 < sizes[0] < MAX_WIDE**2 else 2,
+        rows=sizes[0],
         row_width=keys.size("embedding_length_per_layer_input"),
-        n=n,
-        heads=heads,
+        n=keys.size(f"{MEMORY}.ngram_size"),
+        heads=keys.size(f"{MEMORY}.heads_per_ngram"),
         conv_kernel=keys.size(f"{MEMORY}.conv_kernel"),
         boundary=keys.count(f"{MEMORY}.eos_token_id", 0),
         seed=seed,
@@ -149,12 +150,17 @@ def _memory(keys: FileKeys, vocab_size: int, num_streams: int, norm: RMSNorm) ->
         multiple=1 if sum(sizes) == total else total,
         norm=norm,
     )
-    for name, found, value in zip(names[1:], (sizes, offsets), _tables(memory), strict=True):
-        if found != value:
-            raise keys.error(
-                f"{MEMORY}.{name}", f"{found!r:.80} are not the next primes", "this model is not supported"
-            )
+    if (sizes, offsets) != _tables(memory):
+        cause = f"{offsets!r:.40} are not where tables of the next primes begin: {sizes!r:.40}"
+        raise keys.error(f"{MEMORY}.head_offsets", cause, "this model is not supported")
     return memory
+
+
+def _numbers(keys: FileKeys, name: str) -> list[int]:
+    numbers = keys.get(f"{MEMORY}.{name}")
+    if not isinstance(numbers, list) or not numbers or not all(isinstance(number, int) for number in numbers):
+        raise keys.error(f"{MEMORY}.{name}", f"{numbers!r:.80} is not a list of whole numbers", "fix the file")
+    return numbers
 
 
 def seed_of(multipliers: Sequence[int], vocab_size: int) -> int | None:
@@ -164,7 +170,7 @@ def seed_of(multipliers: Sequence[int], vocab_size: int) -> int | None:
     """
     bound = bound_of(vocab_size)
     rests = [number // 2 for number in multipliers]
-    if not rests or not all(number % 2 and 0 < number < 2 * bound for number in multipliers):
+    if not all(number % 2 and 0 < number < 2 * bound for number in multipliers):
         return None
     count = (MASK - rests[0]) // bound + 1
     for start in range(0, count, AT_ONCE):
