@@ -613,7 +613,15 @@ ROWS |= {
         further=finish.step35_keys,
     ),
     "rwkv7": Gguf("rwkv7", rwkv7.Rwkv7(), rwkv7.RULES, rwkv7.CHANGES, computed=plain),
-    "minimax": Gguf("minimax-01", minimax_01.MiniMax01(), minimax_01.rules, computed=plain),
+    "minimax": row(
+        "minimax-01",
+        mixers=(minimax_01.LIGHTNING,),
+        marked=False,
+        routing=Routing(),
+        finish=minimax_01.with_factor,
+        further=minimax_01.factor_keys,
+        rules=minimax_01.rules,
+    ),
     "deepseek_v4": Gguf("deepseek4", deepseek4.DeepSeek4(), deepseek4.RULES, computed=plain),
     "gemma4_text": Gguf("gemma4", gemma4.Gemma4(), gemma4.rules, computed=plain),
     # the parts that read text; positions in three parts are equal for text
