@@ -72,22 +72,6 @@ class Windows:
         return [not self.period or layer % self.period != end for layer in range(num_layers)]
 
 
-def _always(layer: Layer, local: bool, windows: bool) -> bool:
-    return True
-
-
-def _as_read(keys: FileKeys, model: Any) -> Any:
-    return model
-
-
-def _all_layers(model: Any) -> Any:
-    return model
-
-
-def _no_keys(model: Any) -> Keys:
-    return {}
-
-
 @dataclass(frozen=True)
 class Graph:
     """What llama.cpp computes for one architecture, where neither keys nor tensors say it.
@@ -145,7 +129,7 @@ class Graph:
     gated: bool = True
     interleaved: bool = False
     whole: bool = False
-    rotates: Callable[[Layer, bool, bool], bool] = _always
+    rotates: Callable[[Layer, bool, bool], bool] = lambda layer, local, windows: True
     unrotated: bool = False
     truncate: bool = True
     every_yarn: bool = False
@@ -173,9 +157,9 @@ class Graph:
     marked: bool = True
     together: bool = False
     apart: bool = False
-    finish: Callable[[FileKeys, Any], Any] = _as_read
-    further: Callable[[Any], Keys] = _no_keys
-    stored: Callable[[Any], Any] = _all_layers
+    finish: Callable[[FileKeys, Any], Any] = lambda keys, model: model
+    further: Callable[[Any], Keys] = lambda model: {}
+    stored: Callable[[Any], Any] = lambda model: model
 
     @property
     def eps_key(self) -> str:

@@ -18,6 +18,8 @@ from archetype.convert.gguf import (
     kimi_k3,
     minimax_01,
     minimax_m3,
+    mixers,
+    names,
     qwen4exp,
     rwkv7,
     streams,
@@ -26,44 +28,6 @@ from archetype.convert.gguf.changes import Change
 from archetype.convert.gguf.graph import Graph, Windows
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.layers import Layer
-from archetype.convert.gguf.mixers import (
-    BOUNDED_CHANNELS,
-    CHANNEL_DELTA_NET,
-    DELTA_NET,
-    K3_CHANNELS,
-    LING_CHANNELS,
-    MAMBA,
-    MAMBA_2,
-    MAMBA_2_LIMITED,
-    SHORT,
-    OtherMixer,
-)
-from archetype.convert.gguf.names import (
-    APART_RATES,
-    ATTENTION,
-    BARE,
-    BESIDE,
-    CONVOLUTION,
-    EXPERTS,
-    FUSED,
-    FUSED_NETWORK,
-    GROK_NORMS,
-    LFM_OUTER,
-    NETWORK,
-    NORMS,
-    OUTER,
-    PRE,
-    SCAN,
-    SCAN_2,
-    SINGLE,
-    SLOPES_OF_XIELU,
-    STREAMS,
-    SUB_NORMS,
-    delta_rules,
-    falcon_rules,
-    k3_rules,
-    kimi_rules,
-)
 from archetype.convert.gguf.plain import plain, with_one_epsilon, without_windows
 from archetype.convert.gguf.routing import Routing
 from archetype.families.rules import Rule, weight_rules
@@ -82,10 +46,10 @@ def row(
     name: str,
     *tensors: str,
     of: Graph = PLAIN,
-    outer: str = OUTER,
+    outer: str = names.OUTER,
     norms: str = "",
-    attention: str = ATTENTION,
-    network: str = EXPERTS,
+    attention: str = names.ATTENTION,
+    network: str = names.EXPERTS,
     rules: Rules | None = None,
     changed: tuple[Change, ...] = (),
     **facts: Any,
@@ -94,14 +58,14 @@ def row(
     # and rules for tensors that a model lacks are dropped
     settings = {"computed": plain} | {key: facts.pop(key) for key in OF_FILES if key in facts}
     graph = replace(of, **facts)
-    norms = norms or NORMS[graph.wiring].replace("ffn_norm", graph.second_norm)
+    norms = norms or names.NORMS[graph.wiring].replace("ffn_norm", graph.second_norm)
     graph = replace(graph, whole=graph.whole or changes.PAIRED[0] in changed)
     rules = rules or weight_rules("\n".join((outer, norms, attention, network, *tensors)))
     return Gguf(name, graph, rules, changed, **settings)
 
 
 # experts and latent attention as in DeepSeek
-def _latent(name: str, mixer: OtherMixer, check: Callable[[ModelSpec], None]) -> Gguf:
+def _latent(name: str, mixer: mixers.OtherMixer, check: Callable[[ModelSpec], None]) -> Gguf:
     table, changed = deepseek2.ATTENTION, (changes.LATENTS,)
     return row(name, attention=table, changed=changed, check=check, mixers=(mixer,), routing=SHARED)
 
@@ -139,7 +103,7 @@ NEMOTRON_H = Graph(
     gated=False,
     output_bias="any",
     mlp_bias="any",
-    mixers=(MAMBA_2_LIMITED,),
+    mixers=(mixers.MAMBA_2_LIMITED,),
     apart=True,
     both_eps=True,
     rotates=PERIODS["none"],
@@ -149,7 +113,7 @@ QWEN_DELTA = Graph(
     second_norm="post_attention_norm",
     qk_norm="head",
     gate=OutputGate(),
-    mixers=(DELTA_NET,),
+    mixers=(mixers.DELTA_NET,),
     marked=False,
 )
 
@@ -167,7 +131,13 @@ ROWS: dict[str, Gguf] = {
     "stablelm": row("stablelm", norm=LAYER_NORM, wiring="parallel tensor", head="own"),
     # llama.cpp only has the tanh approximation of GELU, which its converter uses for these types' exact GELU
     "gpt_neox": row(
-        "gptneox", of=OF_GPT2, wiring="parallel key", activation=GELU(), qkv_bias="all", head="own", attention=FUSED
+        "gptneox",
+        of=OF_GPT2,
+        wiring="parallel key",
+        activation=GELU(),
+        qkv_bias="all",
+        head="own",
+        attention=names.FUSED,
     ),
     "falcon": row(
         "falcon",
@@ -177,10 +147,10 @@ ROWS: dict[str, Gguf] = {
         activation=GELU(),
         gated=False,
         qkv_bias="no",
-        rules=falcon_rules,
+        rules=names.falcon_rules,
     ),
     "phi": row("phi2", of=OF_GPT2, wiring="parallel", activation=GELUTanh(), head="own", head_bias=True),
-    "phi3": row("phi3", attention=FUSED, network=FUSED_NETWORK, computed=without_windows),
+    "phi3": row("phi3", attention=names.FUSED, network=names.FUSED_NETWORK, computed=without_windows),
     "gpt_bigcode": row(
         "starcoder",
         of=OF_GPT2,
@@ -188,7 +158,7 @@ ROWS: dict[str, Gguf] = {
         qkv_bias="all",
         embedding=Embedding(position=Learned()),
         rotates=PERIODS["none"],
-        attention=FUSED,
+        attention=names.FUSED,
     ),
     "starcoder2": row("starcoder2", of=OF_GPT2, activation=GELUTanh(), computed=without_windows),
     "nemotron": row(
@@ -223,17 +193,17 @@ ROWS: dict[str, Gguf] = {
         rotates=PERIODS["with windows"],
         routing=replace(SHARED, shared="expert_shared_feed_forward_length"),
     ),
-    "glm": row("chatglm", interleaved=True, network=FUSED_NETWORK),
-    "glm4": row("glm4", wiring="sandwich", interleaved=True, network=FUSED_NETWORK),
+    "glm": row("chatglm", interleaved=True, network=names.FUSED_NETWORK),
+    "glm4": row("glm4", wiring="sandwich", interleaved=True, network=names.FUSED_NETWORK),
     "glm4_moe": row("glm4moe", qk_norm="head", has_qk_norm="any", second_norm="post_attention_norm", routing=GLM_4_MOE),
     "granite": row("granite", of=GRANITE, changed=PAIRED),
     "granitemoe": row("granitemoe", of=GRANITE, routing=GRANITE_MOE, mlp_bias="no", changed=PAIRED),
     "granitemoehybrid": row(
         "granitehybrid",
-        SCAN_2,
+        names.SCAN_2,
         of=GRANITE,
         routing=GRANITE_MOE,
-        mixers=(MAMBA_2,),
+        mixers=(mixers.MAMBA_2,),
         unrotated=True,
         changed=(*PAIRED, *STATES_2),
     ),
@@ -275,7 +245,7 @@ ROWS: dict[str, Gguf] = {
     ),
     "apertus": row(
         "apertus",
-        SLOPES_OF_XIELU,
+        names.SLOPES_OF_XIELU,
         activation=XIELU(),
         gated=False,
         qk_norm="head",
@@ -284,30 +254,37 @@ ROWS: dict[str, Gguf] = {
         numbers={"xielu.alpha_p": (1,), "xielu.alpha_n": (1,), "xielu.beta": (), "xielu.eps": ()},
     ),
     "jais2": row("jais2", of=OF_GPT2, activation=ReLU2()),
-    "mamba": row("mamba", SCAN, mixers=(MAMBA,), apart=True, norms=SINGLE, changed=STATES),
-    "mamba2": row("mamba2", SCAN_2, mixers=(MAMBA_2,), apart=True, norms=SINGLE, changed=STATES_2),
+    "mamba": row("mamba", names.SCAN, mixers=(mixers.MAMBA,), apart=True, norms=names.SINGLE, changed=STATES),
+    "mamba2": row("mamba2", names.SCAN_2, mixers=(mixers.MAMBA_2,), apart=True, norms=names.SINGLE, changed=STATES_2),
     "jamba": row(
         "jamba",
-        SCAN,
-        mixers=(MAMBA,),
+        names.SCAN,
+        mixers=(mixers.MAMBA,),
         rotates=PERIODS["none"],
         routing=Routing(renormalize=False, dense="any"),
         changed=STATES,
     ),
-    "lfm2": row("lfm2", CONVOLUTION, qk_norm="head", mixers=(SHORT,), outer=LFM_OUTER, changed=(changes.SHORT_KERNEL,)),
-    "lfm2_moe": row(
-        "lfm2moe",
-        CONVOLUTION,
+    "lfm2": row(
+        "lfm2",
+        names.CONVOLUTION,
         qk_norm="head",
-        mixers=(SHORT,),
-        routing=Routing("key", correction="all", dense="first"),
-        outer=LFM_OUTER,
+        mixers=(mixers.SHORT,),
+        outer=names.LFM_OUTER,
         changed=(changes.SHORT_KERNEL,),
     ),
-    "nemotron_h": row("nemotron_h", SCAN_2, of=NEMOTRON_H, norms=SINGLE, changed=STATES_2),
+    "lfm2_moe": row(
+        "lfm2moe",
+        names.CONVOLUTION,
+        qk_norm="head",
+        mixers=(mixers.SHORT,),
+        routing=Routing("key", correction="all", dense="first"),
+        outer=names.LFM_OUTER,
+        changed=(changes.SHORT_KERNEL,),
+    ),
+    "nemotron_h": row("nemotron_h", names.SCAN_2, of=NEMOTRON_H, norms=names.SINGLE, changed=STATES_2),
     "nemotron_h_moe": row(
         "nemotron_h_moe",
-        SCAN_2,
+        names.SCAN_2,
         of=NEMOTRON_H,
         routing=Routing(
             "sigmoid",
@@ -318,21 +295,21 @@ ROWS: dict[str, Gguf] = {
             shared="expert_shared_feed_forward_length",
             dense="any",
         ),
-        norms=SINGLE,
+        norms=names.SINGLE,
         changed=STATES_2,
     ),
     "qwen3_next": row(
         "qwen3next",
         of=QWEN_DELTA,
         routing=Routing(shared="expert_shared_feed_forward_length", has_shared="any", shared_gate=True, dense="any"),
-        rules=delta_rules("blk.{i}.ssm_ba   blocks.{i}.mixer.{b,a}"),
+        rules=names.delta_rules("blk.{i}.ssm_ba   blocks.{i}.mixer.{b,a}"),
         changed=(changes.AROUND_ONE_BUT_GATED, changes.RATES, changes.KERNEL, changes.GATE_VECTOR),
     ),
     "qwen3_5_text": row(
         "qwen35",
         of=QWEN_DELTA,
         sections=True,
-        rules=delta_rules(APART_RATES),
+        rules=names.delta_rules(names.APART_RATES),
         changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED),
     ),
     "qwen3_5_moe_text": row(
@@ -340,7 +317,7 @@ ROWS: dict[str, Gguf] = {
         of=QWEN_DELTA,
         sections=True,
         routing=Routing(shared="expert_shared_feed_forward_length", shared_gate=True),
-        rules=delta_rules(APART_RATES),
+        rules=names.delta_rules(names.APART_RATES),
         changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED, changes.GATE_VECTOR),
     ),
     "qwen4_exp_text": row(
@@ -370,7 +347,7 @@ ROWS: dict[str, Gguf] = {
         qk_norm="head",
         output_bias="any",
         routing=CORRECTED_SIGMOID,
-        network=EXPERTS.replace("exp_probs_b.bias", "exp_probs_b"),
+        network=names.EXPERTS.replace("exp_probs_b.bias", "exp_probs_b"),
     ),
     "laguna": row(
         "laguna",
@@ -389,11 +366,11 @@ ROWS |= {
     ),
     "xverse": row("xverse", head="own", changed=PAIRED),
     "orion": row("orion", norm=LAYER_NORM, head="own"),
-    "codeshell": row("codeshell", of=OF_GPT2, activation=GELUTanh(), head="own", attention=FUSED),
+    "codeshell": row("codeshell", of=OF_GPT2, activation=GELUTanh(), head="own", attention=names.FUSED),
     "PanguEmbedded": row("pangu-embedded", output_bias="all", mlp_bias="any"),
     "maincoder": row("maincoder", qk_norm="late", interleaved=True),
     "spark2_5": row("spark2_5", activation=GELUTanh(), gate=OutputGate(per="head"), windows=Windows(0, required=True)),
-    "openelm": row("openelm", qk_norm="head", qkv_bias="no", head="tied", attention=FUSED),
+    "openelm": row("openelm", qk_norm="head", qkv_bias="no", head="tied", attention=names.FUSED),
     "qwen": row(
         "qwen",
         grouped=False,
@@ -401,7 +378,7 @@ ROWS |= {
         head="own",
         finish=finish.halved_width,
         further=finish.doubled_width,
-        attention=FUSED,
+        attention=names.FUSED,
     ),
     "deepseek": row(
         "deepseek",
@@ -410,10 +387,10 @@ ROWS |= {
     ),
     "bailing_hybrid": row(
         "bailingmoe3",
-        mixers=(LING_CHANNELS, deepseek2.GATED),
+        mixers=(mixers.LING_CHANNELS, deepseek2.GATED),
         routing=replace(SHARED, correction="all"),
         finish=finish.unlimited,
-        rules=kimi_rules,
+        rules=names.kimi_rules,
         changed=(changes.LATENTS, changes.POSITIVE_RATES),
     ),
     "bailing_moe": row(
@@ -422,7 +399,7 @@ ROWS |= {
         routing=Routing(renormalize=None, scaled=True, shared="expert_shared_count"),
         changed=PAIRED,
     ),
-    "sarvam_moe": row("bailingmoe2", qk_norm="head", qkv_bias="no", head="own", routing=SHARED, attention=FUSED),
+    "sarvam_moe": row("bailingmoe2", qk_norm="head", qkv_bias="no", head="own", routing=SHARED, attention=names.FUSED),
     "dbrx": row(
         "dbrx",
         norm=NO_BIAS,
@@ -431,9 +408,9 @@ ROWS |= {
         qkv_bias="no",
         head="own",
         routing=Routing(),
-        attention=FUSED,
+        attention=names.FUSED,
     ),
-    "bitnet": row("bitnet", SUB_NORMS, head="tied", finish=finish.bitnet),
+    "bitnet": row("bitnet", names.SUB_NORMS, head="tied", finish=finish.bitnet),
     "cohere2_moe": row(
         "cohere2moe",
         of=COHERE,
@@ -470,7 +447,7 @@ ROWS |= {
         routing=Routing(),
         finish=finish.grok,
         further=finish.grok_keys,
-        norms=GROK_NORMS,
+        norms=names.GROK_NORMS,
         computed=lambda model: plain(finish.with_shares(model)),
     ),
     "mimo_v2_flash": row(
@@ -488,7 +465,7 @@ ROWS |= {
     ),
     "hy_v4": row(
         "hy_v4",
-        STREAMS,
+        names.STREAMS,
         mixers=(deepseek2.HY,),
         head="own",
         routing=SHARED,
@@ -507,46 +484,46 @@ ROWS |= {
     "glm_moe_dsa": _latent("glm-dsa", deepseek2.SHARED_INDEX, deepseek2.check_unscaled),
     "kimi_linear": row(
         "kimi-linear",
-        mixers=(CHANNEL_DELTA_NET, deepseek2.UNROTATED),
+        mixers=(mixers.CHANNEL_DELTA_NET, deepseek2.UNROTATED),
         head="own",
         routing=replace(SHARED, correction="all", renormalize=True),
-        rules=kimi_rules,
+        rules=names.kimi_rules,
         changed=(changes.LATENTS, changes.RATES_OF_HEADS),
         computed=with_one_epsilon,
     ),
     "kimi_k3": row(
         "kimi-k3",
-        mixers=(K3_CHANNELS, deepseek2.UNROTATED_GATED),
+        mixers=(mixers.K3_CHANNELS, deepseek2.UNROTATED_GATED),
         head="own",
         activation=SiTU(beta=1.0),
         routing=replace(SHARED, correction="all", latent=True),
         finish=kimi_k3.with_depth,
         further=kimi_k3.depth_keys,
-        rules=k3_rules,
+        rules=names.k3_rules,
         changed=(changes.LATENTS, changes.RATES, kimi_k3.SCORES, kimi_k3.FIRST_SCORES),
         computed=kimi_k3.computed,
     ),
     "glm5_next_text": row(
         "glm5-next",
-        mixers=(BOUNDED_CHANNELS, deepseek2.POOLED),
+        mixers=(mixers.BOUNDED_CHANNELS, deepseek2.POOLED),
         head="own",
         routing=GLM_4_MOE,
         finish=streams.glm5,
         further=streams.glm5_keys,
-        rules=partial(kimi_rules, further=STREAMS),
+        rules=partial(names.kimi_rules, further=names.STREAMS),
         changed=(changes.LATENTS, changes.RATES),
     ),
     "falcon_h1": row(
         "falcon-h1",
-        NETWORK.replace("feedforward.", "feedforward.parts.0."),
-        mixers=(MAMBA_2,),
+        names.NETWORK.replace("feedforward.", "feedforward.parts.0."),
+        mixers=(mixers.MAMBA_2,),
         together=True,
         marked=False,
         output_bias="any",
         mlp_bias="any",
         # its second norm is stored without the ending of weights
-        norms=PRE.replace("ffn_norm   ", "ffn_norm = ").replace("feedforward_norm", "feedforward_norm.weight"),
-        attention=BESIDE,
+        norms=names.PRE.replace("ffn_norm   ", "ffn_norm = ").replace("feedforward_norm", "feedforward_norm.weight"),
+        attention=names.BESIDE,
         changed=(*changes.FOLDED, *STATES_2),
         computed=lambda model: plain(finish.without_factors(model)),
     ),
@@ -560,7 +537,7 @@ ROWS |= {
         rotates=PERIODS["none"],
         finish=finish.jais,
         further=finish.jais_keys,
-        attention=FUSED,
+        attention=names.FUSED,
     ),
     "gpt_refact": row("refact", rotates=PERIODS["none"], finish=finish.slopes),
     "plamo": row("plamo", wiring="parallel", whole=True, head="own"),
@@ -571,9 +548,9 @@ ROWS |= {
         qkv_bias="no",
         wide_values=True,
         windows=Windows(8, theta=10000.0),
-        norms=PRE + BARE,
-        attention=FUSED,
-        network=FUSED_NETWORK,
+        norms=names.PRE + names.BARE,
+        attention=names.FUSED,
+        network=names.FUSED_NETWORK,
     ),
     "nemotron-nas": row(
         "deci", output_bias="any", mlp_bias="any", apart=True, further=finish.without_heads, changed=PAIRED
@@ -640,8 +617,8 @@ ROWS |= {
         activation=GELU(),
         qkv_bias="no",
         windows=Windows(3, full_first=True, theta=10000.0),
-        attention=FUSED,
-        network=FUSED_NETWORK,
+        attention=names.FUSED,
+        network=names.FUSED_NETWORK,
         changed=(changes.NO_POOLER,),
     ),
     "eurobert": row("eurobert", encodes=True),
@@ -670,7 +647,7 @@ ROWS |= {
         gated=False,
         output_bias="any",
         mlp_bias="any",
-        attention=FUSED,
+        attention=names.FUSED,
         changed=(changes.NO_POOLER,),
     ),
     "jina_bert_v2": row(
@@ -688,9 +665,9 @@ ROWS |= {
         encodes=True,
         interleaved=True,
         qkv_bias="no",
-        outer=OUTER.replace("output_norm", "enc.output_norm"),
-        attention=FUSED,
-        network=FUSED_NETWORK,
+        outer=names.OUTER.replace("output_norm", "enc.output_norm"),
+        attention=names.FUSED,
+        network=names.FUSED_NETWORK,
     ),
     "nomic_bert_moe": row(
         "nomic-bert-moe",
@@ -702,10 +679,10 @@ ROWS |= {
         routing=Routing(renormalize=False, dense="any"),
         finish=finish.periodic,
         further=finish.periodic_keys,
-        attention=FUSED,
+        attention=names.FUSED,
         changed=(changes.NO_POOLER,),
     ),
-    "nomic_bert": row("nomic-bert", of=OF_BERT, output_bias="any", attention=FUSED, changed=(changes.NO_POOLER,)),
+    "nomic_bert": row("nomic-bert", of=OF_BERT, output_bias="any", attention=names.FUSED, changed=(changes.NO_POOLER,)),
 }
 # further model types that these architectures compute
 ROWS |= {
