@@ -333,7 +333,7 @@ ROWS: dict[str, Gguf] = {
         further=qwen4exp.streams_keys,
         stored=qwen4exp.without_memory,
         rules=qwen4exp.rules,
-        changed=(qwen4exp.AROUND_ONE, *changes.TILED, changes.GATE_VECTOR, qwen4exp.MEMORY_KERNEL),
+        changed=(qwen4exp.AROUND_ONE, *changes.TILED, changes.GATE_VECTOR, changes.MEMORY_KERNEL),
         computed=qwen4exp.computed,
     ),
     "ernie4_5_moe": row(

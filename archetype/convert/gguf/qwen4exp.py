@@ -29,7 +29,6 @@ WITHOUT = PreNorm(norm=NoNorm())  # the streams are normalized when they are rea
 DELTA_SIGMOID = replace(DELTA_NET, read=lambda layer, eps: DELTA_NET.read(layer, eps).replace(gate="sigmoid"))
 # the norms of a memory are not named as others
 AROUND_ONE = replace(changes.AROUND_ONE, tensors=r"(?!.*ssm_norm)(.*norm|.*ple_norm_[a-z]+)\.weight")
-MEMORY_KERNEL = replace(changes.KERNEL, tensors=r"blk\.\d+\.ple_conv1d\.weight")
 OUTER = """
     token_embd                                   embedding.token
     output                                       lm_head
