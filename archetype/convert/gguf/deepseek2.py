@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from archetype.convert.gguf.keys import Keys, unsupported
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.layers import Has, Layer, has
 from archetype.convert.gguf.mixers import OtherMixer
 from archetype.families.config import Config
 from archetype.families.keys import expect_kind
@@ -74,7 +74,14 @@ def check_unscaled(model: Any) -> None:
     check_later(model)
 
 
-def _read(layer: Layer, eps: float, interleaved: bool = True, unrotated: bool = False) -> LatentAttention:
+def _read(
+    layer: Layer,
+    eps: float,
+    interleaved: bool = True,
+    rotates: Literal["scaled", "plain", "no"] = "scaled",
+    gate: OutputGate | None = None,
+    has_gate: Has = "all",
+) -> LatentAttention:
     # New files describe one key-value head as wide as the cached latent, and the real head widths in keys ending in
     # _mla. Old files have the real number and widths of heads.
     config = layer.keys
@@ -86,13 +93,15 @@ def _read(layer: Layer, eps: float, interleaved: bool = True, unrotated: bool = 
     if kind:
         config.expect("attention.key_length", rank + rope, "heads of another width")
         config.expect("attention.value_length", rank, "heads of another width")
-    if head_dim <= rope or not (rope or unrotated):
+    if head_dim <= rope or not (rope or rotates == "no"):
         raise config.error(
             f"attention.key_length{kind}", f"{head_dim} must exceed the {rope} rotated features", "fix the file"
         )
     rotary: dict[str, Any] = {"position": NoPosition()}
-    if not unrotated:
+    if rotates != "no":
         scaling = _read_scaling(config)
+        if rotates == "plain" and scaling != NoScaling():
+            raise config.error("rope.scaling.type", "scales rotations", "this model is not supported")
         theta = config.positive("rope.freq_base", 10_000.0)
         position = Rotary(theta=theta, interleaved=interleaved, scaling=scaling)
         rotary = {"position": position, "scale": yarn_score_scale(head_dim, scaling)}
@@ -105,20 +114,19 @@ def _read(layer: Layer, eps: float, interleaved: bool = True, unrotated: bool = 
         qk_nope_head_dim=head_dim - rope,
         v_head_dim=v_head_dim,
         norm=RMSNorm(eps=eps),
+        gate=gate if has(has_gate, layer.has("attn_gate.weight")) else None,
         **rotary,
     )
 
 
-def _write(mixer: Any, decoder: Decoder) -> Keys:
-    position = expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
-    return _written_sizes(mixer) | {"rope.freq_base": position.theta, **_written_scaling(position.scaling)}
-
-
-def _written_sizes(mixer: Any) -> Keys:
-    rank, rope = mixer.kv_lora_rank, mixer.qk_rope_head_dim
+def _write(mixer: Any, decoder: Decoder, marked: bool = False) -> Keys:
+    rank, rope, position = mixer.kv_lora_rank, mixer.qk_rope_head_dim, mixer.position
+    # 0 marks the layers that have another mixer
+    heads: list[int] = [int(isinstance(block.mixer, LatentAttention)) for block in decoder.layers]
+    turned = {"rope.freq_base": position.theta, **_written_scaling(position.scaling)} if not position.is_absent else {}
     return {
         "attention.head_count": mixer.num_heads,
-        "attention.head_count_kv": 1,
+        "attention.head_count_kv": heads if marked else 1,
         "attention.key_length": rank + rope,
         "attention.value_length": rank,
         "attention.key_length_mla": mixer.head_dim,
@@ -126,6 +134,7 @@ def _written_sizes(mixer: Any) -> Keys:
         "attention.kv_lora_rank": rank,
         "attention.q_lora_rank": mixer.query.rank if isinstance(mixer.query, LowRankQuery) else 0,
         "rope.dimension_count": rope,
+        **turned,
     }
 
 
@@ -177,15 +186,6 @@ def _write_indexed(mixer: Any, decoder: Decoder, shares: bool) -> Keys:
     }
 
 
-def _read_unrotated(layer: Layer, eps: float, gated: bool = False) -> LatentAttention:
-    gate = OutputGate() if gated and layer.has("attn_gate.weight") else None
-    return _read(layer, eps, unrotated=True).replace(gate=gate)
-
-
-def _write_unrotated(mixer: Any, decoder: Decoder) -> Keys:
-    return _written_sizes(mixer) | _marked(decoder)
-
-
 def _read_pools(layer: Layer, eps: float) -> LatentAttention:
     # GLM-5.3-Flash: an index of pools, and no rotation
     keys = layer.keys
@@ -205,7 +205,7 @@ def _read_pools(layer: Layer, eps: float) -> LatentAttention:
         pooling="gated",
         head_weights=True,
     )
-    return _read_unrotated(layer, eps).replace(index=index)
+    return _read(layer, eps, rotates="no").replace(index=index)
 
 
 def _write_pools(mixer: Any, decoder: Decoder) -> Keys:
@@ -214,7 +214,7 @@ def _write_pools(mixer: Any, decoder: Decoder) -> Keys:
     if not isinstance(index, PoolIndex):
         raise unsupported("layers[*].mixer.index", "latent attention to all keys here")
     norm = expect_kind(LayerNorm, index.norm, "layers[*].mixer.index.norm")
-    return _write_unrotated(mixer, decoder) | {
+    return _write(mixer, decoder, marked=True) | {
         "attention.layer_norm_epsilon": norm.eps,
         f"{INDEX}.head_count": index.num_heads,
         f"{INDEX}.key_length": index.head_dim,
@@ -288,24 +288,6 @@ def _written_scaling(scaling: RotaryScaling) -> Keys:
             raise unsupported(field, f"{scaling.kind} scaling in deepseek2")
 
 
-def _read_gated(layer: Layer, eps: float) -> LatentAttention:
-    # Ling 3
-    mixer = _read(layer, eps).replace(gate=OutputGate(per="head"))
-    if getattr(mixer.position, "scaling", NoScaling()) != NoScaling():
-        raise layer.keys.error("rope.scaling.type", "scales rotations", "this model is not supported")
-    return mixer
-
-
-def _write_gated(mixer: Any, decoder: Decoder) -> Keys:
-    return _write(mixer, decoder) | _marked(decoder)
-
-
-def _marked(decoder: Decoder) -> Keys:
-    # 0 marks the layers that have another mixer
-    heads: list[int] = [int(isinstance(block.mixer, LatentAttention)) for block in decoder.layers]
-    return {"attention.head_count_kv": heads}
-
-
 def _read_hy(layer: Layer, eps: float) -> LatentAttention:
     # Hy4: a gate for each feature, sinks, and an index whose last features rotate, if the file has one
     if layer.keys.count(f"{INDEX}.top_k", 0):
@@ -330,9 +312,10 @@ INDEXED = replace(LATENT, read=partial(_read_indexed, interleaved=False), write=
 SHARED_INDEX = replace(
     LATENT, read=partial(_read_indexed, interleaved=True), write=partial(_write_indexed, shares=True)
 )
-UNROTATED = replace(LATENT, read=_read_unrotated, write=_write_unrotated)
-UNROTATED_GATED = replace(UNROTATED, read=partial(_read_unrotated, gated=True))
-GATED = replace(LATENT, read=_read_gated, write=_write_gated)
+UNROTATED = replace(LATENT, read=partial(_read, rotates="no"), write=partial(_write, marked=True))
+UNROTATED_GATED = replace(UNROTATED, read=partial(_read, rotates="no", gate=OutputGate(), has_gate="any"))
+# Ling 3
+GATED = replace(UNROTATED, read=partial(_read, rotates="plain", gate=OutputGate(per="head")))
 POOLED = replace(LATENT, read=_read_pools, write=_write_pools)
 HY = replace(LATENT, read=_read_hy, write=_write_hy)
 GROWING = replace(LATENT, read=_read_growing, write=_write_growing)
