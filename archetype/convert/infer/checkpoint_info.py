@@ -8,7 +8,7 @@ from typing import Any
 from archetype.convert.infer.missing import MISSING_BY_PLACE, MISSING_BY_TENSOR
 from archetype.convert.infer.names import LEFT_OUT
 from archetype.convert.infer.quirks import QUIRKS, FamilyQuirks
-from archetype.convert.infer.spellings import ACTIVATION, DECODERS, EPS, LAYER_KINDS, OVERRIDES
+from archetype.convert.infer.spellings import ACTIVATION, CONTEXT, DECODERS, EPS, LAYER_KINDS, OVERRIDES
 from archetype.errors import CheckpointError, SpecError, enumeration, one_line
 from archetype.families.class_keys import DERIVED
 from archetype.families.config import ACTIVATIONS, Config
@@ -191,7 +191,16 @@ class CheckpointInfo:
         # keys in the file have precedence over those with a default of the class
         self.config.used |= set(keys)
         known = [key for key in keys if self.config.values.get(key) is not None]
-        return next((key for key in known if key in self.stated), known[0] if known else None)
+        stated = [key for key in known if key in self.stated]
+        if not known:
+            return None
+        first = (stated or known)[0]
+        value = self.config.values[first]
+        # of two lengths the first is safe; a list has a value for each layer, in place of one for all
+        for key in stated if keys != CONTEXT and not isinstance(value, list) else ():
+            if self.config.values[key] != value:
+                raise self.config.error(key, f"contradicts {first}", "remove one of them")
+        return first
 
     def refuse_derived(self, *keys: str) -> None:
         """Refuse a file that lacks one of these keys if the class derives the key's value."""

@@ -7,15 +7,18 @@ from typing import Any, Literal
 
 from archetype.convert.infer.names import HASHES
 from archetype.convert.infer.own_keys import (
+    bailing_hybrid,
     dbrx,
     deepseek_v4,
     dory,
     first_half,
+    gemma4,
     half_layer,
     inkling,
     longcat_flash,
     mimo_v2,
     mimo_v2_flash,
+    modernbert_decoder,
     moshi,
     muse_glimmer,
     naive_n05_flash,
@@ -134,13 +137,13 @@ GEMMA4 = FamilyQuirks(
     unscaled_scores=True,
     value_norm=True,
     renormalize=True,
+    derive=gemma4,
     overridden=("head_dim", "num_key_value_heads"),
     asks=("layer_types", "rope_parameters"),
 )
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
 LONGCAT = FamilyQuirks(
     interleaved=True,
-    head_dim_replaced=True,
     latents_scaled=True,
     delayed_experts=True,
     derive=longcat_flash,
@@ -234,6 +237,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         latents_scaled=True,
         latents_eps_is_shared=True,
         share_is_of_head=True,
+        yarn_scales_scores=False,
     ),
     "glm5_next_text": FamilyQuirks(
         sigmoid=True,
@@ -277,7 +281,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
-    "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True),
+    "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True, derive=bailing_hybrid),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
     "lara_mini": FamilyQuirks(full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
@@ -303,7 +307,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
     "hy_v4": FamilyQuirks(
-        sigmoid=True, clamps="experts", head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
+        sigmoid=True,
+        clamps="experts",
+        head_dim_replaced=True,
+        index_rotates="last",
+        index_eps_is_shared=True,
+        only=(("hidden_act", "silu"),),  # experts have no other
     ),
     "inkling_text": FamilyQuirks(
         sigmoid=True,
@@ -352,6 +361,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
             (r"mlp\.Wo\.(.*)", r"mlp.down_proj.\1"),
         ),
         only=(("classifier_activation", "gelu"),),
+        derive=modernbert_decoder,
         half_window=True,
     ),
     # `attention_scaling` of its class: (1 + (i + 1) / 2048)^0.1 at position i
