@@ -11,6 +11,7 @@ from archetype.convert.infer.own_keys import (
     deepseek_v4,
     dory,
     first_half,
+    gemma4,
     half_layer,
     inkling,
     longcat_flash,
@@ -136,6 +137,7 @@ GEMMA4 = FamilyQuirks(
     renormalize=True,
     overridden=("head_dim", "num_key_value_heads"),
     asks=("layer_types", "rope_parameters"),
+    derive=gemma4,
 )
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
 LONGCAT = FamilyQuirks(
