@@ -23,6 +23,7 @@ from archetype.spec.base import MAX_SIZE
 BIDIRECTIONAL = "use_bidirectional_attention"  # whether tokens see later ones: all tokens, or only those of an image
 USUAL_EPS = 1e-5
 NAMED_PARTS = 3  # missing parts that fit into one line
+NO_QUIRKS = FamilyQuirks()
 Shapes = Mapping[str, Shape]  # by the names of the file
 
 
@@ -57,7 +58,7 @@ class CheckpointInfo:
     @property
     def quirks(self) -> FamilyQuirks:
         """Settings fixed by the family's code."""
-        return QUIRKS.get(self.type, FamilyQuirks())
+        return QUIRKS.get(self.type, NO_QUIRKS)
 
     @property
     def class_head(self) -> ClassHead | None:
@@ -109,7 +110,7 @@ class CheckpointInfo:
         if self.config.get(BIDIRECTIONAL) not in (None, False, "vision"):  # images are left out
             raise self.missing(f"{self.config.place}: {BIDIRECTIONAL}", "attention to later tokens")
         self._check_overrides()
-        outer = QUIRKS.get(self.outer_type, FamilyQuirks())
+        outer = QUIRKS.get(self.outer_type, NO_QUIRKS)
         for key, value in {*self.quirks.only, *outer.only}:
             if key in self.stated:
                 self.config.expect(key, value, f"the {self.type} class treats it differently")

@@ -314,6 +314,22 @@ def zaya(keys: Config) -> dict[str, Any]:
     return {"layer_types": [ZAYA_KINDS[kind] for kind in kinds], "rope_parameters": rotary}
 
 
+def gemma4(keys: Config) -> dict[str, Any]:
+    """Return what Gemma 4's class reads: the last layer has full attention, and unscaled rotations turn whole heads."""
+    kinds, sections = keys.get("layer_types"), keys.get("rope_parameters")
+    derived = {"hidden_act": keys.get("hidden_activation")}  # the other key is that of its encoders
+    if isinstance(kinds, list):
+        derived["layer_types"] = [*kinds[:-1], "full_attention"]
+    if isinstance(sections, dict):
+        derived["rope_parameters"] = {
+            kind: section | {"partial_rotary_factor": 1.0}
+            if isinstance(section, dict) and section.get("rope_type", "default") == "default"
+            else section
+            for kind, section in sections.items()
+        }
+    return derived
+
+
 def half_layer(name: re.Match[str]) -> str:
     """Return the name in one of the two layers of ours that LongCat-Flash's layer is; the first has the experts."""
     return f"{name[1]}{2 * int(name[2]) + int(name[4])}.{'mlp' if name[3] == 'mlps' else name[3]}.{name[5]}"

@@ -140,6 +140,7 @@ GEMMA4 = FamilyQuirks(
     derive=gemma4,
     overridden=("head_dim", "num_key_value_heads"),
     asks=("layer_types", "rope_parameters"),
+    derive=gemma4,
 )
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
 LONGCAT = FamilyQuirks(
