@@ -142,9 +142,8 @@ class StackView(NamedTuple):
         for index, block in enumerate(self.layers):
             for name, content in block.contents.items():
                 for path, part in content.named_parts():
-                    # module paths (experts.0) in the spelling of fields (experts[0])
-                    inner = re.sub(r"\.(\d+)", r"[\1]", f".{path}" if path else "")
-                    yield index, f"{self.field(index)}.{'cross_attention' if name == 'cross' else name}{inner}", part
+                    place = f"{self.field(index)}.{'cross_attention' if name == 'cross' else name}"
+                    yield index, place + _as_field(path), part
 
     def check(self) -> None:
         for index, block in enumerate(self.layers):
@@ -159,9 +158,11 @@ class StackView(NamedTuple):
             self._check_source(index, block)
             self._check_residual(path, block)
             left = self.layers[index - 1].feedforward.router_state[1] if index else 0
-            if (read := block.feedforward.router_state[0]) and read != left:
-                cause = f"reads {read} features of the previous layer's router, which has {left or 'none'}"
-                invalid(f"{path}.feedforward.router.carried", cause, "remove it, or use the same width in both")
+            for inner, part in block.feedforward.named_parts():
+                if (read := part.router_state[0]) and read != left:
+                    cause = f"reads {read} features of the previous layer's router, which has {left or 'none'}"
+                    place = f"{path}.feedforward{_as_field(inner)}.router.carried"
+                    invalid(place, cause, "remove it, or use the same width in both")
             if block.feedforward.delays_output and index + 1 == len(self.layers):
                 invalid(f"{path}.feedforward.delayed", "there is no next layer", "remove it, or add a layer")
             if block.output_scale and not self.residual.is_sum:
@@ -254,6 +255,11 @@ class StackView(NamedTuple):
             names = [name for name in type(block).model_fields if getattr(block.own, name) != getattr(first, name)]
             cause = f"{', '.join(names)} differs from layer {block.weights_of}, whose weights it uses"
             invalid(path, cause, "make them equal")
+
+
+def _as_field(path: str) -> str:
+    # of a module below a content: parts.0 in the spelling of fields, .parts[0]
+    return re.sub(r"\.(\d+)", r"[\1]", f".{path}" if path else "")
 
 
 def _relative_biases(layers: Sequence[Block]) -> list[tuple[Any, int]]:

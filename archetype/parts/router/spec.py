@@ -113,6 +113,10 @@ class MLPRouter(Router):
     def reads_state(self) -> bool:
         return self.carried
 
+    @property
+    def own(self) -> "MLPRouter":
+        return self.replace(carried=False)
+
 
 @part
 class HashRouter(Router):
