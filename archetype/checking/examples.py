@@ -142,8 +142,8 @@ def _with_another(
     for other, part, _ in others:
         for change in changes(part):
             if change.field == field:
-                found = _changed(role, part, change, fixed)
-                yield from ((f"{name}, {other}", changed, model) for name, changed, model in found)
+                valid = _changed(role, part, change, fixed)
+                yield from ((f"{name}, {other}", changed, model) for name, changed, model in valid)
 
 
 def _first(role: type[Part], kind: type[Part], fixed: Mapping[str, Any]) -> tuple[Part, list[ModelSpec]]:
