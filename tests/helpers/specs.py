@@ -415,7 +415,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "experts of every token": decoder(
         block(feedforward=experts(always=2, router={"kind": "sigmoid", "renormalize": True, "expert_bias": True}))
     ),
-    "idle experts": decoder(block(feedforward=experts(idle=3, router={"kind": "softmax", "scale": 2.0}))),
+    "idle experts": decoder(
+        block(feedforward=experts(idle=3, router={"kind": "softmax", "scale": 2.0, "softcap": 0.3}))
+    ),
     "n-gram memory": decoder(
         block(feedforward={"kind": "ngram_memory", "rows": 17, "row_width": 3, "heads": 2, "conv_kernel": 2})
     ),

@@ -110,6 +110,7 @@ def routers(wild: bool = False, reads_tokens: bool = True) -> SearchStrategy[spe
             scale=scale,
             expert_bias=st.booleans(),
             bias=st.booleans(),
+            softcap=st.none() | positive(0.25, 2.0, wild),
             expert_bias_on=st.sampled_from(["affinities", "logits"]),
         )
         for part in (spec.SoftmaxRouter, spec.SigmoidRouter, spec.SqrtSoftplusRouter)
