@@ -396,6 +396,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
     "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),
+    "two stacks in turn": decoder(
+        block(),
+        block() | {"adds_input_of": 0, "norm_between": True},
+        block() | {"adds_input_of": 1, "norm_between": True, "weights_of": 0},
+        block() | {"adds_input_of": 2, "norm_between": True, "weights_of": 1},
+    ),
     "loop with an exit": decoder(
         {"repeat": 3, "shared": True, "norm_between": True, "blocks": [block(), block()]}, early_exit={"threshold": 0.7}
     ),

@@ -19,7 +19,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
     (r".*\.(sqk|s_gate|suv_\w+)", "learned gains of queries, gates and hidden features (nGPT)"),
     (r"lm_head\.logit_scale", "a learned factor of each logit"),
-    (r".*\.[HL]_module\..*", "two stacks that read each other's outputs in cycles"),
     (r"reformer\.encoder\..*", "reversible layers with two streams"),
     (r".*\.self_attention\.query_key\..*", "attention to keys with the same hash (LSH)"),
     (r".*\.mask_emb", "predictions in any order by a second stream (XLNet)"),

@@ -12,6 +12,7 @@ from archetype.convert.infer.own_keys import (
     dory,
     first_half,
     half_layer,
+    hrm_text,
     inkling,
     longcat_flash,
     mimo_v2,
@@ -23,6 +24,7 @@ from archetype.convert.infer.own_keys import (
     pair_of_layers,
     recurrent_gemma,
     solar_open2,
+    stack_in_turn,
     step3p5,
     xlm,
     xlstm,
@@ -82,6 +84,7 @@ class FamilyQuirks(MixerQuirks):
         idle_output: what experts return that compute nothing.
         delayed_experts: the output of experts next to a network is added after the next layer.
         computed: pattern of tensors that are computed instead of being read.
+        zeros: pattern of tensors that are not read and must be zero.
     """
 
     positions_after_padding: bool = False
@@ -120,6 +123,7 @@ class FamilyQuirks(MixerQuirks):
     derive: Callable[[Config], dict[str, Any]] | None = None
     renames: tuple[tuple[str, Replacement], ...] = ()
     computed: str | None = None
+    zeros: str | None = None
     delayed_experts: bool = False
     embedding_factors: bool = False
     idle_output: Literal["input", "zero"] = "input"
@@ -383,6 +387,13 @@ QUIRKS: dict[str, FamilyQuirks] = {
             ("lambda_1", "mixer_rate"),
             ("lambda_2", "feedforward_rate"),
         ),
+    ),
+    "hrm_text": FamilyQuirks(
+        norm=RMSNorm(weight=False),
+        derive=hrm_text,
+        asks=("embedding_scale", "num_layers_per_stack"),
+        zeros=r"model\.z_L_init",
+        renames=((r"(model\.)([HL])_module\.layers\.(\d+)\.(.*)", stack_in_turn),),
     ),
     "moshi": FamilyQuirks(
         derive=moshi,

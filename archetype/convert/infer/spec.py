@@ -7,6 +7,7 @@ assumed and listed in the report. A model that needs an unsupported part is refu
 import re
 from collections.abc import Mapping
 from functools import partial
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -74,7 +75,12 @@ def read_unknown(
         cause = f"does not affect this {info.type} model"
         raise SpecError(unasked[0], cause, f"remove it; these affect it: {', '.join(sorted(info.asked))}")
     rules = partial(inferred_rules, info, tensors, wirings)
-    return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
+    zeros = {name: [0.0] * prod(shapes[name]) for name in tensors.left_out if info.is_zero(name)}
+    return family_as_read(info.type, values, model, rules, _report(info, tensors, model), partial(_constants, zeros))
+
+
+def _constants(numbers: Mapping[str, list[float]], model: Any) -> Mapping[str, list[float]]:
+    return numbers
 
 
 def _readable(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> set[str]:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
-from archetype.convert.infer.loop import Loop, read_loop
+from archetype.convert.infer.loop import Cycles, Loop, read_loop
 from archetype.convert.infer.names import (
     ALWAYS,
     BEHIND,
@@ -153,7 +153,7 @@ class GroupedTensors:
     left_out: list[str]
     transposed: bool
     d_model: int
-    loop: Loop | None = None
+    loop: Loop | Cycles | None = None
     ngrams: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @property
@@ -211,8 +211,8 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
             raise info.missing(layer.prefix, "per-layer inputs in only some layers")
         if layer.index:
             layer.first = ordered[layer.index - 1].first + ordered[layer.index - 1].num_blocks
-        if loop is not None and layer.index == loop.end:
-            layer.first += loop.further
+        if loop is not None:
+            layer.first = loop.first(layer.index)
     return GroupedTensors(outer, ordered, left_out, _transposed(info, ordered[0]), d_model, loop, ngrams)
 
 
@@ -221,6 +221,8 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
         # a bias named attn.bias has one dimension; GPT-2's causal mask has four
         return len(info.shapes[name]) in (0, 4)
     computed = info.quirks.computed
+    if info.is_zero(name):
+        return True
     if is_of_shared_keys(name, info.config) or is_of_idle_expert(name, info.config):
         return True
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)

@@ -121,6 +121,7 @@ class StackView(NamedTuple):
     @property
     def divides(self) -> bool:
         reaches = any(self.reaches_next(layer) for layer in range(len(self.layers)))
+        reaches = reaches or any(block.adds_input_of is not None for block in self.layers)
         return self.residual.is_sum and not (self.sources or self.passes or reaches) and self.reads_tokens_at is None
 
     def reaches_next(self, layer: int) -> bool:
@@ -200,9 +201,10 @@ class StackView(NamedTuple):
         if block.reinject == "unit" and not self.residual.is_sum:
             cause = f"unit scales a plain sum, which residual {kind} is not"
             invalid(f"{path}.reinject", cause, "use true, or residual: sum")
-        if self.residual.grows and block.reinject:
-            cause = f"{kind} has more vectors after each pass, and {path}.reinject adds them up"
-            invalid(place, cause, "remove reinject, or use residual: sum")
+        if self.residual.grows and block.reads_again is not None:
+            field = "reinject" if block.reinject else "adds_input_of"
+            cause = f"{kind} has more vectors after each pass, and {path}.{field} adds them up"
+            invalid(place, cause, f"remove {field}, or use residual: sum")
 
     def _check_tokens(self) -> None:
         # a stack of vectors has no token ids to look up
@@ -241,6 +243,12 @@ class StackView(NamedTuple):
 
     def _check_repetition(self, index: int, block: Block) -> None:
         # a layer shares weights only with an earlier, equal layer that does not share any itself
+        if block.adds_input_of is not None and block.adds_input_of >= index:
+            place, cause = (
+                f"{self.prefix}layers[{index}].adds_input_of",
+                f"{block.adds_input_of} is not an earlier layer",
+            )
+            invalid(place, cause, f"use less than {index}" if index else "remove it")
         if block.weights_of is None:
             return
         path = f"{self.prefix}layers[{index}]"
@@ -251,8 +259,8 @@ class StackView(NamedTuple):
         if first.weights_of is not None:
             cause = f"layer {block.weights_of} shares weights itself"
             invalid(f"{path}.weights_of", cause, f"use {first.weights_of}")
-        if block.own != first:
-            names = [name for name in type(block).model_fields if getattr(block.own, name) != getattr(first, name)]
+        if block.own != first.own:
+            names = [name for name in type(block).model_fields if getattr(block.own, name) != getattr(first.own, name)]
             cause = f"{', '.join(names)} differs from layer {block.weights_of}, whose weights it uses"
             invalid(path, cause, "make them equal")
 
