@@ -161,6 +161,16 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(
         ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
     ),
+    "xmod": replace(
+        ROBERTA,
+        # without these its adapters read other vectors
+        only=(
+            ("pre_norm", False),
+            ("adapter_layer_norm", False),
+            ("adapter_reuse_layer_norm", True),
+            ("ln_before_adapter", True),
+        ),
+    ),
     **dict.fromkeys(("gemma", "gemma2", "vaultgemma"), ONE_PLUS),
     "gemma3_text": replace(ONE_PLUS, only=(("attn_logit_softcapping", None),)),  # the class never reads it
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), GEMMA4),

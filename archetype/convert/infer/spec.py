@@ -30,11 +30,12 @@ from archetype.families.as_read import family_as_read
 from archetype.families.class_keys import DERIVED, keys_read
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
-from archetype.models.block.spec import Block, NoMixer, OutputNorm
+from archetype.models.block.spec import Block, NoMixer, OutputNorm, PostNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.models.stack.spec import EarlyExit
 from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import MLP
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.together.spec import MixersTogether
 from archetype.roles.checkpoint import MixerReader
@@ -43,6 +44,8 @@ from archetype.roles.norm import Norm
 from archetype.spec.errors import explain
 from archetype.spec.registry import provided
 
+ADAPTER = {f"{name}.{kind}" for name in ("feedforward.up", "feedforward.down", "feedforward_norm")
+           for kind in ("weight", "bias")}  # fmt: skip
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 
 
@@ -184,15 +187,19 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
 
 
 def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Block]:
-    # a layer's per-layer input is a block of its own, whose output is then the layer's
+    # a layer's per-layer input or adapter is a block of its own, whose output is then the layer's
     blocks = [block]
-    if layer.further:
+    if layer.further.keys() == ADAPTER:
+        width, activation = info.sides(layer.further["feedforward.up.weight"])[0], info.activation(gated=False)
+        network = MLP(d_ff=width, activation=activation, bias=True)
+        blocks.append(Block(wiring=PostNorm(norm=info.norm(bias=True)), mixer=NoMixer(), feedforward=network))
+    elif layer.further:
         if layer.further.keys() != PER_LAYER:
             raise info.missing(layer.prefix, f"per-layer inputs with only {', '.join(sorted(layer.further))}")
         width = info.sides(layer.further["feedforward.gate.weight"])[0]
-        network = PerLayerInput(features=width, activation=info.activation(gated=True))
+        per_layer = PerLayerInput(features=width, activation=info.activation(gated=True))
         wiring = OutputNorm(norm=info.norm(bias=False))
-        blocks.append(Block(wiring=wiring, mixer=NoMixer(), feedforward=network))
+        blocks.append(Block(wiring=wiring, mixer=NoMixer(), feedforward=per_layer))
     blocks[-1] = blocks[-1].replace(output_scale=layer.output_scale is not None)
     return blocks
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.loop import Cycles, Loop, read_loop
 from archetype.convert.infer.names import (
+    ADAPTER_NORM,
     ALWAYS,
     BEHIND,
     BESIDE_EXPERTS,
@@ -28,6 +29,7 @@ from archetype.convert.infer.names import (
     TEXT_PARTS,
     image_tensors,
     is_of_idle_expert,
+    is_of_other_language,
     is_of_shared_keys,
     prediction_tensors,
     read_name,
@@ -209,6 +211,9 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
             layer.around |= {ours: layer.norms.pop(name) for ours, name in inner.items()}
         if bool(layer.further) != bool(ordered[0].further):
             raise info.missing(layer.prefix, "per-layer inputs in only some layers")
+        if "feedforward.up.weight" in layer.further:  # behind an adapter the layer applies its last norm again
+            again = ((kind, layer.norms.get(f"{ADAPTER_NORM}.{kind}")) for kind in ("weight", "bias"))
+            layer.further |= {f"feedforward_norm.{kind}": name for kind, name in again if name is not None}
         if layer.index:
             layer.first = ordered[layer.index - 1].first + ordered[layer.index - 1].num_blocks
         if loop is not None:
@@ -223,7 +228,7 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
     computed = info.quirks.computed
     if info.is_zero(name):
         return True
-    if is_of_shared_keys(name, info.config) or is_of_idle_expert(name, info.config):
+    if any(is_unused(name, info.config) for is_unused in (is_of_shared_keys, is_of_idle_expert, is_of_other_language)):
         return True
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)
 
