@@ -396,6 +396,10 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
     "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),
+    "key bias": decoder(
+        block(mixer=ATTENTION | {"num_kv_heads": 2, "key_bias": True, "position": {"kind": "rotary"}}),
+        block(mixer=ATTENTION | {"key_bias": True, "pattern": {"kind": "window", "size": 3}}),
+    ),
     "two stacks in turn": decoder(
         block(),
         block() | {"adds_input_of": 0, "norm_between": True},

@@ -31,7 +31,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.laurel\..*", "a low-rank path beside attention (LAuReL)"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.act_fn\..*", "an activation with parameters"),
-    (r".*\.self_attn\.(A|dt_proj\..*)", "attention scores with a number that each key's values give"),
     (r".*\.mlp\.(down|up)_embed\..*", "experts of one neuron, chosen by two keys"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.

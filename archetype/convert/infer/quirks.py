@@ -9,6 +9,7 @@ from archetype.convert.infer.names import HASHES
 from archetype.convert.infer.own_keys import (
     dbrx,
     deepseek_v4,
+    doge,
     dory,
     first_half,
     half_layer,
@@ -259,10 +260,11 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     **dict.fromkeys(("longcat_flash", "longcat_flash_ngram"), LONGCAT),
     "doge": FamilyQuirks(
+        derive=doge,
         renames=(
             ("input_residual", "mixer_residual.carried.weight"),
             ("post_attention_residual", "feedforward_residual.carried.weight"),
-        )
+        ),
     ),
     "zaya": FamilyQuirks(
         derive=zaya,

@@ -85,6 +85,7 @@ NAMES: NameTable = (
     (rf"{PREFIX}(?:o_proj|out_proj|dense|c_proj|wo|out_lin|out|o|output\.dense|linear_out)", "o"),
     (rf"{PREFIX}(?:gate_proj|g_proj)", "gate"),
     (rf"{PREFIX}attn_sub_norm", "heads_norm"),
+    (rf"{PREFIX}dt_proj", "key_bias.project"),
     *((rf"{PREFIX}v_proj_{name}", f"v_{name}") for name in ("current", "delayed")),
     *((rf"{PREFIX}joint\.{name}", f"joint.{name}") for name in ("depthwise", "grouped")),
     (rf"{PREFIX}r_proj", "position_query"),
@@ -136,6 +137,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         query_scale=query_scale(tensors, rotates),
         joint_convolution=_joint_convolution(tensors, (heads + num_kv_heads) * head_dim, head_dim),
         key_factors="key_factors" in tensors.shapes,
+        key_bias="key_bias.rate" in tensors.shapes,
         convolutions=_convolutions(tensors),
         position=position,
         pattern=tensors.pattern(),
@@ -487,13 +489,14 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
 
 SINKS = (rf"{PREFIX}(?:sinks|softmax_offset|attention_sink_bias)", "sinks")
 KEY_FACTORS = (rf"{PREFIX}key_factors", "key_factors")
+KEY_RATE = (rf"{PREFIX}A", "key_bias.rate")
 GATE_BIAS = (rf"{PREFIX}gate_bias", "gate_bias")
 POSITION_BANK = (rf"{PREFIX}rel_logits_proj\.proj", "score_bias.bank")
 provides("infer", Attention)(
     MixerReader(
         NAMES,
         read,
-        parameters=(SINKS, GATE_BIAS, KEY_FACTORS, POSITION_BANK, *DIFFERENTIAL),
+        parameters=(SINKS, GATE_BIAS, KEY_FACTORS, KEY_RATE, POSITION_BANK, *DIFFERENTIAL),
         stands_alone=False,
         joint=_joint,
     )
