@@ -22,14 +22,14 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r"reformer\.encoder\..*", "reversible layers with two streams"),
     (r".*\.self_attention\.query_key\..*", "attention to keys with the same hash (LSH)"),
     (r".*\.mask_emb", "predictions in any order by a second stream (XLNet)"),
-    (r"cpmant\..*", "segments of prompts with relative positions of their own"),
+    (r"cpmant\..*", "attention to later tokens of a prompt, and learned vectors before it"),
     (
         r".*\.indexer\.(?!(wq|wq_b|wk|weights_proj|[qk]_proj|index_qk_proj|[qk]_(layer)?norm)\.|index_kpool).*",
         "sparse attention by a learned index of another form",
     ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
     (r".*\.laurel\..*", "a low-rank path beside attention (LAuReL)"),
-    (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
+    (r".*\.(shape|pronunciation)_embed\..*", "ids of a character's shape and pronunciation next to those of tokens"),
     (r".*\.act_fn\..*", "an activation with parameters"),
     (r".*\.mlp\.(down|up)_embed\..*", "experts of one neuron, chosen by two keys"),
 )
