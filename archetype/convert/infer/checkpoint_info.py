@@ -65,6 +65,10 @@ class CheckpointInfo:
         """Classification head, whose matrix is `score` in decoders; None if there is no such head."""
         return read_class_head(self.config) if "score.weight" in self.shapes else None
 
+    def is_zero(self, name: str) -> bool:
+        """Return whether a tensor must be zero."""
+        return self.quirks.zeros is not None and re.fullmatch(self.quirks.zeros, name) is not None
+
     def assume(self, path: str, value: object, why: str) -> None:
         """Record a value that neither keys nor tensors determine."""
         self.assumed[f"{path}={_word(value)} ({why})"] = None

@@ -335,9 +335,30 @@ def half_layer(name: re.Match[str]) -> str:
     return f"{name[1]}{2 * int(name[2]) + int(name[4])}.{'mlp' if name[3] == 'mlps' else name[3]}.{name[5]}"
 
 
+def stack_in_turn(name: re.Match[str]) -> str:
+    """Return the name of a tensor of one of HRM's two stacks, whose layers take turns: the low one has even numbers."""
+    return f"{name[1]}layers.{2 * int(name[3]) + (name[2] == 'H')}.{name[4]}"
+
+
 def first_half(name: re.Match[str]) -> str:
     """Return the name of a tensor of LongCat-Flash's experts in the first of these layers."""
     return f"{name[1]}{2 * int(name[2])}.moe.{name[3].replace('router.classifier.', 'router.')}"
+
+
+def doge(keys: Config) -> dict[str, Any]:
+    """Refuse what Doge's class computes otherwise: experts, which it routes across tokens, and keys left out."""
+    keys.expect("is_moe", False, "a router that mixes the logits of different tokens")
+    window, context = keys.get("keep_window_size"), keys.get("max_position_embeddings")
+    if isinstance(window, int) and isinstance(context, int) and window < context:
+        cause = f"each query then sees {window} of up to {context} keys, which is not supported"
+        raise keys.error("keep_window_size", cause, "set max_position_embeddings to it")
+    return {}
+
+
+def hrm_text(keys: Config) -> dict[str, Any]:
+    """Accept keys of HRM about gradients, and about types of tokens, without which its class reads texts causally."""
+    keys.used |= {"L_bp_cycles", "prefix_lm"}
+    return {}
 
 
 def moshi(keys: Config) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from archetype.convert.infer.own_keys import (
     bailing_hybrid,
     dbrx,
     deepseek_v4,
+    doge,
     dory,
     first_half,
     gemma4,
     half_layer,
+    hrm_text,
     inkling,
     longcat_flash,
     mimo_v2,
@@ -26,6 +28,7 @@ from archetype.convert.infer.own_keys import (
     pair_of_layers,
     recurrent_gemma,
     solar_open2,
+    stack_in_turn,
     step3p5,
     xlm,
     xlstm,
@@ -85,6 +88,7 @@ class FamilyQuirks(MixerQuirks):
         idle_output: what experts return that compute nothing.
         delayed_experts: the output of experts next to a network is added after the next layer.
         computed: pattern of tensors that are computed instead of being read.
+        zeros: pattern of tensors that are not read and must be zero.
     """
 
     positions_after_padding: bool = False
@@ -123,6 +127,7 @@ class FamilyQuirks(MixerQuirks):
     derive: Callable[[Config], dict[str, Any]] | None = None
     renames: tuple[tuple[str, Replacement], ...] = ()
     computed: str | None = None
+    zeros: str | None = None
     delayed_experts: bool = False
     embedding_factors: bool = False
     idle_output: Literal["input", "zero"] = "input"
@@ -160,6 +165,16 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
     **dict.fromkeys(
         ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
+    ),
+    "xmod": replace(
+        ROBERTA,
+        # without these its adapters read other vectors
+        only=(
+            ("pre_norm", False),
+            ("adapter_layer_norm", False),
+            ("adapter_reuse_layer_norm", True),
+            ("ln_before_adapter", True),
+        ),
     ),
     **dict.fromkeys(("gemma", "gemma2", "vaultgemma"), ONE_PLUS),
     "gemma3_text": replace(ONE_PLUS, only=(("attn_logit_softcapping", None),)),  # the class never reads it
@@ -250,10 +265,11 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     **dict.fromkeys(("longcat_flash", "longcat_flash_ngram"), LONGCAT),
     "doge": FamilyQuirks(
+        derive=doge,
         renames=(
             ("input_residual", "mixer_residual.carried.weight"),
             ("post_attention_residual", "feedforward_residual.carried.weight"),
-        )
+        ),
     ),
     "zaya": FamilyQuirks(
         derive=zaya,
@@ -394,6 +410,13 @@ QUIRKS: dict[str, FamilyQuirks] = {
             ("lambda_1", "mixer_rate"),
             ("lambda_2", "feedforward_rate"),
         ),
+    ),
+    "hrm_text": FamilyQuirks(
+        norm=RMSNorm(weight=False),
+        derive=hrm_text,
+        asks=("embedding_scale", "num_layers_per_stack"),
+        zeros=r"model\.z_L_init",
+        renames=((r"(model\.)([HL])_module\.layers\.(\d+)\.(.*)", stack_in_turn),),
     ),
     "moshi": FamilyQuirks(
         derive=moshi,
