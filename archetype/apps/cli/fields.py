@@ -1,9 +1,10 @@
-"""Command-line options generated from settings classes, with their types, choices, defaults and descriptions."""
+"""Options of a command that are declared elsewhere: fields of settings classes, and groups of options."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic.fields import FieldInfo
@@ -56,6 +57,38 @@ def takes(settings: Mapping[str, SettingOption], defaults: Mapping[str, str] | N
         return verb
 
     return decorate
+
+
+def with_groups(verb: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command: replace each parameter whose type is a group of options by these options.
+
+    A group is a `NamedTuple` whose fields are annotated like the parameters of a command.
+    """
+    signature = inspect.signature(verb, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for each in signature.parameters.values():
+        group = each.annotation
+        if not hasattr(group, "_fields"):
+            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[each.name] = group
+        for name, annotation in get_type_hints(group, include_extras=True).items():
+            default = group._field_defaults[name]
+            option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            parameters.append(option)
+
+    @functools.wraps(verb)
+    def run(**values: Any) -> None:
+        # typer leaves out an option that only has a callback
+        chosen = {
+            name: group(**{field: values.pop(field) for field in group._fields if field in values})
+            for name, group in groups.items()
+        }
+        verb(**values, **chosen)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def values_of(settings: Mapping[str, SettingOption], options: Mapping[str, Any]) -> dict[str, Any]:
