@@ -25,7 +25,10 @@ EMPTY_SLOT = 2**40  # position of an empty slot: later than any query, so that t
 
 @dataclass
 class LayerState:
-    """Base class of layer states: dataclass of tensors whose first dimension is the batch, or of nested states."""
+    """Base class of layer states: dataclass of tensors whose first dimension is the batch, or of nested states.
+
+    A field may be None if the state lacks it.
+    """
 
     @property
     def can_shorten(self) -> bool:
@@ -99,7 +102,7 @@ class LayerState:
         return sum(value.nbytes for _, value in self._values())
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((f.name, getattr(self, f.name)) for f in fields(self))
+        return ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) is not None)
 
     def _changed(self: S, state: Callable[[Any], Any], tensor: Callable[[Tensor], Tensor]) -> S:
         # a copy in which each nested state and each tensor is changed
@@ -154,9 +157,6 @@ class KeysAndValues(LayerState):
             return self.keys, self.values
         key_scales, value_scales = self.scales
         return dequantized(self.keys, key_scales, dtype), dequantized(self.values, value_scales, dtype)
-
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((name, value) for name, value in super()._values() if value is not None)
 
     @staticmethod
     def _empty(

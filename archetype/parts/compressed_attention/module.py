@@ -1,8 +1,7 @@
 """Attention to a window and to pooled earlier positions, whole or with a state that keeps both."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -38,9 +37,6 @@ class CompressedState(LayerState):
     window: RingKVCache
     pooled: PooledState
     index: PooledState | None
-
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((name, state) for name, state in super()._values() if state is not None)
 
 
 class Pool(nn.Module):

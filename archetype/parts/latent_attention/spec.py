@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from archetype.parts.attention.spec import OutputGate, QueryScale
 from archetype.parts.norm.spec import NoNorm, RMSNorm
-from archetype.parts.position.spec import Rotary
+from archetype.parts.position.spec import DEPENDS_ON_LENGTH, Rotary
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
@@ -120,9 +120,7 @@ class LatentAttention(Mixer):
         if self.position.dim is not None:
             invalid("position.dim", "all of these features are rotated", "use qk_rope_head_dim")
         self.position.scaling.check(self.qk_rope_head_dim)
-        if self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
-            invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
+        self.position.check_kept_keys(DEPENDS_ON_LENGTH, "use yarn, as DeepSeek-V2 does, or another scaling")
         return self
 
     @model_validator(mode="after")

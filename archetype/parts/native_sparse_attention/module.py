@@ -1,8 +1,7 @@
 """Native sparse attention, over whole sequences or with a state of all keys and of compressed blocks."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -44,9 +43,6 @@ class SparseState(LayerState):
     def narrow(self, slots: int) -> "SparseState":
         window = None if self.window is None else self.window.narrow(slots)
         return replace(self, selected=self.selected.narrow(slots), window=window)
-
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((name, state) for name, state in super()._values() if state is not None)
 
 
 class BlockMap(nn.Module):
