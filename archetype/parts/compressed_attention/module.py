@@ -47,6 +47,7 @@ class Pool(nn.Module):
     """
 
     parameter_roles: ClassVar = {"offsets": "vector"}  # added to the logits of a window's positions
+    initial_values: ClassVar = {"offsets": 0.0}
 
     def __init__(self, attention: spec.CompressedAttention, features: int, d_model: int) -> None:
         super().__init__()
@@ -57,11 +58,6 @@ class Pool(nn.Module):
         self.kv, self.gate = (Linear(d_model, width, bias=False) for _ in range(2))
         self.offsets = nn.Parameter(torch.empty(self.rate, width))
         self.norm = build_norm(attention.norm, features)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if name == "offsets":
-            tensor.zero_()
-        return name == "offsets"
 
     def new_state(
         self, batch: int, capacity: int, features: int, dtype: torch.dtype, device: torch.device
@@ -128,6 +124,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
     """
 
     probes: ClassVar = {"q": "B H T P", "k": "B 1 S P", "allowed": "B 1 T S", "heads": "B H T P"}
+    initial_values: ClassVar = {"sinks": 0.0}
     keeps_int8 = False
 
     def __init__(self, attention: spec.CompressedAttention, place: Place) -> None:
@@ -146,11 +143,6 @@ class CompressedAttention(KeepsKeys, nn.Module):
         self.rotary_back = Rotary(back, attention.rotary_sizes)
         self.pool = None if attention.pooling is None else Pool(attention, size, d_model)
         self.index = None if attention.index is None else PooledIndex(attention, attention.index, d_model)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if name == "sinks":
-            tensor.zero_()
-        return name == "sinks"
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         dtype = self.cache_dtype or dtype

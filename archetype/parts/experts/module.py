@@ -37,6 +37,7 @@ class MixtureOfExperts(nn.Module):
 
     probes: ClassVar = {"router_logits": "N E", "weights": "N k", "chosen": "N k"}
     constant_buffers: ClassVar = ("correction",)  # of the checkpoint; training does not update it
+    initial_values: ClassVar = {"correction": 0.0}  # no expert is preferred
     correction: Tensor | None
     expert_scales: Tensor | None
 
@@ -60,11 +61,6 @@ class MixtureOfExperts(nn.Module):
         self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
         correction = torch.empty(total - feedforward.always) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize corrections to zero and scales to one, so that no expert is preferred."""
-        tensor.fill_(1.0 if name == "expert_scales" else 0.0)
-        return True
 
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None

@@ -49,17 +49,13 @@ class BlockMap(nn.Module):
     """Map of the vectors of a block to one vector: down(GELU(up(block + positions)))."""
 
     parameter_roles: ClassVar = {"positions": "vector"}
+    initial_values: ClassVar = {"positions": 0.0}
 
     def __init__(self, block: int, features: int, hidden: int) -> None:
         super().__init__()
         self.positions = nn.Parameter(torch.empty(block, features))
         self.up = Linear(block * features, hidden, bias=False)
         self.down = Linear(hidden, features, bias=False)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_zero := name == "positions":
-            tensor.zero_()
-        return is_zero
 
     def forward(self, x: Float[Tensor, "B K N c P"]) -> Float[Tensor, "B K N P"]:
         y: Tensor = self.down(nn.functional.gelu(self.up((x + self.positions.to(x.dtype)).flatten(3))))
