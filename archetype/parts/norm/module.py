@@ -17,6 +17,10 @@ from archetype.nn.registry import module_for
 from archetype.parts.norm import spec
 
 
+def _initial_values(norm: spec.LayerNorm | spec.RMSNorm) -> dict[str, float]:
+    return {"weight": 0.0 if norm.unit_offset else 1.0}
+
+
 @module_for(spec.LayerNorm)
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(variance + eps) * weight + bias with biased variance (Ba 2016); or * (1 + weight)."""
@@ -24,7 +28,7 @@ class LayerNorm(nn.Module):
     def __init__(self, norm: spec.LayerNorm, d_model: int) -> None:
         super().__init__()
         self.eps, self.unit_offset = norm.eps, norm.unit_offset
-        self.initial_values = {"weight": 0.0 if norm.unit_offset else 1.0}
+        self.initial_values = _initial_values(norm)
         self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
         self.bias = nn.Parameter(torch.empty(d_model)) if norm.bias else None
 
@@ -42,7 +46,7 @@ class RMSNorm(nn.Module):
     def __init__(self, norm: spec.RMSNorm, d_model: int) -> None:
         super().__init__()
         self.eps, self.unit_offset = norm.eps, norm.unit_offset
-        self.initial_values = {"weight": 0.0 if norm.unit_offset else 1.0}
+        self.initial_values = _initial_values(norm)
         self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
