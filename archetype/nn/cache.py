@@ -35,6 +35,11 @@ class LayerState:
         """Whether the state after any prefix of the sequence can be recovered."""
         return False
 
+    def keep(self, **tensors: Tensor) -> None:
+        """Replace tensors by those after a pass, in the state's data types."""
+        for name, tensor in tensors.items():
+            setattr(self, name, tensor.to(getattr(self, name).dtype))
+
     def select(self: S, rows: Int[Tensor, "rows"]) -> S:
         """Return a copy of the given rows of the batch, in that order."""
         return self._changed(lambda state: state.select(rows), lambda tensor: tensor.index_select(0, rows))
@@ -108,6 +113,13 @@ class LayerState:
         # a copy in which each nested state and each tensor is changed
         values = {name: (state if isinstance(x, LayerState) else tensor)(x) for name, x in self._values()}
         return replace(self, **values)
+
+
+def opened(module: Any, kind: type[S], x: Tensor, context: ForwardContext, state: LayerState | None) -> tuple[S, S]:
+    """Return the state that a pass over `x` updates, an empty one if `state` is None, and the state before the pass."""
+    state = module.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
+    assert isinstance(state, kind)
+    return state, context.before(state)
 
 
 class KeepsKeys:

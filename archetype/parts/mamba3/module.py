@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import linear_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
@@ -131,9 +131,8 @@ class Mamba3(nn.Module):
         return Mamba3State(*(torch.zeros(batch, *size, dtype=dtype, device=device) for size in sizes))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, Mamba3State)
-        mixer, exact, before = self.spec, torch.promote_types(x.dtype, torch.float32), context.before(state)
+        state, before = opened(self, Mamba3State, x, context, cache)
+        mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
         z, u, b, c, steps, rates, shares, angles = self.in_proj(x).split(mixer.widths, dim=-1)
         z, u = (part.to(exact).unflatten(-1, (mixer.num_heads, -1)) for part in (z, u))  # (B, T, H, P)
         delta = nn.functional.softplus(steps.to(exact) + self.dt_bias.to(exact))  # (B, T, H)
@@ -155,9 +154,8 @@ class Mamba3(nn.Module):
             self._of_heads(c, self.c_bias), self._of_heads(b, self.b_bias), of_ranks,
             a, share * delta, (1.0 - share) * delta, turns,
         )  # fmt: skip
-        state.memory, state.angle = memory.to(state.memory.dtype), angle.to(state.angle.dtype)
-        state.b = _newest(b, before.b, context).to(state.b.dtype)
-        state.x = _newest(u, before.x, context).to(state.x.dtype)
+        newest_b, newest_x = _newest(b, before.b, context), _newest(u, before.x, context)
+        state.keep(memory=memory, angle=angle, b=newest_b, x=newest_x)
         out: Tensor = self.out_proj(self._gated(y + self.D.to(exact)[:, None, None] * of_ranks, z).to(x.dtype))
         return out
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import diagonal_chunk, read_chunks, shifted, stabilized
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import ConvolutionState
@@ -92,9 +92,8 @@ class RWKV4(nn.Module):
         return RWKV4State(conv, sums, top)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, RWKV4State)
-        exact, before = torch.promote_types(x.dtype, torch.float32), context.before(state)
+        state, before = opened(self, RWKV4State, x, context, cache)
+        exact = torch.promote_types(x.dtype, torch.float32)
         previous, conv = previous_tokens(x, context, before.conv)
         r, k, v = (
             project(mixed(x, previous, share, of_previous=False))
@@ -106,7 +105,6 @@ class RWKV4(nn.Module):
         r, k, v = context.probe(self, "r", r), context.probe(self, "k", k), context.probe(self, "v", v)
         chunk, states = partial(wkv_chunk, self.bonus.to(exact)), (before.sums.to(exact), before.top.to(exact))
         y, sums, top = read_chunks(chunk, self.spec.chunk_size, states, k, v, a)
-        state.conv = conv.to(state.conv.dtype)
-        state.sums, state.top = sums.to(state.sums.dtype), top.to(state.top.dtype)
+        state.keep(conv=conv, sums=sums, top=top)
         z: Tensor = self.o(torch.sigmoid(r) * context.probe(self, "wkv", y).to(x.dtype))
         return z
