@@ -21,6 +21,7 @@ from archetype.roles.checkpoint import Shape
 from archetype.spec.base import MAX_SIZE
 
 BIDIRECTIONAL = "use_bidirectional_attention"  # whether tokens see later ones: all tokens, or only those of an image
+USUAL_EPS = 1e-5
 NAMED_PARTS = 3  # missing parts that fit into one line
 Shapes = Mapping[str, Shape]  # by the names of the file
 
@@ -225,7 +226,9 @@ class CheckpointInfo:
         The class's own key counts if the file has another name for it (EXAONE 3 calls it `layer_norm_epsilon`).
         """
         key = self._first_key(EPS)
-        eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
+        eps = self.quirks.eps or (USUAL_EPS if key is None else self.config.positive(key))
+        if key is None and not self.quirks.eps:
+            self.assume("layers[*].wiring.norm.eps", USUAL_EPS, "no key names it")
         if self.quirks.norm is not None:
             norm = self.quirks.norm.replace(eps=eps)
             if not weight and hasattr(norm, "weight"):

@@ -13,6 +13,8 @@ from archetype.roles.position import MixerPosition
 
 NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # keys in the rotary section for other purposes
 FRACTION = "partial_rotary_factor"  # fraction of a head's features that rotate
+THETA = ("rotary_emb_base", "rope_theta")
+USUAL_THETA = 10_000.0
 CHUNK = "attention_chunk_size"  # size of chunks within which tokens attend
 PREFIX_FULL_EVERY = "prefix_dense_sliding_window_pattern"  # FULL_EVERY of the leading dense layers
 WINDOWED = ("sliding_attention", "local", "hybrid_sliding")
@@ -66,7 +68,9 @@ def read_position(info: CheckpointInfo, layer: int, head_dim: int, context_lengt
     section = _rotary_section(info, layer)
     if section is None or _theta_is_null(info, section):
         return NoPosition()
-    theta = info.positive(("rotary_emb_base", "rope_theta"), 10_000.0)
+    theta = info.positive(THETA, USUAL_THETA)
+    if not any(key in values for key in THETA for values in (config.values, section)):
+        info.assume("layers[*].mixer.position.theta", USUAL_THETA, "no key names it")
     remaining = {key: value for key, value in config.values.items() if key not in SECTIONS}
     if (fraction := info.first(ROTARY_FRACTION)) is not None:
         remaining[FRACTION] = fraction
