@@ -187,15 +187,12 @@ class KVCache(KeysAndValues):
     Latent attention (MLA) stores its latent vectors as `keys` and its rotary keys as `values`, each as one head.
     """
 
+    can_shorten: ClassVar[bool] = True
     is_ring: ClassVar[bool] = False  # whether a slot is reused by later positions
     keys: Shaped[Tensor, "B K S P"]
     values: Shaped[Tensor, "B K S Q"]
     key_scales: Float[Tensor, "B K S 1"] | None = None  # of int8
     value_scales: Float[Tensor, "B K S 1"] | None = None
-
-    @property
-    def can_shorten(self) -> bool:
-        return True
 
     @classmethod
     def empty(
@@ -272,11 +269,8 @@ def write_tokens(buffer: Shaped[Tensor, "B K S P"], new: Shaped[Tensor, "B K T P
 class RingKVCache(KVCache):
     """Key-value cache of sliding-window attention: slot s holds the newest position p with p mod W = s."""
 
+    can_shorten: ClassVar[bool] = False
     is_ring: ClassVar[bool] = True
-
-    @property
-    def can_shorten(self) -> bool:
-        return False
 
     def append(
         self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext

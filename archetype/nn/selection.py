@@ -140,15 +140,12 @@ def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:
 class IndexKeys(LayerState):
     """Key of an index for every position: slot s holds position s."""
 
+    can_shorten: ClassVar[bool] = True
     keys: Float[Tensor, "B 1 S P"]
 
     @classmethod
     def empty(cls, batch: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> "IndexKeys":
         return cls(torch.zeros(batch, 1, capacity, head_dim, dtype=dtype, device=device))
-
-    @property
-    def can_shorten(self) -> bool:
-        return True
 
     def narrow(self, slots: int) -> "IndexKeys":
         return IndexKeys(self.keys[:, :, :slots])

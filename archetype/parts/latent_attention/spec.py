@@ -87,6 +87,8 @@ class LatentAttention(Mixer):
         "r": "rank of queries",
     }
     sees_later: ClassVar[bool] = True
+    separates_documents: ClassVar[bool] = True  # a mask separates them
+    source_name: ClassVar[str] = "index"
     kind: Literal["latent"] = "latent"
     num_heads: Heads
     query: Query = DirectQuery()
@@ -149,10 +151,6 @@ class LatentAttention(Mixer):
         return None if self.index is None else self.index.source(layer)
 
     @property
-    def source_name(self) -> str:
-        return "index"
-
-    @property
     def own(self) -> "LatentAttention":
         if self.index is None or self.index.own == self.index:
             return self
@@ -166,11 +164,6 @@ class LatentAttention(Mixer):
     @property
     def adds_to_loss(self) -> bool:
         return self.index is not None and self.index.adds_to_loss
-
-    @property
-    def separates_documents(self) -> bool:
-        # a mask separates them
-        return True
 
     @property
     def head_dim(self) -> int:

@@ -104,13 +104,10 @@ class DynamicScaling(Scaling):
         original_context_length: length in tokens up to which frequencies are not scaled.
     """
 
+    follows_length: ClassVar[bool] = True
     kind: Literal["dynamic"] = "dynamic"
     factor: Positive
     original_context_length: Length
-
-    @property
-    def follows_length(self) -> bool:
-        return True
 
 
 class YarnScaling(Scaling):
