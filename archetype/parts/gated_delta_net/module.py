@@ -44,6 +44,7 @@ class GatedDeltaNet(nn.Module):
 
     parameter_roles: ClassVar = {"A_log": "vector"}  # rates, which weight decay must not shrink
     probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H *dims", "rate": "B T H"}
+    shown_means: ClassVar = ("rate", "log_decay")
 
     def __init__(self, mixer: spec.GatedDeltaNet, place: Place) -> None:
         super().__init__()

@@ -44,6 +44,7 @@ class LinearAttention(nn.Module):
     """
 
     probes: ClassVar = {"q": "B T H P", "k": "B T H P", "v": "B T H Q", "log_decay": "b T H *dims"}
+    shown_means: ClassVar = ("log_decay",)
 
     def __init__(self, mixer: spec.LinearAttention, place: Place) -> None:
         super().__init__()

@@ -61,6 +61,7 @@ class Mamba(nn.Module):
     # rates and gains, which weight decay must not shrink
     parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}
     probes: ClassVar = {"u": "B T I", "delta": "B T I", "b": "B T Z", "c": "B T Z"}
+    shown_means: ClassVar = ("delta",)
 
     def __init__(self, mixer: spec.Mamba, place: Place) -> None:
         super().__init__()

@@ -43,6 +43,7 @@ class Mamba2(nn.Module):
     # rates and gains, which weight decay must not shrink
     parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}
     probes: ClassVar = {"u": "B T H P", "delta": "B T H", "b": "B T groups Z", "c": "B T groups Z"}
+    shown_means: ClassVar = ("delta",)
 
     def __init__(self, mixer: spec.Mamba2, place: Place) -> None:
         super().__init__()

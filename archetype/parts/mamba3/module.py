@@ -97,6 +97,7 @@ class Mamba3(nn.Module):
     probes: ClassVar[Mapping[str, str]] = {
         "x": "B T H P", "b": "B T K r Z", "c": "B T K r Z", "delta": "B T H", "log_decay": "B T H", "share": "B T H"
     }  # fmt: skip
+    shown_means: ClassVar = ("delta", "log_decay", "share")
 
     def __init__(self, mixer: spec.Mamba3, place: Place) -> None:
         super().__init__()

@@ -70,6 +70,7 @@ class MLSTM(nn.Module):
     probes: ClassVar[Mapping[str, str]] = {
         "q": "B T H P", "k": "B T H P", "v": "B T H Q", "log_forget": "B T H", "log_input": "B T H"
     }  # fmt: skip
+    shown_means: ClassVar = ("log_forget", "log_input")
 
     def __init__(self, mixer: spec.MLSTM, place: Place) -> None:
         super().__init__()

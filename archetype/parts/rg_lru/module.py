@@ -56,6 +56,7 @@ class RGLRU(nn.Module):
 
     parameter_roles: ClassVar = {"rate": "vector"}  # which weight decay must not shrink
     probes: ClassVar = {"u": "B T I", "log_decay": "B T I", "hidden": "B T I"}
+    shown_means: ClassVar = ("log_decay",)
 
     def __init__(self, mixer: spec.RGLRU, place: Place) -> None:
         super().__init__()

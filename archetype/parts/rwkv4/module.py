@@ -63,6 +63,7 @@ class RWKV4(nn.Module):
     # rates and shares, which weight decay must not shrink
     parameter_roles: ClassVar = dict.fromkeys(("mix_r", "mix_k", "mix_v", "decay", "bonus"), "vector")
     probes: ClassVar[Mapping[str, str]] = {"r": "B T I", "k": "B T I", "v": "B T I", "wkv": "B T I"}
+    shown_means: ClassVar = ("k", "r")
 
     def __init__(self, mixer: spec.RWKV4, place: Place) -> None:
         super().__init__()

@@ -36,6 +36,7 @@ class RWKV7(nn.Module):
     key_rate: Tensor
     value_share: Tensor
     probes: ClassVar[Mapping[str, str]] = dict.fromkeys(("r", "k", "v", "log_decay", "rate", "removed"), "B T H P")
+    shown_means: ClassVar = ("log_decay", "rate")
 
     def __init__(self, mixer: spec.RWKV7, place: Place) -> None:
         super().__init__()
