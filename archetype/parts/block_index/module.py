@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -10,7 +9,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
-from archetype.nn.selection import EVERY_KEY, Choice, best_keys, mean_divergence, of_blocks
+from archetype.nn.selection import EVERY_KEY, Choice, best_blocks, mean_divergence, of_blocks
 from archetype.nn.symbolic import is_symbolic, num_blocks
 from archetype.parts.block_index import spec
 from archetype.parts.lightning_index.module import LearnedIndex
@@ -64,11 +63,8 @@ class BlockIndex(LearnedIndex):
         blocks = self._pooled(scores, allowed)  # (B, H, T, blocks)
         chosen = None
         if leaves_out:
-            own = context.shared_positions[:, None, :, None] // size  # (b, 1, T, 1)
-            distance = own - torch.arange(blocks.shape[3], device=blocks.device)
-            local = (distance >= 0) & (distance < self.spec.local_blocks)
-            best = best_keys(blocks.detach().masked_fill(local, math.inf).flatten(0, 1), self.spec.top_blocks)
-            selected = best.view_as(blocks)
+            of_spec = size, self.spec.top_blocks, self.spec.local_blocks
+            selected = best_blocks(blocks, context.shared_positions, *of_spec)
             chosen = context.probe(self, "chosen", allowed & of_blocks(selected, size, count))
             blocks = blocks.masked_fill(~selected, MASKED)
         return Choice(chosen, self.spec.top_blocks * size, blocks if self.learns else None)

@@ -17,7 +17,7 @@ from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.core import attend, attention_weights
 from archetype.parts.compressed_attention import spec
 from archetype.parts.lightning_index.module import relevances
-from archetype.parts.pattern.scores import MASKED, ScoreFunction, at_least_float32
+from archetype.parts.pattern.scores import MASKED, ScoreFunction, at_least_float32, near_pairs
 from archetype.parts.position.module import Rotary
 from archetype.weights.linear import Linear, matrix_of
 
@@ -209,8 +209,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
             plain, turned = keys.split((self.spec.head_dim - self.spec.rotated, self.spec.rotated), dim=-1)
             plain, turned, positions = window.append(plain, turned, context)
             keys = torch.cat((plain, turned), dim=-1).to(x.dtype)
-        distance = context.shared_positions[:, :, None] - positions[:, None]  # (b, T, S); negative of an empty slot
-        return keys, ((distance >= 0) & (distance < self.spec.window))[:, None]
+        return keys, near_pairs(context.shared_positions, positions, self.spec.window)
 
     def _pooled(
         self, x: Vectors, low: Float[Tensor, "B T r"], context: ForwardContext, state: LayerState | None
