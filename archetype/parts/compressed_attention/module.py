@@ -171,7 +171,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
             keys = torch.cat((keys, pooled.to(keys.dtype)), dim=2)
             allowed = torch.cat((allowed.expand(choice.keys.shape[0], -1, -1, -1), choice.keys), dim=3)
         if state is None:
-            keys, allowed = context.probe(self, "k", keys), context.probe(self, "allowed", allowed)
+            keys, allowed = context.probes(self, k=keys, allowed=allowed)
         if choice is not None and self.index is not None:
             first = keys.shape[2] - choice.keys.shape[3]  # type: ignore[union-attr]
             learn(self.index, choice, lambda: attention_weights(q, keys, score, allowed)[..., first:], context)

@@ -71,7 +71,7 @@ class MixtureOfExperts(nn.Module):
         affinities = self.router.affinities(logits)  # (N, E)
         of_tokens = self.router.experts_of(context) if self.spec.router.routes_tokens else None
         weights, chosen = self._choose(affinities, logits, of_tokens)  # (N, k) each
-        weights, chosen = context.probe(self, "weights", weights), context.probe(self, "chosen", chosen)
+        weights, chosen = context.probes(self, weights=weights, chosen=chosen)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
             choices = self._choices(affinities), chosen[:, : self.spec.experts_per_token]

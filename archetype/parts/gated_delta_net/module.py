@@ -93,8 +93,7 @@ class GatedDeltaNet(nn.Module):
         b = projected(self, "b", x).to(exact).sigmoid()
         b = 2.0 * b if mixer.negative_eigenvalues else b
         a, b = context.fill_padding(a), context.fill_padding(b)  # neither decay nor correction
-        q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
-        a, b = context.probe(self, "log_decay", a), context.probe(self, "rate", b)
+        q, k, v, a, b = context.probes(self, q=q, k=k, v=v, log_decay=a, rate=b)
         inputs = q * mixer.head_dim**-0.5, k, v, a, b
         y, memory = read_chunks(linear_chunk, mixer.chunk_size, (before.memory.to(exact),), *inputs)  # y: (B, T, H, Q)
         state.keep(conv=conv, memory=memory)

@@ -100,8 +100,7 @@ class LinearAttention(nn.Module):
         k = self._prepared("k", parts["k"] if "k" in parts else -torch.expm1(a), context)
         v = ACTIVATIONS[mixer.value_activation](parts["v"])
         k, a = context.fill_padding(k), context.fill_padding(a)  # no decay, and nothing is written
-        q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
-        a = context.probe(self, "log_decay", a)
+        q, k, v, a = context.probes(self, q=q, k=k, v=v, log_decay=a)
         y, memory = read_chunks(linear_chunk, mixer.chunk_size, (before.memory.to(exact),), q, k, v, a)  # (B, T, H, Q)
         state.keep(memory=memory)
         y = self.norm(y.to(x.dtype) if mixer.norm_over == "head" else y.to(x.dtype).flatten(-2), context)

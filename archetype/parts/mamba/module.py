@@ -108,7 +108,7 @@ class Mamba(nn.Module):
         b, c = (norm(x).to(exact) for norm, x in zip((self.b_norm, self.c_norm), selected, strict=True))
         delta = nn.functional.softplus(self.dt_proj(self.dt_norm(low_rank)).to(exact))  # (B, T, I)
         delta = context.fill_padding(delta)  # a step of zero leaves the state unchanged
-        rates, u = -torch.exp(self.A_log.to(exact)), context.probe(self, "u", u.to(exact))
-        delta, b, c = context.probe(self, "delta", delta), context.probe(self, "b", b), context.probe(self, "c", c)
+        rates = -torch.exp(self.A_log.to(exact))
+        u, delta, b, c = context.probes(self, u=u.to(exact), delta=delta, b=b, c=c)
         y, hidden = scan(delta, delta * u, b, c, rates, hidden.to(exact))
         return y + self.D.to(exact) * u, hidden  # the skip connection D u of each channel

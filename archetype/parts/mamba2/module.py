@@ -111,12 +111,7 @@ class Mamba2(nn.Module):
             part.unflatten(-1, sizes)
             for part, sizes in ((v, (mixer.num_heads, -1)), (b, (mixer.num_groups, -1)), (c, (mixer.num_groups, -1)))
         )
-        v, delta, b, c = (
-            context.probe(self, "u", v),
-            context.probe(self, "delta", delta),
-            context.probe(self, "b", b),
-            context.probe(self, "c", c),
-        )
+        v, delta, b, c = context.probes(self, u=v, delta=delta, b=b, c=c)
         # as linear attention: queries c, keys b, values delta v, log decays delta A
         inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
         # y: (B, T, H, P)

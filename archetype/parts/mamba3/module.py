@@ -144,9 +144,7 @@ class Mamba3(nn.Module):
         rows = (mixer.rank, mixer.num_groups, mixer.state_size)
         b, c = (norm(part.unflatten(-1, rows), context).to(exact).transpose(2, 3) for norm, part in
                 ((self.b_norm, b), (self.c_norm, c)))  # fmt: skip
-        u, b, c = context.probe(self, "x", u), context.probe(self, "b", b), context.probe(self, "c", c)
-        delta, a = context.probe(self, "delta", delta), context.probe(self, "log_decay", a)
-        share = context.probe(self, "share", share)
+        u, b, c, delta, a, share = context.probes(self, x=u, b=b, c=c, delta=delta, log_decay=a, share=share)
         turns = math.pi * delta[..., None] * torch.tanh(angles.to(exact))[:, :, None]  # (B, T, H, angles)
         of_ranks = self._of_ranks(u)
         states = before.memory.to(exact), before.angle.to(exact), self._of_heads(before.b.to(exact), self.b_bias)

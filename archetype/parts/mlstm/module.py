@@ -95,8 +95,7 @@ class MLSTM(nn.Module):
         i, f = (self._logits(gate, x, exact) for gate in (self.input_gate, self.forget_gate))  # (B, T, H)
         f = nn.functional.logsigmoid(f)
         i, f = context.fill_padding(i, LOG_ZERO), context.fill_padding(f)  # nothing is forgotten or written
-        q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
-        f, i = context.probe(self, "log_forget", f), context.probe(self, "log_input", i)
+        q, k, v, f, i = context.probes(self, q=q, k=k, v=v, log_forget=f, log_input=i)
         states = before.memory.to(exact), before.top.to(exact)
         # a value of 1 sums the keys: the normalizer
         inputs = q * self.sizes[0] ** -0.5, k, nn.functional.pad(v, (0, 1), value=1.0), f, i

@@ -88,7 +88,7 @@ class RGLRU(nn.Module):
         root = torch.where(context.positions[..., None] == 0, 1.0, root)
         written = root * (u * torch.sigmoid(self.input_gate(u))).to(exact)
         a, written = context.fill_padding(a), context.fill_padding(written)
-        u, a = context.probe(self, "u", written), context.probe(self, "log_decay", a)
+        u, a = context.probes(self, u=written, log_decay=a)
         h, hidden = read_chunks(diagonal_chunk, self.spec.chunk_size, (before.hidden.to(exact),), u, a)
         h = context.probe(self, "hidden", h)
         state.keep(conv=conv, hidden=hidden)

@@ -103,7 +103,7 @@ class RWKV4(nn.Module):
         k, v = k.to(exact), v.to(exact)
         a = -self.decay.to(exact).exp().expand_as(k)
         k, a = context.fill_padding(k, LOG_ZERO), context.fill_padding(a)  # nothing is forgotten or written
-        r, k, v = context.probe(self, "r", r), context.probe(self, "k", k), context.probe(self, "v", v)
+        r, k, v = context.probes(self, r=r, k=k, v=v)
         chunk, states = partial(wkv_chunk, self.bonus.to(exact)), (before.sums.to(exact), before.top.to(exact))
         y, sums, top = read_chunks(chunk, self.spec.chunk_size, states, k, v, a)
         state.keep(conv=conv, sums=sums, top=top)

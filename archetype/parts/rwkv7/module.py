@@ -85,8 +85,7 @@ class RWKV7(nn.Module):
         r, k, v, w, a, z = (y.to(exact).unflatten(-1, (heads, -1)) for y in vectors)  # (B, T, H, P) each
         z = nn.functional.normalize(z, dim=-1)
         w, k, z = (context.fill_padding(y) for y in (w, k, z))  # nothing decays, is removed or written
-        names = ("r", "k", "v", "log_decay", "rate", "removed")
-        r, k, v, w, a, z = (context.probe(self, *pair) for pair in zip(names, (r, k, v, w, a, z), strict=True))
+        r, k, v, w, a, z = context.probes(self, r=r, k=k, v=v, log_decay=w, rate=a, removed=z)
         # what is removed is read before the decay of this step, which is too weak for the division to matter
         steps = r, k, v, w, z * torch.exp(-w), -a * z
         y, memory = read_chunks(removal_chunk, self.spec.chunk_size, (before.memory.to(exact),), *steps)

@@ -34,7 +34,7 @@ class ShortConvolution(nn.Module):
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         state, before = opened(self, ConvolutionState, x, context, cache)
         b, c, u = self.in_proj(x).chunk(3, dim=-1)  # (B, T, D) each
-        b, c, u = context.probe(self, "b", b), context.probe(self, "c", c), context.probe(self, "u", u)
+        b, c, u = context.probes(self, b=b, c=c, u=u)
         y, conv = self.conv.convolve(b * u, context, before.conv)  # (B, T, D), (B, D, W)
         state.keep(conv=conv)
         z: Tensor = self.out_proj(c * y)  # (B, T, D)
