@@ -253,23 +253,6 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
     }
 
 
-def gemma4(keys: Config) -> dict[str, Any]:
-    """Return what Gemma 4's class makes of its keys.
-
-    The last layer always has full attention, only proportional rotations read a share of a head, and `hidden_act` is
-    about images.
-    """
-    kinds, sections = keys.get("layer_types"), keys.section("rope_parameters") or Config({})
-    whole = {
-        kind: {key: value for key, value in section.items() if key != "partial_rotary_factor"}
-        for kind, section in sections.values.items()
-        if isinstance(section, dict) and section.get("rope_type") == "default"
-    }
-    last = [*kinds[:-1], "full_attention"] if isinstance(kinds, list) else kinds
-    derived = {"layer_types": last, "hidden_act": None}
-    return derived | ({"rope_parameters": sections.values | whole} if whole else {})
-
-
 def bailing_hybrid(keys: Config) -> dict[str, Any]:
     """Return the rotary settings of Ling 3's class, for which a length named `model_max_length` comes too late."""
     section = rotary_section(keys)

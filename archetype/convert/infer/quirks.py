@@ -142,7 +142,6 @@ GEMMA4 = FamilyQuirks(
     unscaled_scores=True,
     value_norm=True,
     renormalize=True,
-    derive=gemma4,
     overridden=("head_dim", "num_key_value_heads"),
     asks=("layer_types", "rope_parameters"),
     derive=gemma4,

@@ -151,7 +151,7 @@ class Attention(MultiHeadProjection):
             scales = kv_cache.scales if k.dtype == torch.int8 else ()
             keys = Keys(k, v, positions, kv_cache.is_ring, scales=scales)
         else:
-            k, v = context.probe(self, "k", k), context.probe(self, "v", v)
+            k, v = context.probes(self, k=k, v=v)
             if context.rows is not None:  # context parallelism: T positions here, S in all
                 k, v = map(context.rows.shares.gather, (k, v))
             keys = Keys(k, v)
@@ -200,7 +200,7 @@ class Attention(MultiHeadProjection):
             self.rotate(self.split_heads_and_norm(projected, norm), context, norm)
             for projected, norm in ((self.q_global(x), self.q_norm), (self.k_global(x), self.k_norm))
         )
-        q, k = context.probe(self, "q_global", q), context.probe(self, "k_global", k)
+        q, k = context.probes(self, q_global=q, k_global=k)
         v = context.probe(self, "v_global", self.split_values(self.v_global(x)))
         mask = None if context.num_tokens is None else present_keys(context.num_tokens, context.positions[0])
         if (bias := self.bias(context)) is not None:

@@ -120,11 +120,6 @@ class MLPRouter(nn.Module):
         self.fc1, self.fc2 = nn.Linear(width, width), nn.Linear(width, width)
         self.out = nn.Linear(width, num_experts, bias=False)
 
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_carry := name == "carry":
-            tensor.fill_(1.0)
-        return is_carry
-
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext) -> Float[Tensor, "N E"]:
         with without_autocast(x):
             h = self.down(x.to(self.down.weight.dtype))  # (N, R)
