@@ -11,6 +11,7 @@ from archetype.convert.infer.own_keys import (
     deepseek_v4,
     dory,
     first_half,
+    gemma4,
     half_layer,
     inkling,
     longcat_flash,
@@ -135,12 +136,13 @@ GEMMA4 = FamilyQuirks(
     value_norm=True,
     renormalize=True,
     overridden=("head_dim", "num_key_value_heads"),
+    only=(("hidden_act", None),),  # the class reads it for images alone
     asks=("layer_types", "rope_parameters"),
+    derive=gemma4,
 )
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
 LONGCAT = FamilyQuirks(
     interleaved=True,
-    head_dim_replaced=True,
     latents_scaled=True,
     delayed_experts=True,
     derive=longcat_flash,
@@ -234,6 +236,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         latents_scaled=True,
         latents_eps_is_shared=True,
         share_is_of_head=True,
+        yarn_scales_scores=False,
     ),
     "glm5_next_text": FamilyQuirks(
         sigmoid=True,
@@ -303,7 +306,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
     "hy_v4": FamilyQuirks(
-        sigmoid=True, clamps="experts", head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
+        sigmoid=True,
+        clamps="experts",
+        head_dim_replaced=True,
+        index_rotates="last",
+        index_eps_is_shared=True,
+        only=(("hidden_act", "silu"),),  # the class's experts have it in any case
     ),
     "inkling_text": FamilyQuirks(
         sigmoid=True,
