@@ -53,6 +53,8 @@ class NgramMemory(FeedForward):
         "c": "positions of a convolution",
         "n": "residual streams",
     }
+    tokens_read_by: ClassVar[str] = "kind"
+    separates_documents: ClassVar[bool] = False
     kind: Literal["ngram_memory"] = "ngram_memory"
     rows: Length
     row_width: Width
@@ -94,14 +96,6 @@ class NgramMemory(FeedForward):
     @property
     def reads_streams(self) -> int:
         return self.num_streams if self.num_streams > 1 else 0
-
-    @property
-    def tokens_read_by(self) -> str:
-        return "kind"
-
-    @property
-    def separates_documents(self) -> bool:
-        return False
 
 
 def bound_of(vocab_size: int) -> int:
