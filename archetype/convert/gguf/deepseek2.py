@@ -12,8 +12,6 @@ from archetype.families.keys import expect_kind
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.attention.spec import OutputGate, QueryScale
-from archetype.parts.experts.spec import MixtureOfExperts
-from archetype.parts.feedforward.spec import GatedMLP, NoFeedForward
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
 from archetype.parts.lightning_index.spec import LightningIndex
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
@@ -28,31 +26,14 @@ TENTH = 0.1  # stored factor, removed again by llama.cpp's reader (TAG_DEEPSEEK2
 
 
 def check(model: ModelSpec) -> None:
-    """Refuse fields with values for which deepseek2 has no key."""
+    """Refuse other mixers, and queries that llama.cpp takes for those of another model."""
     decoder = expect_kind(Decoder, model, "kind")
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
-    inner = expect_kind(RMSNorm, mixer.norm, "layers[0].mixer.norm")
-    if inner.eps != norm.eps:
-        raise unsupported("layers[*].mixer.norm.eps", f"{inner.eps} with {norm.eps} in the other norms")
-    if mixer.bias:
-        raise unsupported("layers[*].mixer.bias", "biases in deepseek2")
     lite = decoder.num_layers in LITE or (decoder.num_layers, decoder.vocab_size) == OTHER_LITE
     if isinstance(mixer.query, LowRankQuery) and lite:
         cause = f"low-rank queries in deepseek2 with {decoder.num_layers} layers"
         raise unsupported("layers[*].mixer.query", cause)
-    scaling = expect_kind(Rotary, mixer.position, "layers[0].mixer.position").scaling
-    field, experts = "layers[-1].feedforward", decoder.layers[-1].feedforward
-    if not isinstance(experts, MixtureOfExperts):
-        _written_scaling(scaling)
-        return
-    if expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{field}.shared").bias:
-        raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
-    groups = experts.groups
-    if groups is not None and groups.groups_per_token < groups.num_groups and groups.top_k_in_group != 2:
-        # llama.cpp implements DeepSeek-V3's groups, which are ranked by the sum of their two best experts
-        raise unsupported(f"{field}.groups", "groups of experts ranked by their best expert")
-    _written_scaling(scaling)
+    expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
 
 
 def check_later(model: Any) -> None:

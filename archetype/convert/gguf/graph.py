@@ -426,8 +426,6 @@ class Graph:
         ]
         keys["attention.head_count"] = _alike([size.num_heads for size in sizes])
         keys["attention.head_count_kv"] = _alike([size.num_kv_heads for size in sizes])
-        if self.output_bias == "no" and any(mixer.bias.o for mixer in attentions):
-            raise unsupported("layers[*].mixer.bias", "a bias of the output projection in this architecture")
         v_head_dim = attentions[0].v_head_dim if self.wide_values else None
         keys |= {"attention.key_length": first.head_dim, "attention.value_length": v_head_dim or first.head_dim}
         if "attention" in self.scales and attentions[0].scale is not None:
