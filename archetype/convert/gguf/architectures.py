@@ -93,7 +93,6 @@ GGUF: dict[str, Gguf] = {
         mlp_bias="all",
         rotates=PERIODS["none"],
         changed=(changes.NO_POOLER, changes.USED_POSITIONS),
-        check=encoders.check_bert,
         computed=encoders.as_vectors,
     ),
     "t5": Gguf(

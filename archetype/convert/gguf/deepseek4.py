@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from archetype.convert.gguf import names
 from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
 from archetype.convert.gguf.layers import Layer
-from archetype.convert.gguf.names import STREAMS as STREAM_NAMES
 from archetype.convert.gguf.rope import read_scaling, written_scaling
 from archetype.convert.gguf.streams import MIXED, read_streams, written_streams
 from archetype.families.deepseek_v4 import NEAR, deepseek_v4
@@ -132,12 +132,8 @@ class DeepSeek4(DecoderTable):
 
 
 RULES = weight_rules(
-    STREAM_NAMES
+    "\n".join((names.OUTER, names.PRE, names.EXPERTS, names.STREAMS))
     + """
-    token_embd                                   embedding.token
-    output_norm                                  final_norm
-    output                                       lm_head
-    blk.{i}.attn_norm                            blocks.{i}.mixer_norm
     blk.{i}.attn_sinks.weight                  = blocks.{i}.mixer.sinks
     blk.{i}.attn_q_{a,a_norm,b}                  blocks.{i}.mixer.{q_down,q_norm,q_up}
     blk.{i}.attn_{kv,kv_a_norm}                  blocks.{i}.mixer.{kv,kv_norm}
@@ -147,12 +143,7 @@ RULES = weight_rules(
     blk.{i}.indexer.{attn_q_b,proj}              blocks.{i}.mixer.index.{q,weights}
     blk.{i}.indexer_compressor_{kv,gate,norm}    blocks.{i}.mixer.index.pool.{kv,gate,norm}
     blk.{i}.indexer_compressor_ape.weight      = blocks.{i}.mixer.index.pool.offsets
-    blk.{i}.ffn_norm                             blocks.{i}.feedforward_norm
-    blk.{i}.ffn_gate_inp                         blocks.{i}.feedforward.router
     blk.{i}.ffn_gate_inp                         blocks.{i}.feedforward.router.projection
     blk.{i}.ffn_gate_tid2eid.weight            = blocks.{i}.feedforward.router.table
-    blk.{i}.exp_probs_b.bias                   = blocks.{i}.feedforward.correction
-    blk.{i}.ffn_{gate,up,down}_exps.weight     = blocks.{i}.feedforward.experts.{gate,up,down}
-    blk.{i}.ffn_{gate,up,down}_shexp             blocks.{i}.feedforward.shared.{gate,up,down}
 """
 )

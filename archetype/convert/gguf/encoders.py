@@ -24,15 +24,6 @@ MEAN = 1  # llama.cpp's number for mean pooling
 TIED = Shown(lambda shapes: {"tied": "output.weight" not in shapes})
 
 
-def check_bert(model: ModelSpec) -> None:
-    """Refuse a head, and every activation except GELU."""
-    encoder = expect_kind(Encoder, model, "kind")
-    if not isinstance(encoder.head, NoHead):
-        raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, only embeddings")
-    # llama.cpp only has the tanh approximation of GELU, which its converter also uses for BERT's exact GELU
-    check_activations(encoder.layers, (GELU(), GELUTanh()))
-
-
 def as_mean(model: ModelSpec) -> ModelSpec:
     """Drop a sentence head that only computes mean pooling, which llama.cpp does without a head."""
     if model.head.embeds and (model.head.pooling != ("mean",) or model.head.layers):
@@ -41,11 +32,14 @@ def as_mean(model: ModelSpec) -> ModelSpec:
 
 
 def as_vectors(model: Encoder) -> Encoder:
-    """Remove the pooler and unused positions, and set the activation to exact GELU, as in BERT."""
+    """Remove the pooler and unused positions, and set GELU's approximation to exact GELU, as in BERT.
+
+    llama.cpp only has the approximation, which its converter also uses for BERT's exact GELU.
+    """
     blocks = (
-        block.replace(
-            feedforward=expect_kind(MLP, block.feedforward, "layers[*].feedforward").replace(activation=GELU())
-        )
+        block.replace(feedforward=block.feedforward.replace(activation=GELU()))
+        if isinstance(block.feedforward, MLP) and block.feedforward.activation == GELUTanh()
+        else block
         for block in model.layers
     )
     embedding = expect_kind(Embedding, model.embedding, "embedding")

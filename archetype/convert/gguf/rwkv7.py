@@ -5,6 +5,7 @@ from typing import Any
 
 from archetype.convert.gguf.changes import Change, reshaped
 from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
+from archetype.convert.gguf.names import OUTER
 from archetype.families.keys import expect_kind
 from archetype.families.rules import weight_rules
 from archetype.models.block.spec import Block, PreNorm
@@ -91,11 +92,9 @@ BONUS = reshaped(
     lambda s, model: (model.layers[0].mixer.num_heads, -1),
 )
 CHANGES = (SHARES, BONUS, *map(_doubled, "012"))
-RULES = weight_rules("""
-    token_embd                                          embedding.token
-    token_embd_norm                                     embedding.norm
-    output_norm                                         final_norm
-    output                                              lm_head
+RULES = weight_rules(
+    OUTER
+    + """
     blk.{i}.attn_norm                                   blocks.{i}.mixer_norm
     blk.{i}.attn_norm_2                                 blocks.{i}.feedforward_norm
     blk.{i}.time_mix_{receptance,key,value,output}      blocks.{i}.mixer.{r,k,v,o}
@@ -107,4 +106,5 @@ RULES = weight_rules("""
     blk.{i}.time_mix_ln                                 blocks.{i}.mixer.norm
     blk.{i}.channel_mix_lerp_k.weight                 = blocks.{i}.feedforward.mix
     blk.{i}.channel_mix_{key,value}                     blocks.{i}.feedforward.{up,down}
-""")
+"""
+)

@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[spec.ModelSpec, str]] = {
     "a head of hidden tokens": (bert(**COMMON, num_heads=2), "head: llama.cpp does not support a head of kind masked"),
     "a relu encoder": (
         bert(**COMMON, num_heads=2, head=spec.NoHead(), pooler=True, activation="relu"),
-        "layers[0].feedforward.activation: llama.cpp does not support 'relu' here, only 'gelu' or 'gelu_tanh'",
+        "layers[0].feedforward.activation: llama.cpp does not support 'relu' here, only 'gelu'",
     ),
     "distances": (
         t5(**PAIR, max_distance=64),
