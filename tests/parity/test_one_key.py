@@ -61,10 +61,10 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"rope_parameters": {"main": {"partial_rotary_factor": 0.25}, "compress": {"rope_theta": 1e3}}}, "refused"),
     ],
     "gemma4_text": [
-        ({"hidden_act": "relu"}, "refused"), ({"layer_types": ["sliding_attention", "sliding_attention"]}, "agrees"),
-        ({"rope_parameters": {
-            "full_attention": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.25},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e2, "partial_rotary_factor": 0.5}}}, "agrees"),
+        ({"hidden_act": "relu"}, "agrees"),  # which is the activation of its encoders
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "agrees"),
+        ({"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
+            for kind in ("full_attention", "sliding_attention")}}, "agrees"),
     ],
     "qwen2_moe": [
         ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}, "refused"),
@@ -82,6 +82,12 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
             "partial_rotary_factor": 1.0}}}, "agrees"),
         ({"rope_parameters": {"indexed_attention": {"rope_type": "proportional"}}}, "refused"),
     ],
+    # two names of one attribute
+    "bailing_hybrid": [({"n_group": 2}, "refused"), ({"num_expert_group": 2}, "agrees"),
+        ({"rope_parameters": ABSENT, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "agrees")],
+    "recurrent_gemma": [({"sliding_window": 4}, "refused"), ({"attention_window_size": 4}, "agrees")],
+    "modernbert-decoder": [({"rope_parameters": ABSENT, "rope_theta": 100.0}, "agrees"),
+        ({"rope_parameters": ABSENT, "rope_scaling": {"type": "linear", "factor": 2.0}}, "agrees")],
     "olmoe": [({"sliding_window": 4}, "refused"), ({"rms_norm_eps": ABSENT}, "agrees")],
 }  # fmt: skip
 
