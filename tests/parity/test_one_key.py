@@ -66,6 +66,11 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
             for kind in ("full_attention", "sliding_attention")}}, "agrees"),
     ],
+    "qwen2_moe": [
+        ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}, "refused"),
+        ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "use_sliding_window": True},
+            "agrees"),
+    ],
     "hy_v4": [({"hidden_act": "gelu"}, "refused")],
     "hy_v3": [({"rope_parameters": {"full_attention": {"rope_theta": 30.0}}}, "refused")],
     "longcat_flash": [({"head_dim": 2}, "refused")],

@@ -195,6 +195,8 @@ def read_pattern(info: CheckpointInfo, layer: int) -> Pattern:
         info.refuse_derived(*LAYER_KINDS)
     if kind is not None:
         windowed = kind in WINDOWED
+        if windowed and not (info.config.flag("use_sliding_window", True) and info.first(WINDOW) != 0):
+            raise info.config.error(LAYER_KINDS[0], "has windows, which other keys switch off", "fix the file")
     else:
         # Qwen2: windows from this layer on, if they are used at all
         first = info.config.count("max_window_layers", 0)

@@ -21,7 +21,6 @@ from archetype.weights.linear import Linear
 Heads = Float[Tensor, "B H T P"]
 ValueHeads = Float[Tensor, "B H T Q"]  # weighted sums of values
 ValuesOfKeys = Float[Tensor, "B K T Q"]
-RowKeys = Float[Tensor, "B K S P"]  # of whole sequences; with context parallelism the queries have fewer positions
 
 
 class MultiHeadProjection(KeepsKeys, nn.Module):
