@@ -92,7 +92,7 @@ def test_with_state_as_without(drawn: spec.CausalSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", every(3, (name for name in TINY if families.preset(name).kind in ("decoder", "ngram", "megabyte")))
+    "name", every(6, (name for name in TINY if families.preset(name).kind in ("decoder", "ngram", "megabyte")))
 )
 def test_small_presets_past_their_windows(name: str) -> None:
     """In chunks and narrow views, in padded rows that rest, and among rows that join and leave; in float32."""
