@@ -350,8 +350,8 @@ for name in {names}:
 """
 
 
-def test_decoding_is_captured_once_as_one_graph() -> None:
-    names = ["gpt2-tiny", "llama-tiny", "mamba-tiny"]
+@pytest.mark.parametrize("names", [["llama-tiny", "mamba-tiny"], pytest.param(["gpt2-tiny"], marks=pytest.mark.slow)])
+def test_decoding_is_captured_once_as_one_graph(names: list[str]) -> None:
     done = forked.run(["python", "-c", COMPILED.format(names=names)])
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode().split("\n")[:-1] == [f"{name} 1" for name in names]
