@@ -14,13 +14,13 @@ from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from jaxtyping import config as jaxtyping
 from jaxtyping import install_import_hook
 
 from tests.helpers.examples import examples
-from tests.helpers.shapes import at_first_call
+from tests.helpers.shapes import SEEN, jaxtyped
 
 # In a new environment the first worker compiles every module that the tests load; to compile each twice, side by side,
 # takes longer than to wait for most of them.
@@ -64,7 +64,8 @@ SHAPED = [
     for file in (ROOT / "archetype" / folder).rglob("*.py")
     if "from jaxtyping import" in file.read_text(encoding="utf-8")
 ]
-install_import_hook(SHAPED, f"{at_first_call.__module__}.{at_first_call.__name__}")
+jaxtyping.jaxtyped = jaxtyped  # with which the hook decorates
+install_import_hook(SHAPED, "beartype.beartype")
 # by the tests that call every part in every way: in these folders, but for files that call the same again and again,
 # and those marked `shapes`; elsewhere the same would be checked again, for half of the time
 CHECKED = {"weights", "nn", "parts", "models"}
@@ -76,6 +77,7 @@ if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents in
     atexit.register(shutil.rmtree, os.environ["ARCHETYPE_CACHE"], ignore_errors=True)
 os.environ.pop("COLUMNS", None)  # tables are as wide as where there is no terminal, whoever starts the tests
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it
+os.fsync = lambda fd: None  # waits for the disk, so that files outlast a power failure: a test sees that it is called
 # the same examples in every run, and no time limit: the first builds what the others share, and the machine is busy
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
 PROFILE = {"derandomize": True, "deadline": None, "database": None, "phases": PHASES}
@@ -119,7 +121,8 @@ def shapes_are_checked(request: pytest.FixtureRequest) -> None:
     """Where that finds something new."""
     marked = request.node.get_closest_marker("shapes") is not None
     parts = set(request.path.relative_to(ROOT).parts)
-    jaxtyping.update("jaxtyping_disable", not marked and (not CHECKED & parts or bool(REPEATING & parts)))
+    SEEN.clear()
+    jaxtyping.config.update("jaxtyping_disable", not marked and (not CHECKED & parts or bool(REPEATING & parts)))
 
 
 @pytest.fixture(autouse=True)

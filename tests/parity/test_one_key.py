@@ -101,7 +101,7 @@ def quiet() -> Any:
         yield
 
 
-@pytest.mark.parametrize("kind", every(2, SCORE))
+@pytest.mark.parametrize("kind", every(4, SCORE))
 def test_a_key_means_what_it_means_to_its_class(kind: str, tmp_path: Path) -> None:
     small = SmallModel(kind, tmp_path)
     for values, status in SCORE[kind]:

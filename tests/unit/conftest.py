@@ -105,7 +105,7 @@ def models() -> dict[str, Model]:
 
 
 # Of what is asked of a file, whatever its family: some models in every run, all of them in the soak.
-SOME = pytest.mark.parametrize("name", every(4, SPECS))
+SOME = pytest.mark.parametrize("name", every(6, SPECS))
 
 
 @pytest.fixture(params=SPECS)
