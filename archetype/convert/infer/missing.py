@@ -5,6 +5,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.time_mix\w*(\..*)?", "the recurrence of RWKV"),
     (r".*\.(recurrent|qkv_conv\w*)(\..*)?", "a recurrent or state-space mixer of another kind"),
     (r".*\.mamba\.dt_proj_weight", "a Mamba with several heads"),
+    (r".*\.shared_trans(f|former)\..*", "shared layers that read the stream and the embedding next to each other"),
     (r".*\.attn_sink_proj\..*", "sinks that each position computes"),
     (r".*\.\w+_l2_clip\.scale", "a bound on the lengths of queries"),
     (r".*\.attn_res\.attn_queries\..*", "attention over depth apart for queries, keys and values"),
