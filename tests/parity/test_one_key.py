@@ -59,6 +59,13 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
             for kind in ("full_attention", "sliding_attention")}}, "agrees"),
     ],
     "olmoe": [({"sliding_window": 4}, "refused"), ({"rms_norm_eps": ABSENT}, "agrees")],
+    "bailing_hybrid": [
+        ({"n_group": 2}, "agrees"),  # which num_expert_group says, too
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}}, "refused"),
+    ],
+    "hy_v4": [({"hidden_act": "relu"}, "refused")],
+    "modernbert-decoder": [({"rope_parameters": ABSENT, "global_rope_theta": 100.0}, "agrees")],
+    "deepseek_v4": [({"qk_rope_head_dim": 2}, "agrees"), ({"head_dim": 16}, "agrees")],
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.rope import rotary_section
 
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
 COMPRESSED = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
@@ -228,16 +229,23 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
     if kinds is None and isinstance(ratios, list):
         kinds = [COMPRESSED.get(ratio) for ratio in ratios[:count]]
     keys.used |= {"compress_ratios", "compress_rope_theta", "num_hash_layers", "expert_dtype", "partial_rotary_factor"}
-    stated = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
-    main, pooled = (stated.get(name) if isinstance(stated, dict) else None for name in ("main", "compress"))
-    if not (isinstance(main, dict) and isinstance(pooled, dict)):
-        flat = {key: value for key, value in dict(stated).items() if key not in ("main", "compress")}
+    section, width = rotary_section(keys), keys.size("head_dim", 512)
+    stated = {} if section is None else section.values
+    main, pooled = stated.get("main"), stated.get("compress")
+    share = keys.get("partial_rotary_factor")
+    if isinstance(main, dict) and isinstance(pooled, dict):
+        share, other = (one.get("partial_rotary_factor", 1.0) for one in (main, pooled))
+        if share != other:
+            raise keys.error("rope_parameters", "rotates unequal shares of heads", "use one partial_rotary_factor")
+    else:
+        if share is None:
+            share = keys.size("qk_rope_head_dim", width // 8) / width
         main = {"rope_type": "default", "rope_theta": keys.get("rope_theta", 10_000.0)}
-        pooled = {**flat, "rope_theta": keys.get("compress_rope_theta", 160_000.0)}
+        pooled = {key: value for key, value in stated.items() if key not in ("main", "compress")}
+        pooled["rope_theta"] = keys.get("compress_rope_theta", 160_000.0)
         pooled["rope_type"] = pooled.pop("type", pooled.get("rope_type", "default"))
         if pooled["rope_type"] == "yarn":
             pooled.setdefault("attention_factor", 1.0)
-    share = keys.get("partial_rotary_factor") or 0.125
     sections = {kind: pooled if ratio else main for ratio, kind in COMPRESSED.items()}
     unshared = {kind: {k: v for k, v in one.items() if k != "partial_rotary_factor"} for kind, one in sections.items()}
     return {
@@ -245,13 +253,29 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
         "rope_parameters": unshared,
         "rope_scaling": None,
         "partial_rotary_factor": None,
-        "qk_rope_head_dim": keys.get("qk_rope_head_dim") or int(keys.size("head_dim", 512) * share),
+        "qk_rope_head_dim": int(width * share),
     }
+
+
+def modernbert_decoder(keys: Config) -> dict[str, Any]:
+    """Return the rotary settings of each kind of layers, for which older files have keys of their own."""
+    stated, scaling = keys.section("rope_parameters"), keys.section("rope_scaling")
+    sections: dict[str, Any] = {}
+    for kind, key, theta in (("full", "global", 160_000.0), ("sliding", "local", 10_000.0)):
+        own = stated.section(f"{kind}_attention") if stated else None
+        sections[f"{kind}_attention"] = {
+            "rope_type": "default",
+            "rope_theta": keys.positive(f"{key}_rope_theta", theta),
+            **(own.values if own else {}),
+            **(scaling.values if scaling else {}),
+        }
+    return {"rope_parameters": sections, "rope_scaling": None}
 
 
 def longcat_flash(keys: Config) -> dict[str, Any]:
     """Return how LongCat-Flash's router scores experts, which its class fixes."""
     keys.expect("router_bias", False, "a bias that the class does not read")
+    keys.expect("head_dim", keys.get("qk_rope_head_dim"), "another width than that which rotates")
     return {"scoring_func": "softmax"}
 
 
@@ -286,6 +310,14 @@ def gemma4(keys: Config) -> dict[str, Any]:
             for kind, section in sections.items()
         }
     return derived
+
+
+def bailing_hybrid(keys: Config) -> dict[str, Any]:
+    """Refuse YaRN without the length that was trained first: Ling 3's class then takes its default for it."""
+    section, missing = rotary_section(keys), "original_max_position_embeddings"
+    if section and section.get("rope_type") == "yarn" and section.get(missing) is None and keys.get("model_max_length"):
+        raise section.error(missing, "is missing, and the class does not take model_max_length for it", "add it")
+    return {}
 
 
 def half_layer(name: re.Match[str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from archetype.convert.infer.names import HASHES
 from archetype.convert.infer.own_keys import (
+    bailing_hybrid,
     dbrx,
     deepseek_v4,
     dory,
@@ -17,6 +18,7 @@ from archetype.convert.infer.own_keys import (
     longcat_flash,
     mimo_v2,
     mimo_v2_flash,
+    modernbert_decoder,
     moshi,
     muse_glimmer,
     naive_n05_flash,
@@ -236,6 +238,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         latents_scaled=True,
         latents_eps_is_shared=True,
         share_is_of_head=True,
+        scaled_by_yarn=False,
     ),
     "glm5_next_text": FamilyQuirks(
         sigmoid=True,
@@ -279,7 +282,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
-    "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True),
+    "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True, derive=bailing_hybrid),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
     "lara_mini": FamilyQuirks(full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
@@ -305,7 +308,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
     "hy_v4": FamilyQuirks(
-        sigmoid=True, clamps="experts", head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
+        sigmoid=True,
+        clamps="experts",
+        head_dim_replaced=True,
+        index_rotates="last",
+        index_eps_is_shared=True,
+        only=(("hidden_act", "silu"),),  # of all networks but its experts
     ),
     "inkling_text": FamilyQuirks(
         sigmoid=True,
@@ -353,6 +361,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
             (r"mlp\.Wi\.(.*)", r"mlp.gate_up_proj.\1"),
             (r"mlp\.Wo\.(.*)", r"mlp.down_proj.\1"),
         ),
+        derive=modernbert_decoder,
         only=(("classifier_activation", "gelu"),),
         half_window=True,
     ),

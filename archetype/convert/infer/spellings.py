@@ -24,7 +24,7 @@ ACTIVATION = (
 )
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 SCORING = ("scoring_func", "expert_selection_fn", "moe_router_activation_func")  # router scores: softmax or sigmoid
-RENORMALIZE, GROUPS = ("norm_topk_prob", "moe_renormalize"), ("n_group", "num_expert_group")
+RENORMALIZE, GROUPS = ("norm_topk_prob", "moe_renormalize"), ("num_expert_group", "n_group")
 ROUTER_SCALE = (
     "routed_scaling_factor",
     "router_scaling_factor",
