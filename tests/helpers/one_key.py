@@ -171,14 +171,16 @@ class SmallModel:
             if any(
                 change.path[-1].startswith("tie_") for change in changes
             ):  # which the reading of a file decides with what is in it
-                theirs = logits_of(AutoModelForCausalLM.from_pretrained(folder))
+                model = AutoModelForCausalLM.from_pretrained(folder)
+                theirs = logits_of(model)
             elif {name: one.shape for name, one in state.items()} == {n: one.shape for n, one in self.state.items()}:
                 theirs = _with_state(model, self.state)
             else:
                 folder = self.reshaped
                 shutil.rmtree(folder, ignore_errors=True)
                 drawn(model).save_pretrained(folder)
-                theirs = _with_state(_model(folder, values), model.state_dict())
+                state, model = model.state_dict(), _model(folder, values)
+                theirs = _with_state(model, state)
         except Exception as error:  # whatever a class raises on values that it was not written for
             return Result(self.kind, changes, "not made", f"{type(error).__name__}: {error}")
         try:
@@ -187,7 +189,9 @@ class SmallModel:
         except ArchetypeError as error:
             return Result(self.kind, changes, "refused", str(error).replace(str(folder), ""))
         difference = distance(ours, theirs)
-        return Result(self.kind, changes, "agrees" if difference < EXACT else "differs", f"{difference:.1e}")
+        # other factors can make a model that magnifies rounding (nGPT's): then ten times what float64 changes there
+        agrees = difference < EXACT or difference < 10 * distance(theirs, logits_of(model.double()))
+        return Result(self.kind, changes, "agrees" if agrees else "differs", f"{difference:.1e}")
 
 
 def _model(folder: Path, values: dict[str, Any], grows: bool = False) -> PreTrainedModel:
