@@ -182,6 +182,8 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["index_topk"] = 2 * SIZES["index_kpool"]
     if values.get("qk_rope_head_dim") == 0:  # no rotated features
         ratios["qk_rope_head_dim"] = 0
+    if sizes.get("intermediate_size") == sizes.get("expand", 0) * sizes.get("hidden_size", 0):  # channels of Mamba
+        ratios["intermediate_size"] = sizes["expand"] * SIZES["hidden_size"]
     if "mamba_d_ssm" in sizes:  # of Falcon-H1: the channels of all heads
         ratios["mamba_d_ssm"] = SIZES["mamba_n_heads"] * SIZES["mamba_d_head"]
     if values.get("hidden_size_per_layer_input") == 0:  # no per-layer inputs
