@@ -19,10 +19,7 @@ class CausalLM(TextGenerator):
     """Model that generates text from left to right."""
 
     model: Decoder | NGram | MegaByte
-
-    @property
-    def _purpose(self) -> str:
-        return "generate or score texts"
+    _purpose = "generate or score texts"
 
     def chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> str:
         """Generate the next answer in a conversation.
@@ -78,7 +75,4 @@ class DecoderLM(CausalLM, TextEmbedder):
     """Decoder with a language model head, which can also embed texts."""
 
     model: Decoder
-
-    @property
-    def _purpose(self) -> str:
-        return "generate, score or embed texts"
+    _purpose = "generate, score or embed texts"

@@ -8,7 +8,7 @@ from typing import Any
 from archetype.convert.infer.missing import MISSING_BY_PLACE, MISSING_BY_TENSOR
 from archetype.convert.infer.names import LEFT_OUT
 from archetype.convert.infer.quirks import QUIRKS, FamilyQuirks
-from archetype.convert.infer.spellings import ACTIVATION, DECODERS, EPS, LAYER_KINDS, OVERRIDES
+from archetype.convert.infer.spellings import ACTIVATION, CONTEXT, DECODERS, EPS, LAYER_KINDS, OVERRIDES
 from archetype.errors import CheckpointError, SpecError, enumeration, one_line
 from archetype.families.class_keys import DERIVED
 from archetype.families.config import ACTIVATIONS, Config
@@ -21,6 +21,7 @@ from archetype.roles.checkpoint import Shape
 from archetype.spec.base import MAX_SIZE
 
 BIDIRECTIONAL = "use_bidirectional_attention"  # whether tokens see later ones: all tokens, or only those of an image
+USUAL_EPS = 1e-5
 NAMED_PARTS = 3  # missing parts that fit into one line
 NO_QUIRKS = FamilyQuirks()
 Shapes = Mapping[str, Shape]  # by the names of the file
@@ -63,6 +64,10 @@ class CheckpointInfo:
     def class_head(self) -> ClassHead | None:
         """Classification head, whose matrix is `score` in decoders; None if there is no such head."""
         return read_class_head(self.config) if "score.weight" in self.shapes else None
+
+    def is_zero(self, name: str) -> bool:
+        """Return whether a tensor must be zero."""
+        return self.quirks.zeros is not None and re.fullmatch(self.quirks.zeros, name) is not None
 
     def assume(self, path: str, value: object, why: str) -> None:
         """Record a value that neither keys nor tensors determine."""
@@ -191,7 +196,16 @@ class CheckpointInfo:
         # keys in the file have precedence over those with a default of the class
         self.config.used |= set(keys)
         known = [key for key in keys if self.config.values.get(key) is not None]
-        return next((key for key in known if key in self.stated), known[0] if known else None)
+        stated = [key for key in known if key in self.stated]
+        if not known:
+            return None
+        first = (stated or known)[0]
+        value = self.config.values[first]
+        # of two lengths the first is safe; a list has a value for each layer, in place of one for all
+        for key in stated if keys != CONTEXT and not isinstance(value, list) else ():
+            if self.config.values[key] != value:
+                raise self.config.error(key, f"contradicts {first}", "remove one of them")
+        return first
 
     def refuse_derived(self, *keys: str) -> None:
         """Refuse a file that lacks one of these keys if the class derives the key's value."""
@@ -226,7 +240,9 @@ class CheckpointInfo:
         The class's own key counts if the file has another name for it (EXAONE 3 calls it `layer_norm_epsilon`).
         """
         key = self._first_key(EPS)
-        eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
+        eps = self.quirks.eps or (USUAL_EPS if key is None else self.config.positive(key))
+        if key is None and not self.quirks.eps:
+            self.assume("layers[*].wiring.norm.eps", USUAL_EPS, "no key names it")
         if self.quirks.norm is not None:
             norm = self.quirks.norm.replace(eps=eps)
             if not weight and hasattr(norm, "weight"):

@@ -28,6 +28,7 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
     """Projections from vectors to heads and back, and the score function."""
 
     parameter_roles: ClassVar = {"score": "vector"}  # of each head
+    initial_values: ClassVar = {"sinks": 0.0}
     # inputs of scores and of o
     probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S Q", "heads": "B H T Q", "position_query": "B H T r"}
 
@@ -79,11 +80,6 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
                 self.value_scale = nn.Parameter(torch.empty(1))
             else:
                 self.value_gate = Linear(value_embedding.gate.features or d_model, self.sizes.num_kv_heads, bias=False)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_fixed := name in ("sinks", "gate_bias", "key_factors"):
-            tensor.fill_(1.0 if name == "key_factors" else 0.0)
-        return is_fixed
 
     def _norm(self, features: int) -> nn.Module | None:
         # over each head, or over all `features` together

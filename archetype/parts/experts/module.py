@@ -37,6 +37,7 @@ class MixtureOfExperts(nn.Module):
 
     probes: ClassVar = {"router_logits": "N E", "weights": "N k", "chosen": "N k"}
     constant_buffers: ClassVar = ("correction",)  # of the checkpoint; training does not update it
+    initial_values: ClassVar = {"correction": 0.0}  # no expert is preferred
     correction: Tensor | None
     expert_scales: Tensor | None
 
@@ -61,11 +62,6 @@ class MixtureOfExperts(nn.Module):
         correction = torch.empty(total - feedforward.always) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
 
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize corrections to zero and scales to one, so that no expert is preferred."""
-        tensor.fill_(1.0 if name == "expert_scales" else 0.0)
-        return True
-
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
@@ -75,7 +71,7 @@ class MixtureOfExperts(nn.Module):
         affinities = self.router.affinities(logits)  # (N, E)
         of_tokens = self.router.experts_of(context) if self.spec.router.routes_tokens else None
         weights, chosen = self._choose(affinities, logits, of_tokens)  # (N, k) each
-        weights, chosen = context.probe(self, "weights", weights), context.probe(self, "chosen", chosen)
+        weights, chosen = context.probes(self, weights=weights, chosen=chosen)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
             choices = self._choices(affinities), chosen[:, : self.spec.experts_per_token]

@@ -52,6 +52,8 @@ class LatentAttention(KeepsKeys, nn.Module):
         "heads": "B H T Q",
     }
 
+    initial_values: ClassVar = {"sinks": 0.0}
+
     def __init__(self, mixer: spec.LatentAttention, place: Place) -> None:
         super().__init__()
         d_model = place.d_model
@@ -80,11 +82,6 @@ class LatentAttention(KeepsKeys, nn.Module):
         has_gate_bias = mixer.gate is not None and mixer.gate.bias
         self.gate_bias = nn.Parameter(torch.empty(heads)) if has_gate_bias else None
         self.index = build_selection(mixer.index, place, mixer.query_features(d_model))
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_zero := name in ("sinks", "gate_bias"):
-            tensor.zero_()
-        return is_zero
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         """Return empty latents and rotated keys for `capacity` positions: C + R values each."""

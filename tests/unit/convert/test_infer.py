@@ -153,14 +153,18 @@ def test_a_run_takes_no_changes(tmp_path: Path) -> None:
         ("num_attention_heads", "layers[*].mixer.num_heads", 2),
         ("max_position_embeddings", "context_length", 2048),
         ("hidden_act", "layers[*].feedforward.activation", "silu"),
+        ("rms_norm_eps", "layers[*].wiring.norm.eps", 1e-5),
+        ("rope_theta", "layers[*].mixer.position.theta", 10_000.0),
     ],
 )
 def test_what_no_key_says_is_assumed(folder: Path, left_out: str, assumed: str, value: Any) -> None:
-    renamed(folder, "mystery", **{left_out: ..., "head_dim": ..., "num_key_value_heads": ...})
+    rotary = {"rope_parameters": {"rope_type": "default"}}  # which says the theta, too, where it is written
+    renamed(folder, "mystery", **{left_out: ..., "head_dim": ..., "num_key_value_heads": ...} | rotary)
     family, model_spec = read_hf_spec(folder, warn=False)
     assert any(item.startswith(f"{assumed}={value} (") for item in family.reading.assumed)
     first = model_spec.layers[0]
-    assert value in (first.mixer.num_heads, model_spec.context_length, first.feedforward.activation.kind)
+    read = first.mixer.num_heads, first.wiring.norm.eps, first.mixer.position.theta, first.feedforward.activation.kind
+    assert value in (model_spec.context_length, *read)
 
 
 def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -> None:
@@ -180,10 +184,8 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
         ("model.layers.0.self_attn.sqk", "learned gains of queries, gates and hidden features (nGPT)"),
         ("model.layers.0.attn.compressor.ape", "compressed keys and values"),
         ("model.layers.0.hc_mixer_base", "residual wirings whose tensors have other names"),
-        ("model.layers.0.self_attn.A", "attention scores with a number that each key's values give"),
         ("model.layers.0.mlp.up_embed.weight", "experts of one neuron, chosen by two keys"),
         ("model.layers.0.self_attn.k_sconv.weight_proj", "convolutions that each token computes"),
-        ("model.H_module.z_init", "two stacks that read each other's outputs in cycles"),
         ("model.layers.0.mlp.act_fn.gamma", "an activation with parameters"),
         ("model.layers.0.mlp.inner_norm.weight", "a norm where no wiring here has one"),
     ],
