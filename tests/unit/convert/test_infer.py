@@ -438,3 +438,9 @@ def test_the_small_copy_of_a_state_space_has_as_many_channels_as_it_says() -> No
     sizes = {"hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 64}
     mamba, other = make_small({"expand": 2} | sizes), make_small(sizes)
     assert mamba["intermediate_size"] == 2 * mamba["hidden_size"] != other["intermediate_size"]
+
+
+def test_a_score_function_that_is_no_name_is_refused(tmp_path: Path) -> None:
+    archetype.export(model("mixtral"), tmp_path / "model", family="mixtral")
+    with pytest.raises(CheckpointError, match=r"scoring_func: needs the score function \['softmax'\] of a router"):
+        read_hf_spec(renamed(tmp_path / "model", "mystery", scoring_func=["softmax"]))
