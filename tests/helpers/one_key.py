@@ -110,9 +110,9 @@ class Result:
 
 
 def tried_types() -> list[str]:
-    """The causal types that are read, but emu3, whose class is made of its text's configuration by hand alone."""
+    """The causal types that are read, but those whose class is made of its text's configuration by hand alone."""
     rows = rows_of(page_of("causal").read_text(encoding="utf-8"), release_of(transformers.__version__))
-    return [kind for kind, (status, _) in rows.items() if status == "agrees" and kind != "emu3"]
+    return [kind for kind, (status, _) in rows.items() if status == "agrees" and kind not in ("emu3", "mllama")]
 
 
 class SmallModel:
