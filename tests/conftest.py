@@ -8,7 +8,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,22 @@ if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and TORCH and TORCH.ori
     time.sleep(0 if sys.dont_write_bytecode or Path(cache_from_source(TORCH.origin)).exists() else 25)
 
 gc.disable()  # while the tests are collected, which makes objects that all stay
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A worker tells of each test once: xdist would send five messages, of which four are shown nowhere."""
+    if config.option.verbose > 0 or config.option.durations is not None:
+        return
+    for plugin in config.pluginmanager.get_plugins():
+        if type(plugin).__name__ == "WorkerInteractor":
+            plugin.sendevent = partial(_send_what_is_shown, plugin.sendevent)
+
+
+def _send_what_is_shown(send: Callable[..., None], name: str, **event: Any) -> None:
+    report = event.get("data", {})
+    is_silent = name == "testreport" and report["when"] != "call" and report["outcome"] == "passed"
+    if name not in ("logstart", "logfinish") and not is_silent:
+        send(name, **event)
 
 
 def pytest_collection_finish() -> None:

@@ -42,7 +42,7 @@ class CausalLM(TextGenerator):
         """Return the token ids of a conversation up to the model's next answer. Errors are those of `chat`."""
         tokenizer = self._tokenizer()
         if self.template is None:
-            cause = "the folder has no chat template (a base model, not trained to chat)"
+            cause = "the model has no chat template (a base model, not trained to chat)"
             raise DataError("chat template", cause, "generate without chat")
         # the template writes special tokens as text
         return tokenizer.encode_with_special_tokens(self.template.render(messages))

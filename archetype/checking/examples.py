@@ -1,7 +1,7 @@
 """Small models with a part: with its defaults, and with one field changed at a time."""
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from archetype.checking.values import ATTENTION, BLOCK, EXPERTS, NORM, SIZES, Change, changes, instances
@@ -51,7 +51,15 @@ def _with_feedforward(part: FeedForward) -> dict[str, Any]:
     # the embedding computes the per-layer input that the part reads
     per_layer = {"features": part.layer_features} if part.layer_features else None
     wiring = {} if part.reads_input else {"wiring": {"kind": "pre_norm", "norm": "rms", "feedforward_norm": "none"}}
-    return _layers(feedforward=part, **wiring) | {"embedding": {"per_layer": per_layer}}
+    layers = _layers(feedforward=part, **wiring) | {"embedding": {"per_layer": per_layer}}
+    # what is added after the next layer needs one
+    return layers | {"layers": [*layers["layers"], BLOCK]} if part.delays_output else layers
+
+
+def _with_router(part: Router) -> dict[str, Any]:
+    layers = _layers(feedforward=EXPERTS | {"router": part.own})
+    further = BLOCK | {"feedforward": EXPERTS | {"router": part}}
+    return layers if part.own == part else layers | {"layers": [*layers["layers"], further]}
 
 
 def _with_embedding(part: TokenEmbedding) -> dict[str, Any]:
@@ -79,7 +87,7 @@ PLACES: dict[type[Part], Any] = {
     Pattern: lambda part: _layers(mixer=ATTENTION | {"pattern": part}),
     KeySelection: _with_selection,
     Activation: lambda part: _layers(feedforward={"kind": "gated", "d_ff": 20, "activation": part}),
-    Router: lambda part: _layers(feedforward=EXPERTS | {"router": part}),
+    Router: _with_router,
     TokenEmbedding: _with_embedding,
     Head: lambda part: _layers() | {"head": part},
 }
@@ -98,25 +106,44 @@ def examples(role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None
     fixed = dict(fixed or {})
     part, models = _first(role, kind, fixed)
     listed = [Example("defaults", models[0]), *(Example("in an encoder", model) for model in models[1:])]
+    changed, refused = [], []
     for change in changes(part):
         if change.field not in fixed:
-            listed += islice(_changed(role, part, change, fixed), 1)
-    return listed
+            valid = list(islice(_changed(role, part, change, fixed), 1))
+            changed += valid
+            refused += [] if valid else [change.field]
+    # a field that means nothing without another one, such as a part of a further part
+    pairs = (islice(_with_another(role, field, changed, fixed), 1) for field in refused)
+    return listed + [Example(name, model) for name, _, model in chain(changed, *pairs)]
 
 
-def _changed(role: type[Part], part: Part, change: Change, fixed: dict[str, Any]) -> Iterator[Example]:
-    # a model for each valid value; making the next value may itself raise an error
+def _changed(
+    role: type[Part], part: Part, change: Change, fixed: dict[str, Any]
+) -> Iterator[tuple[str, Part, ModelSpec]]:
+    # name, part and model for each valid value; making the next value may itself raise an error
     options = iter(change.options)
     while True:
         try:
             value, fields = next(options)
-            model = next(_models(role, part.replace(**fields | fixed)), None)
+            changed = part.replace(**fields | fixed)
+            model = next(_models(role, changed), None)
         except SpecError:
             continue
         except StopIteration:
             return
         if model is not None:
-            yield Example(_label(change.field, value), model)
+            yield _label(change.field, value), changed, model
+
+
+def _with_another(
+    role: type[Part], field: str, others: list[tuple[str, Part, ModelSpec]], fixed: dict[str, Any]
+) -> Iterator[tuple[str, Part, ModelSpec]]:
+    # the change of a field, after each change of another field
+    for other, part, _ in others:
+        for change in changes(part):
+            if change.field == field:
+                valid = _changed(role, part, change, fixed)
+                yield from ((f"{name}, {other}", changed, model) for name, changed, model in valid)
 
 
 def _first(role: type[Part], kind: type[Part], fixed: Mapping[str, Any]) -> tuple[Part, list[ModelSpec]]:
@@ -147,8 +174,12 @@ def _model(role: type[Part], part: Part, outer: str) -> ModelSpec:
 
 def _label(field: str, value: Any) -> str:
     # such as sinks=true, gate=OutputGate, position.scaling=yarn
+    return field if value is None else f"{field}={_word(value)}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_word, value))
     if isinstance(value, Spec):
         value = getattr(value, "kind", type(value).__name__)
-    if isinstance(value, bool):
-        value = str(value).lower()
-    return field if value is None else f"{field}={value}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,7 +1,7 @@
 """Example values for the fields of a specification, derived from their types."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice, product
+from itertools import chain, islice, pairwise, product
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -88,7 +88,8 @@ def values(annotation: Any, turn: int = 0) -> list[Any]:
     if origin is Literal:
         return list(inner)
     if origin is tuple:
-        return [(value,) for value in values(inner[0], turn)]
+        single = values(inner[0], turn)
+        return [*pairwise(single), *((value,) for value in single)]  # of two, or of one
     if annotation is bool:
         return [False, True]
     if annotation is int:

@@ -142,7 +142,7 @@ def _split(
 
 
 def _without_padding(rule: Rule, tensor: Tensor) -> Tensor:
-    if tensor[-rule.padding :].any():
+    if not rule.unused and tensor[-rule.padding :].any():
         cause = f"has other numbers than zero in its last {rule.padding} rows, which the model does not have"
         raise CheckpointError(rule.hf, cause, "does config.json describe this checkpoint?")
     return tensor[: -rule.padding]

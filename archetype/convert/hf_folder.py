@@ -190,7 +190,11 @@ def write_model(
         keys |= {key: value for key, value in (config or {}).items() if value is not None or key not in keys}
     atomic.write_json(folder / "config.json", keys)
     rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, published_shapes(model))
-    by_name = {rule.hf: rule for rule in rules}
+    by_name, state = {rule.hf: rule for rule in rules}, model.state_dict()
+    for rule in rules:  # of parameters that one tensor of the file stores, such as a norm that X-MOD applies twice
+        mine, same = rule.params[0], by_name[rule.hf].params[0]
+        if mine != same and not torch.equal(state[mine], state[same]):
+            raise CheckpointError(mine, f"differs from {same}, and {rule.hf} stores both", "make them equal")
     # by sizes alone, so that only one shard's tensors are built at a time
     shards = split_state_dict_into_shards_factory(
         export_sizes(model, rules) | {name: tensor.nbytes for name, tensor in left_out.items()},

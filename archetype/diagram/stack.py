@@ -136,7 +136,8 @@ def _block_container(
 def _pill(text: str, layers: Sequence[int], stack: StackCost) -> str:
     # what the layers share, and what precedes their further passes
     blocks = [stack.stack.layers[layer] for layer in layers]
-    words = {"reinject": any(block.reinject for block in blocks), "norm between": any(b.norm_between for b in blocks)}
+    added = any(block.reads_again is not None for block in blocks)
+    words = {"reinject": added, "norm between": any(block.norm_between for block in blocks)}
     return " · ".join(filter(None, (text, _sharing(layers, stack), *(word for word, has in words.items() if has))))
 
 

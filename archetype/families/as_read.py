@@ -5,7 +5,7 @@ As long as the specification is unchanged, config.json is written back unchanged
 
 import copy
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ def family_as_read(
     model: ModelSpec,
     rules: Any,
     reading: InferenceReport,
+    constants: Callable[[ModelSpec], Mapping[str, list[float]]] | None = None,
 ) -> Family:
     """Build a family for a single model.
 
@@ -52,6 +53,7 @@ def family_as_read(
         model: inferred specification.
         rules: weight rules, or a function of the specification that returns them.
         reading: report of the inference.
+        constants: numbers of tensors that are left out and must have these (default: none must).
     """
     classes = values.get("architectures")
     architecture = str(classes[0]) if isinstance(classes, list) and classes else "AutoModelForCausalLM"
@@ -61,7 +63,9 @@ def family_as_read(
     if isinstance(model, Decoder) and model.further_tokens is not None:
         # prediction layers that were left out may repeat the model's tables
         copies = TIED | copies_beside(reading.left_out, model)
-    return Family(model_type, {}, Format(model_type, architecture, keys, rules, "", ignored, copies), reading)
+    return Family(model_type, {}, Format(
+        model_type, architecture, keys, rules, "", ignored, copies, constants=constants
+    ), reading)
 
 
 def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any], names: Collection[str]) -> Family:

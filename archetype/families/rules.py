@@ -27,6 +27,7 @@ class Rule:
         stacked: whether the matrices of a parameter (E, rows, columns), after any transposition, are one matrix of the
             file, (E rows, columns).
         padding: number of rows of zeros behind the parameter in the file, which the model does not have.
+        unused: whether these rows may be other numbers, which the class of the file never uses; zeros are written.
     """
 
     hf: str
@@ -39,6 +40,7 @@ class Rule:
     rows: tuple[int, int] | None = None
     stacked: bool = False
     padding: int = 0
+    unused: bool = False
 
     def for_layer(self, layer: int) -> "Rule":
         params = tuple(name.replace("{i}", str(layer)) for name in self.params)
@@ -73,8 +75,9 @@ def rule(
     rows: tuple[int, int] | None = None,
     stacked: bool = False,
     padding: int = 0,
+    unused: bool = False,
 ) -> Rule:
-    return Rule(hf, params, transposed, heads=heads, shape=shape, rows=rows, stacked=stacked, padding=padding)
+    return Rule(hf, params, transposed, None, heads, shape, rows=rows, stacked=stacked, padding=padding, unused=unused)
 
 
 def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[Rule, ...]:

@@ -2,7 +2,7 @@
 
     python archetype/native/compiler.py
 
-builds the libraries for this processor that are missing in `built/` or are outdated. This file imports only the
+builds the library for this processor if it is missing in `built/` or is outdated. This file imports only the
 standard library, since the hook of a package build (hatch_build.py) loads it by its path.
 """
 
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,13 +119,14 @@ def compile_library(flags: tuple[str, ...], file: Path) -> None:
 
 
 def build(features: frozenset[str] | None = None) -> list[Path]:
-    """Build this kind of machine's missing variants in parallel on all cores, and remove outdated libraries.
+    """Build the missing libraries for this kind of machine, and remove outdated ones.
 
     Args:
-        features: of the processor that will run the libraries; None: all variants, for a package that suits every one.
+        features: of the processor that will run the kernels: only the newest variant that it can run and the compiler
+            knows is built. None: all variants, in parallel on all cores, for a package that suits every processor.
 
     Returns:
-        The libraries of the current sources for such a processor.
+        The libraries of the current sources that are wanted.
 
     Raises:
         OSError: there is no compiler, or the folder cannot be written to.
@@ -132,24 +134,28 @@ def build(features: frozenset[str] | None = None) -> list[Path]:
     """
     find_compiler()
     current = {built_file(variant): variant for variant in variants()}
-    files = {file: variant for file, variant in current.items() if features is None or variant.needs <= features}
-    missing = {file: variant for file, variant in files.items() if not file.is_file()}
     failures: list[subprocess.SubprocessError] = []
 
-    def compile_one(file: Path) -> None:
+    def is_built(file: Path) -> bool:
         try:
-            compile_library(missing[file].flags, file)
+            if not file.is_file():
+                compile_library(current[file].flags, file)
         except subprocess.SubprocessError as error:  # an older compiler does not know the newest instructions
             failures.append(error)
+        return file.is_file()
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, missing))
-    if failures and len(failures) == len(files):
+    if features is None:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            built = [file for file, done in zip(current, pool.map(is_built, current), strict=True) if done]
+    else:
+        runnable = [file for file, variant in current.items() if variant.needs <= features]
+        built = list(islice(filter(is_built, reversed(runnable)), 1))
+    if failures and not built:
         raise failures[0]
     for file in set(BUILT.glob("*.so")) - current.keys():
         with contextlib.suppress(FileNotFoundError):  # another build may have removed it
             file.unlink()
-    return [file for file in files if file.is_file()]
+    return built
 
 
 def reason(error: OSError | subprocess.SubprocessError) -> str:

@@ -50,5 +50,10 @@ class Router(Part):
         """Whether it reads this vector of the previous layer's router."""
         return False
 
+    @property
+    def own(self) -> "Router":
+        """Copy of this router that does not read another layer."""
+        return self
+
 
 AnyRouter = Annotated[Router, ByKind(Router)]

@@ -50,6 +50,8 @@ def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[st
     """
     if num_layers <= len(layers):
         return list(layers[:num_layers])
+    if any(layer.get("adds_input_of") is not None for layer in layers):
+        return None
     sources = [layer.get("weights_of") for layer in layers]
     size = next((index for index, source in enumerate(sources) if source is not None), len(layers))
     if size < len(layers):

@@ -115,13 +115,15 @@ class Operation:
             else:
                 similar = self._sources(old, new, index, layers, silent)
                 self._block(path, donor_path, old.layers[origin], block, sizes, similar)
-                adds = new.residual.is_sum and block.wiring.adds_to_stream and not block.reinject
+                adds = new.residual.is_sum and block.wiring.adds_to_stream and block.reads_again is None
                 if adds and (self._silence(path, block) if is_repeated else self._is_silent(path, block)):
                     silent.add(index)
                 else:
                     self.ledger.require(path, not is_repeated, f"layer {origin} of the donor once more")
-            before, theirs = ([getattr(one, name) for name in OF_PASSES] for one in (block, old.layers[origin]))
-            is_same_input = before == theirs and (not any(before) or index == origin)
+            before, theirs = (
+                [one.adds_input_of, *(getattr(one, name) for name in OF_PASSES)] for one in (block, old.layers[origin])
+            )
+            is_same_input = before == theirs and (index == origin or before == [None, *(False for _ in OF_PASSES)])
             self.ledger.require(path, is_same_input, "reads the input of another layer")
         place = f"{prefix}blocks"
         reaches = any(stack.reaches_next(layer) for stack in (old, new) for layer in range(len(stack.layers)))

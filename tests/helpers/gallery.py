@@ -72,6 +72,7 @@ def find(entry: Entry, pinned: Mapping[str, tuple[str, str]], zoo: Mapping[str, 
         return Found(
             entry, status == "agrees", "by its type alone", NOTES.get(entry.type, "") if status == "agrees" else said
         )
-    if entry.type in PROVEN or entry.type in BY_EQUATIONS or entry.type in published():
+    # a preset of the makers' sizes is said, whether or not their files can be read
+    if entry.spec or entry.type in PROVEN or entry.type in BY_EQUATIONS or entry.type in published():
         return Found(entry, True, "by its type alone")
     return Found(entry, False, "not known", NEEDS.get(entry.id, NO_CLASS))

@@ -396,6 +396,16 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
     "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),
+    "key bias": decoder(
+        block(mixer=ATTENTION | {"num_kv_heads": 2, "key_bias": True, "position": {"kind": "rotary"}}),
+        block(mixer=ATTENTION | {"key_bias": True, "pattern": {"kind": "window", "size": 3}}),
+    ),
+    "two stacks in turn": decoder(
+        block(),
+        block() | {"adds_input_of": 0, "norm_between": True},
+        block() | {"adds_input_of": 1, "norm_between": True, "weights_of": 0},
+        block() | {"adds_input_of": 2, "norm_between": True, "weights_of": 1},
+    ),
     "loop with an exit": decoder(
         {"repeat": 3, "shared": True, "norm_between": True, "blocks": [block(), block()]}, early_exit={"threshold": 0.7}
     ),
@@ -415,7 +425,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "experts of every token": decoder(
         block(feedforward=experts(always=2, router={"kind": "sigmoid", "renormalize": True, "expert_bias": True}))
     ),
-    "idle experts": decoder(block(feedforward=experts(idle=3, router={"kind": "softmax", "scale": 2.0}))),
+    "idle experts": decoder(
+        block(feedforward=experts(idle=3, router={"kind": "softmax", "scale": 2.0, "softcap": 0.3}))
+    ),
     "n-gram memory": decoder(
         block(feedforward={"kind": "ngram_memory", "rows": 17, "row_width": 3, "heads": 2, "conv_kernel": 2})
     ),

@@ -33,6 +33,13 @@ def test_a_kind_holds_what_its_role_asks(name: str, whole: bool) -> None:
     assert len(holding) >= 9
 
 
+def test_fields_that_need_another_field_or_layer_are_tried() -> None:
+    names = {example.name for kind in KINDS.values() for example in examples(*kind)}
+    assert {
+        "carried=true", "delayed=false, true", "limit_after=true, limit=2.0", "shared_gate=true, shared=mlp"
+    } <= names  # fmt: skip
+
+
 def test_every_class_stands_in_an_example() -> None:
     classes = {cls for kind in KINDS.values() for model in models(kind) for cls in held(model)}
     assert nameable() - classes == ELSEWHERE

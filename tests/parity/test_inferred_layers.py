@@ -255,7 +255,7 @@ def test_beam(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("cpmant", r"cpmant\..*: needs segments of prompts with relative positions of their own"),
+        ("cpmant", r"cpmant\..*: needs attention to later tokens of a prompt, and learned vectors"),
     ],
 )
 def test_what_is_not_read_is_named(kind: str, message: str, tmp_path: Path) -> None:

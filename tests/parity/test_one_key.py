@@ -52,6 +52,12 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
     "mamba2": [({"time_step_limit": [0.7, float("inf")]}, "agrees"), ({"time_step_limit": [0.0, 0.1]}, "agrees")],
     "nemotron_h": [({"time_step_min": 0.9}, "agrees"), ({"mtp_layers_block_type": ["moe"]}, "agrees"),
         ({"hybrid_override_pattern": "ME*-"}, "agrees")],
+    "gemma4_text": [
+        ({"hidden_act": "relu"}, "agrees"),  # which is the activation of its encoders
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "agrees"),
+        ({"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
+            for kind in ("full_attention", "sliding_attention")}}, "agrees"),
+    ],
     "olmoe": [({"sliding_window": 4}, "refused"), ({"rms_norm_eps": ABSENT}, "agrees")],
 }  # fmt: skip
 

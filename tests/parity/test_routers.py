@@ -16,7 +16,7 @@ from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.parts.experts.module import MixtureOfExperts
-from archetype.parts.router.module import SparseMixerRouter
+from archetype.parts.router.module import SoftmaxRouter, SparseMixerRouter
 from tests.helpers.weights import distance, randomize
 
 E, D, N, JITTER = 6, 8, 40000, 0.2
@@ -27,6 +27,20 @@ EXPERT = spec.GatedMLP(d_ff=7, activation="silu")
 
 def router() -> SparseMixerRouter:
     return SparseMixerRouter(spec.SparseMixerRouter(jitter=JITTER), E, Place(D))
+
+
+@torch.no_grad()
+def test_a_soft_cap_of_logits_keeps_their_order_and_evens_out_the_weights() -> None:
+    """As Grok 2.5's published code computes it, c tanh(z / c) before the softmax."""
+    part = spec.SoftmaxRouter(softcap=0.5)
+    capped, plain = (SoftmaxRouter(each, E, Place(D)).double() for each in (part, spec.SoftmaxRouter()))
+    randomize(plain)
+    capped.load_state_dict(plain.state_dict())
+    x = 3 * torch.randn(20, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = plain(x)
+    assert distance(capped(x), torch.tanh(z * 2) / 2) < 1e-12
+    assert torch.equal(capped(x).argsort(-1), z.argsort(-1)) and distance(capped(x), z) > 1e-2
+    assert (capped.affinities(capped(x)).amax(-1) < plain.affinities(z).amax(-1)).all()
 
 
 def test_sparse_mixer_chooses_and_weighs_as_in_phi_moe() -> None:

@@ -102,6 +102,9 @@ def test_a_router_reads_that_of_the_layer_before(changes: dict[str, Any], messag
     second = block(feedforward=experts(router={"kind": "mlp", "width": 6, "carried": True}))
     with pytest.raises(SpecError, match=message):
         decoder(block(feedforward=experts(**changes)), second)
+    together = {"kind": "together", "parts": [block()["feedforward"], second["feedforward"]]}
+    with pytest.raises(SpecError, match=r"^layers\[1\]\.feedforward\.parts\[1\]\.router\.carried: reads 6"):
+        decoder(block(), block(feedforward=together))
 
 
 @pytest.mark.parametrize(

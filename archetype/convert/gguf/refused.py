@@ -18,7 +18,7 @@ REFUSED: dict[str, str] = {
     "gptj": "llama.cpp knows its name and does not compute it",
     "graniteswitch": "adapters that a token of the prompt chooses",
     "grovemoe": "experts that groups of experts share",
-    "hrm_text": "two stacks that read each other's outputs in cycles",
+    "hrm_text": "it is read from Hugging Face's files, and its tensors in GGUF are not known yet",
     "kimi-k3": "it is read from Hugging Face's files, and its tensors in GGUF are not known yet",
     "nanbeige": "it is read from Hugging Face's files, and its tensors in GGUF are not known yet",
     "phimoe": "llama.cpp weighs the experts by a softmax, where the model uses SparseMixer",

@@ -9,6 +9,7 @@ from archetype.spec.repeats import MAX_LAYERS
 
 LOOP = ("n_input_layers", "n_recurrent_layers", "n_output_layers")  # of Dory: layers before, in and after the loop
 PASSES = "n_recurrent_loops"
+CYCLES = ("H_cycles", "L_cycles")  # of HRM
 
 
 class Loop(NamedTuple):
@@ -31,6 +32,10 @@ class Loop(NamedTuple):
         """Number of layers by which the model has more than the file."""
         return (self.end - self.start) * (self.passes - 1)
 
+    def first(self, layer: int) -> int:
+        """Return the index of the first layer of the model that is a layer of the file."""
+        return layer + self.further * (layer >= self.end)
+
     def unrolled(self, blocks: Sequence[Block]) -> tuple[Block, ...]:
         """Return the layers of all passes."""
         again = [
@@ -40,12 +45,61 @@ class Loop(NamedTuple):
         return (*blocks[: self.end], *again * (self.passes - 1), *blocks[self.end :])
 
 
-def read_loop(info: CheckpointInfo, num_layers: int) -> Loop | None:
+class Cycles(NamedTuple):
+    """Two stacks of equal numbers of layers, in turn in the file, of which each reads the other's outputs (HRM).
+
+    In each cycle the low stack reads the sum of both stacks' outputs `steps` times, and then the high stack reads it.
+    The high stack's output is at first the embedding, and the low stack's is zero.
+
+    Attributes:
+        num_layers: layers of each stack.
+        cycles: number of passes through the high stack.
+        steps: number of passes through the low stack in each cycle.
+    """
+
+    num_layers: int
+    cycles: int
+    steps: int
+
+    @property
+    def further(self) -> int:
+        """Number of layers by which the model has more than the file."""
+        return self.num_layers * (self.cycles * (self.steps + 1) - 2)
+
+    def first(self, layer: int) -> int:
+        """Return the index of the first layer of the model that is a layer of the file."""
+        number, is_high = divmod(layer, 2)
+        return number + is_high * self.steps * self.num_layers
+
+    def unrolled(self, blocks: Sequence[Block]) -> tuple[Block, ...]:
+        """Return the layers of all passes."""
+        layers: list[Block] = []
+        for step in range(self.cycles * (self.steps + 1)):
+            cycle, number = divmod(step, self.steps + 1)
+            is_high = number == self.steps
+            first = self.first(int(is_high))
+            group = [
+                block if len(layers) == first else block.replace(weights_of=first + index)
+                for index, block in enumerate(blocks[int(is_high) :: 2])
+            ]
+            if layers:  # the high stack's output enters each cycle, and the low stack's the pass before it
+                other = cycle * (self.steps + 1) if number else step - 1
+                group[0] = group[0].replace(norm_between=True, adds_input_of=other * self.num_layers)
+            layers += group
+        return tuple(layers)
+
+
+def read_loop(info: CheckpointInfo, num_layers: int) -> Loop | Cycles | None:
     """Return the loop of a model whose file has `num_layers` layers; None if it has no loop."""
     config = info.config
     if (key := info.quirks.loops) is not None:  # over all layers (Ouro, Nanbeige 4.2)
         normed = not config.flag("skip_loop_final_norm", False)
         return Loop(0, num_layers, config.size(key, most=MAX_LAYERS), {"norm_between": normed})
+    if config.get(CYCLES[0]) is not None:
+        cycles, steps = (config.size(key, most=MAX_LAYERS) for key in CYCLES)
+        loops = Cycles(num_layers // 2, cycles, steps)
+        config.expect("num_layers_per_stack", loops.num_layers, "the file has this number of layers in each stack")
+        return loops
     if config.get(PASSES) is None:
         return None
     before, _, after = (config.get(key) for key in LOOP)

@@ -19,21 +19,18 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
     (r".*\.(sqk|s_gate|suv_\w+)", "learned gains of queries, gates and hidden features (nGPT)"),
     (r"lm_head\.logit_scale", "a learned factor of each logit"),
-    (r".*\.[HL]_module\..*", "two stacks that read each other's outputs in cycles"),
     (r"reformer\.encoder\..*", "reversible layers with two streams"),
     (r".*\.self_attention\.query_key\..*", "attention to keys with the same hash (LSH)"),
     (r".*\.mask_emb", "predictions in any order by a second stream (XLNet)"),
-    (r"cpmant\..*", "segments of prompts with relative positions of their own"),
+    (r"cpmant\..*", "attention to later tokens of a prompt, and learned vectors before it"),
     (
         r".*\.indexer\.(?!(wq|wq_b|wk|weights_proj|[qk]_proj|index_qk_proj|[qk]_(layer)?norm)\.|index_kpool).*",
         "sparse attention by a learned index of another form",
     ),
     (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
     (r".*\.laurel\..*", "a low-rank path beside attention (LAuReL)"),
-    (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
+    (r".*\.(shape|pronunciation)_embed\..*", "ids of a character's shape and pronunciation next to those of tokens"),
     (r".*\.act_fn\..*", "an activation with parameters"),
-    (r".*\.adapter_modules\..*", "one adapter per language"),
-    (r".*\.self_attn\.(A|dt_proj\..*)", "attention scores with a number that each key's values give"),
     (r".*\.mlp\.(down|up)_embed\..*", "experts of one neuron, chosen by two keys"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.

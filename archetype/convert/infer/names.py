@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
+from archetype.errors import enumeration
 from archetype.families.config import Config
 from archetype.roles.checkpoint import NameTable
 
@@ -180,12 +182,18 @@ NGRAMS: NameTable = (
     (r"ngram_embeddings\.post_projs\.(?P<expert>\d+)", "projections"),
 )
 
-# Tensors of a layer that follow its network: per-layer inputs (Gemma 3n), and a factor of the layer's output (Gemma 4).
+# Tensors of a layer that follow its network: per-layer inputs (Gemma 3n), the adapter of a language (X-MOD), and a
+# factor of the layer's output (Gemma 4).
 FURTHER: NameTable = (
     (r"per_layer_input_gate", "feedforward.gate"),
     (r"per_layer_projection", "feedforward.down"),
     (r"post_per_layer_input_norm", "feedforward_norm"),
+    (r"output\.adapter_modules\.\w+\.dense1", "feedforward.up"),
+    (r"output\.adapter_modules\.\w+\.dense2", "feedforward.down"),
 )
+# Networks behind the layer's own, one for each language (X-MOD), and the norm that the layer applies behind both.
+ADAPTER = re.compile(r".*\.adapter_modules\.(\w+)\..*")
+ADAPTER_NORM = "output.LayerNorm"
 OUTPUT_SCALE = "layer_scalar"
 # Of the whole network or all experts of a layer (Inkling): a factor of the output, and a convolution behind it.
 BEHIND: NameTable = (
@@ -232,6 +240,7 @@ AFTER_ATTENTION = (
 )
 
 
+@lru_cache(2**16)  # all layers have the same paths: about a thousand with hundreds of experts
 def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:
     """Return Archetype's name for a path, and the index of the expert if there is one; None if no pattern matches."""
     for pattern, param in table:
@@ -253,6 +262,17 @@ def is_of_idle_expert(name: str, config: Config) -> bool:
     if not config.values.get("zero_expert_num") or (match := EXPERT_MATRIX.fullmatch(name)) is None:
         return False
     return int(match[1]) >= config.size("n_routed_experts")
+
+
+def is_of_other_language(name: str, config: Config) -> bool:
+    """Return whether a tensor belongs to an adapter that texts in the default language do not use (X-MOD)."""
+    if (match := ADAPTER.fullmatch(name)) is None:
+        return False
+    language, languages = config.get("default_language"), config.get("languages") or []
+    if language not in languages:
+        cause = f"{language!r} is not one of the file's languages, {enumeration([*map(str, languages)], 'or')}"
+        raise config.error("default_language", cause, "set it to the language of the texts")
+    return bool(match[1] != language)
 
 
 def prediction_tensors(names: Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.rope import rotary_section
 
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
 COMPRESSED = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
@@ -228,16 +229,19 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
     if kinds is None and isinstance(ratios, list):
         kinds = [COMPRESSED.get(ratio) for ratio in ratios[:count]]
     keys.used |= {"compress_ratios", "compress_rope_theta", "num_hash_layers", "expert_dtype", "partial_rotary_factor"}
-    stated = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
-    main, pooled = (stated.get(name) if isinstance(stated, dict) else None for name in ("main", "compress"))
+    section = rotary_section(keys)
+    stated = {} if section is None else section.values
+    main, pooled = stated.get("main"), stated.get("compress")
     if not (isinstance(main, dict) and isinstance(pooled, dict)):
-        flat = {key: value for key, value in dict(stated).items() if key not in ("main", "compress")}
+        flat = {key: value for key, value in stated.items() if key not in ("main", "compress")}
         main = {"rope_type": "default", "rope_theta": keys.get("rope_theta", 10_000.0)}
         pooled = {**flat, "rope_theta": keys.get("compress_rope_theta", 160_000.0)}
         pooled["rope_type"] = pooled.pop("type", pooled.get("rope_type", "default"))
         if pooled["rope_type"] == "yarn":
             pooled.setdefault("attention_factor", 1.0)
-    share = keys.get("partial_rotary_factor") or 0.125
+    share, features = keys.optional_positive("partial_rotary_factor"), keys.optional_size("qk_rope_head_dim")
+    if share is not None or features is None:  # the share takes precedence
+        features = int(keys.size("head_dim", 512) * (share or 0.125))
     sections = {kind: pooled if ratio else main for ratio, kind in COMPRESSED.items()}
     unshared = {kind: {k: v for k, v in one.items() if k != "partial_rotary_factor"} for kind, one in sections.items()}
     return {
@@ -245,12 +249,33 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
         "rope_parameters": unshared,
         "rope_scaling": None,
         "partial_rotary_factor": None,
-        "qk_rope_head_dim": keys.get("qk_rope_head_dim") or int(keys.size("head_dim", 512) * share),
+        "qk_rope_head_dim": features,
     }
+
+
+def bailing_hybrid(keys: Config) -> dict[str, Any]:
+    """Return the rotary settings of Ling 3's class, for which a length named `model_max_length` comes too late."""
+    section = rotary_section(keys)
+    if section is None or section.values.get("rope_type", section.values.get("type", "default")) == "default":
+        return {}
+    original = {"original_max_position_embeddings": keys.size("max_position_embeddings")}
+    return {"rope_parameters": original | section.values, "rope_scaling": None}
+
+
+def modernbert_decoder(keys: Config) -> dict[str, Any]:
+    """Return the rotary settings of each kind of layer, which older files state outside `rope_parameters`."""
+    stated, scaling = keys.section("rope_parameters") or Config({}), keys.section("rope_scaling") or Config({})
+    thetas = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
+    sections = {
+        kind: {"rope_type": "default", "rope_theta": keys.positive(*theta)} | (stated.get(kind) or {}) | scaling.values
+        for kind, theta in thetas.items()
+    }
+    return {"rope_parameters": sections, "rope_scaling": None, "rope_theta": None}
 
 
 def longcat_flash(keys: Config) -> dict[str, Any]:
     """Return how LongCat-Flash's router scores experts, which its class fixes."""
+    keys.expect("head_dim", keys.get("qk_rope_head_dim"), "the class rotates this number of features")
     keys.expect("router_bias", False, "a bias that the class does not read")
     return {"scoring_func": "softmax"}
 
@@ -272,14 +297,51 @@ def zaya(keys: Config) -> dict[str, Any]:
     return {"layer_types": [ZAYA_KINDS[kind] for kind in kinds], "rope_parameters": rotary}
 
 
+def gemma4(keys: Config) -> dict[str, Any]:
+    """Return what Gemma 4's class reads: the last layer has full attention, and unscaled rotations turn whole heads."""
+    kinds, sections = keys.get("layer_types"), keys.get("rope_parameters")
+    derived = {"hidden_act": keys.get("hidden_activation")}  # the other key is that of its encoders
+    if isinstance(kinds, list):
+        derived["layer_types"] = [*kinds[:-1], "full_attention"]
+    if isinstance(sections, dict):
+        derived["rope_parameters"] = {
+            kind: section | {"partial_rotary_factor": 1.0}
+            if isinstance(section, dict) and section.get("rope_type", "default") == "default"
+            else section
+            for kind, section in sections.items()
+        }
+    return derived
+
+
 def half_layer(name: re.Match[str]) -> str:
     """Return the name in one of the two layers of ours that LongCat-Flash's layer is; the first has the experts."""
     return f"{name[1]}{2 * int(name[2]) + int(name[4])}.{'mlp' if name[3] == 'mlps' else name[3]}.{name[5]}"
 
 
+def stack_in_turn(name: re.Match[str]) -> str:
+    """Return the name of a tensor of one of HRM's two stacks, whose layers take turns: the low one has even numbers."""
+    return f"{name[1]}layers.{2 * int(name[3]) + (name[2] == 'H')}.{name[4]}"
+
+
 def first_half(name: re.Match[str]) -> str:
     """Return the name of a tensor of LongCat-Flash's experts in the first of these layers."""
     return f"{name[1]}{2 * int(name[2])}.moe.{name[3].replace('router.classifier.', 'router.')}"
+
+
+def doge(keys: Config) -> dict[str, Any]:
+    """Refuse what Doge's class computes otherwise: experts, which it routes across tokens, and keys left out."""
+    keys.expect("is_moe", False, "a router that mixes the logits of different tokens")
+    window, context = keys.get("keep_window_size"), keys.get("max_position_embeddings")
+    if isinstance(window, int) and isinstance(context, int) and window < context:
+        cause = f"each query then sees {window} of up to {context} keys, which is not supported"
+        raise keys.error("keep_window_size", cause, "set max_position_embeddings to it")
+    return {}
+
+
+def hrm_text(keys: Config) -> dict[str, Any]:
+    """Accept keys of HRM about gradients, and about types of tokens, without which its class reads texts causally."""
+    keys.used |= {"L_bp_cycles", "prefix_lm"}
+    return {}
 
 
 def moshi(keys: Config) -> dict[str, Any]:
@@ -295,8 +357,10 @@ def moshi(keys: Config) -> dict[str, Any]:
 def recurrent_gemma(keys: Config) -> dict[str, Any]:
     """Return RecurrentGemma's keys under the usual names, and sqrt(d_model) as its class rounds it, to bfloat16."""
     fraction, exponent = math.frexp(keys.size("hidden_size") ** 0.5)
+    window = keys.size("attention_window_size")
+    keys.expect("sliding_window", window, "it is another name of attention_window_size")
     return {
-        "sliding_window": keys.size("attention_window_size"),
+        "sliding_window": window,
         "final_logit_softcapping": keys.positive("logits_soft_cap"),
         "embedding_multiplier": math.ldexp(round(fraction * 2**8), exponent - 8),
     }

@@ -7,15 +7,20 @@ from typing import Any, Literal
 
 from archetype.convert.infer.names import HASHES
 from archetype.convert.infer.own_keys import (
+    bailing_hybrid,
     dbrx,
     deepseek_v4,
+    doge,
     dory,
     first_half,
+    gemma4,
     half_layer,
+    hrm_text,
     inkling,
     longcat_flash,
     mimo_v2,
     mimo_v2_flash,
+    modernbert_decoder,
     moshi,
     muse_glimmer,
     naive_n05_flash,
@@ -23,6 +28,7 @@ from archetype.convert.infer.own_keys import (
     pair_of_layers,
     recurrent_gemma,
     solar_open2,
+    stack_in_turn,
     step3p5,
     xlm,
     xlstm,
@@ -82,6 +88,7 @@ class FamilyQuirks(MixerQuirks):
         idle_output: what experts return that compute nothing.
         delayed_experts: the output of experts next to a network is added after the next layer.
         computed: pattern of tensors that are computed instead of being read.
+        zeros: pattern of tensors that are not read and must be zero.
     """
 
     positions_after_padding: bool = False
@@ -120,6 +127,7 @@ class FamilyQuirks(MixerQuirks):
     derive: Callable[[Config], dict[str, Any]] | None = None
     renames: tuple[tuple[str, Replacement], ...] = ()
     computed: str | None = None
+    zeros: str | None = None
     delayed_experts: bool = False
     embedding_factors: bool = False
     idle_output: Literal["input", "zero"] = "input"
@@ -136,11 +144,11 @@ GEMMA4 = FamilyQuirks(
     renormalize=True,
     overridden=("head_dim", "num_key_value_heads"),
     asks=("layer_types", "rope_parameters"),
+    derive=gemma4,
 )
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
 LONGCAT = FamilyQuirks(
     interleaved=True,
-    head_dim_replaced=True,
     latents_scaled=True,
     delayed_experts=True,
     derive=longcat_flash,
@@ -156,6 +164,16 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
     **dict.fromkeys(
         ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
+    ),
+    "xmod": replace(
+        ROBERTA,
+        # without these its adapters read other vectors
+        only=(
+            ("pre_norm", False),
+            ("adapter_layer_norm", False),
+            ("adapter_reuse_layer_norm", True),
+            ("ln_before_adapter", True),
+        ),
     ),
     **dict.fromkeys(("gemma", "gemma2", "vaultgemma"), ONE_PLUS),
     "gemma3_text": replace(ONE_PLUS, only=(("attn_logit_softcapping", None),)),  # the class never reads it
@@ -234,6 +252,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         latents_scaled=True,
         latents_eps_is_shared=True,
         share_is_of_head=True,
+        yarn_scales_scores=False,
     ),
     "glm5_next_text": FamilyQuirks(
         sigmoid=True,
@@ -245,10 +264,11 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     **dict.fromkeys(("longcat_flash", "longcat_flash_ngram"), LONGCAT),
     "doge": FamilyQuirks(
+        derive=doge,
         renames=(
             ("input_residual", "mixer_residual.carried.weight"),
             ("post_attention_residual", "feedforward_residual.carried.weight"),
-        )
+        ),
     ),
     "zaya": FamilyQuirks(
         derive=zaya,
@@ -277,7 +297,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
-    "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True),
+    "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True, derive=bailing_hybrid),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
     "lara_mini": FamilyQuirks(full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
@@ -303,7 +323,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
     "hy_v4": FamilyQuirks(
-        sigmoid=True, clamps="experts", head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
+        sigmoid=True,
+        clamps="experts",
+        head_dim_replaced=True,
+        index_rotates="last",
+        index_eps_is_shared=True,
+        only=(("hidden_act", "silu"),),  # experts have no other
     ),
     "inkling_text": FamilyQuirks(
         sigmoid=True,
@@ -352,6 +377,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
             (r"mlp\.Wo\.(.*)", r"mlp.down_proj.\1"),
         ),
         only=(("classifier_activation", "gelu"),),
+        derive=modernbert_decoder,
         half_window=True,
     ),
     # `attention_scaling` of its class: (1 + (i + 1) / 2048)^0.1 at position i
@@ -383,6 +409,13 @@ QUIRKS: dict[str, FamilyQuirks] = {
             ("lambda_1", "mixer_rate"),
             ("lambda_2", "feedforward_rate"),
         ),
+    ),
+    "hrm_text": FamilyQuirks(
+        norm=RMSNorm(weight=False),
+        derive=hrm_text,
+        asks=("embedding_scale", "num_layers_per_stack"),
+        zeros=r"model\.z_L_init",
+        renames=((r"(model\.)([HL])_module\.layers\.(\d+)\.(.*)", stack_in_turn),),
     ),
     "moshi": FamilyQuirks(
         derive=moshi,

@@ -32,7 +32,7 @@ def inferred_rules(
         raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
     dims = ModelDims(model.d_model, model.context_length, tensors.transposed)
     rules = [
-        rule(name, param, padding=_padding(info, name) if param == "lm_head.weight" else 0)
+        rule(name, param, padding=_padding(info, name) if param == "lm_head.weight" else 0, unused=True)
         for param, name in tensors.outer.items()
     ]
     rules += _ngram_rules(info, tensors)

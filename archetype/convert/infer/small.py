@@ -24,7 +24,7 @@ SIZES: dict[str, int] = {
         ),
         (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers"),
         (2, "num_blocks num_encoder_layers num_key_value_heads num_kv_heads kv_n_heads num_experts_per_tok depth"),
-        (2, "top_k_experts moe_topk n_recurrent_layers"),
+        (2, "top_k_experts moe_topk n_recurrent_layers num_layers_per_stack"),
         (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
         (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
         (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),

@@ -7,6 +7,7 @@ assumed and listed in the report. A model that needs an unsupported part is refu
 import re
 from collections.abc import Mapping
 from functools import partial
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -29,11 +30,12 @@ from archetype.families.as_read import family_as_read
 from archetype.families.class_keys import DERIVED, keys_read
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
-from archetype.models.block.spec import Block, NoMixer, OutputNorm
+from archetype.models.block.spec import Block, NoMixer, OutputNorm, PostNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.models.stack.spec import EarlyExit
 from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import MLP
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.together.spec import MixersTogether
 from archetype.roles.checkpoint import MixerReader
@@ -42,6 +44,8 @@ from archetype.roles.norm import Norm
 from archetype.spec.errors import explain
 from archetype.spec.registry import provided
 
+ADAPTER = {f"{name}.{kind}" for name in ("feedforward.up", "feedforward.down", "feedforward_norm")
+           for kind in ("weight", "bias")}  # fmt: skip
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 
 
@@ -74,7 +78,12 @@ def read_unknown(
         cause = f"does not affect this {info.type} model"
         raise SpecError(unasked[0], cause, f"remove it; these affect it: {', '.join(sorted(info.asked))}")
     rules = partial(inferred_rules, info, tensors, wirings)
-    return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
+    zeros = {name: [0.0] * prod(shapes[name]) for name in tensors.left_out if info.is_zero(name)}
+    return family_as_read(info.type, values, model, rules, _report(info, tensors, model), partial(_constants, zeros))
+
+
+def _constants(numbers: Mapping[str, list[float]], model: Any) -> Mapping[str, list[float]]:
+    return numbers
 
 
 def _readable(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> set[str]:
@@ -178,15 +187,19 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
 
 
 def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Block]:
-    # a layer's per-layer input is a block of its own, whose output is then the layer's
+    # a layer's per-layer input or adapter is a block of its own, whose output is then the layer's
     blocks = [block]
-    if layer.further:
+    if layer.further.keys() == ADAPTER:
+        width, activation = info.sides(layer.further["feedforward.up.weight"])[0], info.activation(gated=False)
+        network = MLP(d_ff=width, activation=activation, bias=True)
+        blocks.append(Block(wiring=PostNorm(norm=info.norm(bias=True)), mixer=NoMixer(), feedforward=network))
+    elif layer.further:
         if layer.further.keys() != PER_LAYER:
             raise info.missing(layer.prefix, f"per-layer inputs with only {', '.join(sorted(layer.further))}")
         width = info.sides(layer.further["feedforward.gate.weight"])[0]
-        network = PerLayerInput(features=width, activation=info.activation(gated=True))
+        per_layer = PerLayerInput(features=width, activation=info.activation(gated=True))
         wiring = OutputNorm(norm=info.norm(bias=False))
-        blocks.append(Block(wiring=wiring, mixer=NoMixer(), feedforward=network))
+        blocks.append(Block(wiring=wiring, mixer=NoMixer(), feedforward=per_layer))
     blocks[-1] = blocks[-1].replace(output_scale=layer.output_scale is not None)
     return blocks
 

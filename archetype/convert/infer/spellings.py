@@ -81,7 +81,7 @@ NEUTRAL = (
     r"(kv_lora_rank|q_lora_rank|qk_head_dim|qk_nope_head_dim|qk_rope_head_dim|v_head_dim|qk_layernorm|use_qk_norm)",
     r"(use_post_norm|ignore_keys_at_rope_validation|type_vocab_size|position_embedding_type|layer_group_size)",
     r"(max_window_layers|attention_types|eod_token_id|static_.*|block_multiple_of)",
-    r"(topk_method|scoring_func|enable_moe_fp32_combine|use_sliding_window|num_nextn_predict_layers)",
+    r"(adapter_reduction_factor|topk_method|scoring_func|enable_moe_fp32_combine|use_sliding_window|num_nextn_predict_layers)",
     r".*_token_(id|index)",
     # sizes of mixers, which their tensors show
     r"(linear_attn_config|full_attn_layers|kda_layers|short_conv_kernel_size|lru_width|conv1d_width)",

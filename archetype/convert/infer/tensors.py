@@ -4,8 +4,9 @@ import re
 from dataclasses import dataclass, field
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
-from archetype.convert.infer.loop import Loop, read_loop
+from archetype.convert.infer.loop import Cycles, Loop, read_loop
 from archetype.convert.infer.names import (
+    ADAPTER_NORM,
     ALWAYS,
     BEHIND,
     BESIDE_EXPERTS,
@@ -28,6 +29,7 @@ from archetype.convert.infer.names import (
     TEXT_PARTS,
     image_tensors,
     is_of_idle_expert,
+    is_of_other_language,
     is_of_shared_keys,
     prediction_tensors,
     read_name,
@@ -153,7 +155,7 @@ class GroupedTensors:
     left_out: list[str]
     transposed: bool
     d_model: int
-    loop: Loop | None = None
+    loop: Loop | Cycles | None = None
     ngrams: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @property
@@ -209,10 +211,13 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
             layer.around |= {ours: layer.norms.pop(name) for ours, name in inner.items()}
         if bool(layer.further) != bool(ordered[0].further):
             raise info.missing(layer.prefix, "per-layer inputs in only some layers")
+        if "feedforward.up.weight" in layer.further:  # behind an adapter the layer applies its last norm again
+            again = ((kind, layer.norms.get(f"{ADAPTER_NORM}.{kind}")) for kind in ("weight", "bias"))
+            layer.further |= {f"feedforward_norm.{kind}": name for kind, name in again if name is not None}
         if layer.index:
             layer.first = ordered[layer.index - 1].first + ordered[layer.index - 1].num_blocks
-        if loop is not None and layer.index == loop.end:
-            layer.first += loop.further
+        if loop is not None:
+            layer.first = loop.first(layer.index)
     return GroupedTensors(outer, ordered, left_out, _transposed(info, ordered[0]), d_model, loop, ngrams)
 
 
@@ -221,7 +226,9 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
         # a bias named attn.bias has one dimension; GPT-2's causal mask has four
         return len(info.shapes[name]) in (0, 4)
     computed = info.quirks.computed
-    if is_of_shared_keys(name, info.config) or is_of_idle_expert(name, info.config):
+    if info.is_zero(name):
+        return True
+    if any(is_unused(name, info.config) for is_unused in (is_of_shared_keys, is_of_idle_expert, is_of_other_language)):
         return True
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)
 

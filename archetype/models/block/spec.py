@@ -205,7 +205,9 @@ class Block(Spec):
         weights_of: index of an earlier layer whose weights this layer shares (absent: its own weights).
         reinject: whether the input of that earlier layer is added to the input of this layer; with `unit`, both are
             first scaled to length 1 (Dory).
-        norm_between: whether the stack's final norm is applied to the input of this layer.
+        adds_input_of: index of an earlier layer whose input is added to the input of this layer, such as the output of
+            the other of two stacks that are computed in turn (HRM), or for a skip connection (absent: none).
+        norm_between: whether the stack's final norm is applied to the input of this layer, before anything is added.
     """
 
     wiring: AnyWiring
@@ -217,6 +219,7 @@ class Block(Spec):
     output_scale: Flag = False
     weights_of: Index | None = None
     reinject: Reinject = False
+    adds_input_of: Index | None = None
     norm_between: Flag = False
 
     @property
@@ -227,8 +230,14 @@ class Block(Spec):
     @property
     def own(self) -> "Block":
         # without what is not of the layer itself
-        alone = {"weights_of": None, **dict.fromkeys(OF_PASSES, False)}
-        return self if self.weights_of is None else self.model_copy(update=alone)
+        alone = {"weights_of": None, "adds_input_of": None, **dict.fromkeys(OF_PASSES, False)}
+        is_plain = self.weights_of is None and self.adds_input_of is None
+        return self if is_plain else self.model_copy(update=alone)
+
+    @property
+    def reads_again(self) -> int | None:
+        """Index of the layer whose input is added to the input of this one; None for none."""
+        return self.weights_of if self.reinject else self.adds_input_of
 
     @model_validator(mode="after")
     def _contents_fit_the_wiring(self) -> "Block":
@@ -257,8 +266,10 @@ class Block(Spec):
     def _reinjects_into_a_repetition(self) -> "Block":
         if self.reinject and self.weights_of is None:
             invalid("reinject", "only a layer with weights_of can read its input again", "set weights_of")
-        if self.norm_between and self.weights_of is None:
+        if self.norm_between and self.weights_of is None and self.adds_input_of is None:
             invalid("norm_between", "only a layer with weights_of begins another pass", "set weights_of")
+        if self.reinject and self.adds_input_of is not None:
+            invalid("adds_input_of", "reinject adds the input of another layer", "remove one of them")
         return self
 
     @model_validator(mode="after")

@@ -131,6 +131,8 @@ def _shared(layers: Sequence[Block], start: int, users: Mapping[int | None, int]
     size = users.get(start, start) - start
     if not size or any(block.weights_of is not None for block in layers[start : start + size]):
         return 1, 1
+    if any(block.adds_input_of is not None for block in layers):  # which no repetition says
+        return 1, 1
     again = _of_pass(layers[start + size])
     end = start + size
     while end < len(layers):

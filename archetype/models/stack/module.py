@@ -74,7 +74,8 @@ class Stack(nn.Module):
                 for block, place in zip(stack.layers, places_of(stack), strict=True)
             ]
         )
-        self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
+        sources = ((index, block.reads_again) for index, block in enumerate(stack.layers))
+        self.reinjected = {index: source for index, source in sources if source is not None}
         self.of_unit_length = {index for index, block in enumerate(stack.layers) if block.reinject == "unit"}
         self.residual, self.stream_class = stack.residual, stream_class(stack.residual)
         self.sources, self.passes = stack.sources, frozenset(stack.passes)
@@ -97,7 +98,7 @@ class Stack(nn.Module):
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
         context.later, context.routing = {}, {}
         stream = self.stream_class.enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
-        read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
+        read: dict[int, Tensor] = {}  # inputs of layers that later ones add to theirs
         passes: list[tuple[Tensor, Tensor]] = []  # vectors after each pass but the last, and their gates
         for index in range(len(self.blocks)) if layers is None else layers:
             if index in self.recorded:
@@ -106,14 +107,14 @@ class Stack(nn.Module):
                 before, stream = stream, normalize_stream(self.final_norm, stream, context)
                 if self.exit_gate is not None and self.exit_gate.threshold is not None and not self.training:
                     passes.append((before, self.exit_gate(stream)))
+            # what later layers add to their input, which has none of what is added here
+            if index in self.reinjected.values():
+                read[index] = stream
             if index in self.reinjected:
                 first = read[self.reinjected[index]]
                 if index in self.of_unit_length:
                     first, stream = (normalize_stream(UNIT, x, context) for x in (first, stream))
                 stream = stream + first
-            # the input of the first repetition, which the later ones add to theirs
-            elif index in self.reinjected.values():
-                read[index] = stream
             # parts read the index: shared blocks compute several layers
             block, context.layer = self.blocks[index], index
             # without gradients or with a state nothing is saved for backward

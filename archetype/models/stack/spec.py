@@ -121,6 +121,7 @@ class StackView(NamedTuple):
     @property
     def divides(self) -> bool:
         reaches = any(self.reaches_next(layer) for layer in range(len(self.layers)))
+        reaches = reaches or any(block.adds_input_of is not None for block in self.layers)
         return self.residual.is_sum and not (self.sources or self.passes or reaches) and self.reads_tokens_at is None
 
     def reaches_next(self, layer: int) -> bool:
@@ -142,9 +143,8 @@ class StackView(NamedTuple):
         for index, block in enumerate(self.layers):
             for name, content in block.contents.items():
                 for path, part in content.named_parts():
-                    # module paths (experts.0) in the spelling of fields (experts[0])
-                    inner = re.sub(r"\.(\d+)", r"[\1]", f".{path}" if path else "")
-                    yield index, f"{self.field(index)}.{'cross_attention' if name == 'cross' else name}{inner}", part
+                    place = f"{self.field(index)}.{'cross_attention' if name == 'cross' else name}"
+                    yield index, place + _as_field(path), part
 
     def check(self) -> None:
         for index, block in enumerate(self.layers):
@@ -159,9 +159,11 @@ class StackView(NamedTuple):
             self._check_source(index, block)
             self._check_residual(path, block)
             left = self.layers[index - 1].feedforward.router_state[1] if index else 0
-            if (read := block.feedforward.router_state[0]) and read != left:
-                cause = f"reads {read} features of the previous layer's router, which has {left or 'none'}"
-                invalid(f"{path}.feedforward.router.carried", cause, "remove it, or use the same width in both")
+            for inner, part in block.feedforward.named_parts():
+                if (read := part.router_state[0]) and read != left:
+                    cause = f"reads {read} features of the previous layer's router, which has {left or 'none'}"
+                    place = f"{path}.feedforward{_as_field(inner)}.router.carried"
+                    invalid(place, cause, "remove it, or use the same width in both")
             if block.feedforward.delays_output and index + 1 == len(self.layers):
                 invalid(f"{path}.feedforward.delayed", "there is no next layer", "remove it, or add a layer")
             if block.output_scale and not self.residual.is_sum:
@@ -199,9 +201,10 @@ class StackView(NamedTuple):
         if block.reinject == "unit" and not self.residual.is_sum:
             cause = f"unit scales a plain sum, which residual {kind} is not"
             invalid(f"{path}.reinject", cause, "use true, or residual: sum")
-        if self.residual.grows and block.reinject:
-            cause = f"{kind} has more vectors after each pass, and {path}.reinject adds them up"
-            invalid(place, cause, "remove reinject, or use residual: sum")
+        if self.residual.grows and block.reads_again is not None:
+            field = "reinject" if block.reinject else "adds_input_of"
+            cause = f"{kind} has more vectors after each pass, and {path}.{field} adds them up"
+            invalid(place, cause, f"remove {field}, or use residual: sum")
 
     def _check_tokens(self) -> None:
         # a stack of vectors has no token ids to look up
@@ -240,6 +243,12 @@ class StackView(NamedTuple):
 
     def _check_repetition(self, index: int, block: Block) -> None:
         # a layer shares weights only with an earlier, equal layer that does not share any itself
+        if block.adds_input_of is not None and block.adds_input_of >= index:
+            place, cause = (
+                f"{self.prefix}layers[{index}].adds_input_of",
+                f"{block.adds_input_of} is not an earlier layer",
+            )
+            invalid(place, cause, f"use less than {index}" if index else "remove it")
         if block.weights_of is None:
             return
         path = f"{self.prefix}layers[{index}]"
@@ -250,10 +259,15 @@ class StackView(NamedTuple):
         if first.weights_of is not None:
             cause = f"layer {block.weights_of} shares weights itself"
             invalid(f"{path}.weights_of", cause, f"use {first.weights_of}")
-        if block.own != first:
-            names = [name for name in type(block).model_fields if getattr(block.own, name) != getattr(first, name)]
+        if block.own != first.own:
+            names = [name for name in type(block).model_fields if getattr(block.own, name) != getattr(first.own, name)]
             cause = f"{', '.join(names)} differs from layer {block.weights_of}, whose weights it uses"
             invalid(path, cause, "make them equal")
+
+
+def _as_field(path: str) -> str:
+    # of a module below a content: parts.0 in the spelling of fields, .parts[0]
+    return re.sub(r"\.(\d+)", r"[\1]", f".{path}" if path else "")
 
 
 def _relative_biases(layers: Sequence[Block]) -> list[tuple[Any, int]]:

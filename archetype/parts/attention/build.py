@@ -6,6 +6,7 @@ from archetype.nn.registry import module_class
 from archetype.parts.attention import spec
 from archetype.parts.attention.chosen import ChosenPairs
 from archetype.parts.attention.full import FullPairs
+from archetype.parts.attention.key_bias import ValueBiasedPairs
 from archetype.parts.attention.pairs import MaskedPairs
 from archetype.parts.attention.query_bias import QueryBiasedPairs
 from archetype.parts.attention.tiled import PairsByLength, TiledPairs
@@ -39,6 +40,7 @@ def build_pairs(attention: spec.Attention, place: Place, bias: ScoreBias | Query
     | full                 | none, or a rotation          | `FullPairs`        |
     | full                 | a bias of each pair          | `MaskedPairs`      |
     | any                  | a bias that reads queries    | `QueryBiasedPairs` |
+    | any                  | with `key_bias`              | `ValueBiasedPairs` |
     | depends on length    | any other                    | `PairsByLength`    |
     | any other            | any other                    | `TiledPairs`       |
 
@@ -51,6 +53,8 @@ def build_pairs(attention: spec.Attention, place: Place, bias: ScoreBias | Query
     kind: type[MaskedPairs] = TiledPairs
     if isinstance(bias, QueryBias):
         kind = QueryBiasedPairs
+    elif attention.key_bias:
+        kind = ValueBiasedPairs
     elif isinstance(attention.pattern, Full):
         kind = FullPairs if bias is None and attention.stack_bias is None else MaskedPairs
     elif pattern_rule(attention.pattern).depends_on_length:

@@ -92,8 +92,13 @@ class AttentionCost(MixerCost):
         if self.part.value_embedding is not None and self.part.value_embedding.gate is None:
             counts["value_scale"] = constant(1)
         counts |= {"key_factors": symbol("K", self.sizes.num_kv_heads)} if self.part.key_factors else {}
+        if self.part.key_bias:
+            counts["key_bias"] = symbol("K", self.sizes.num_kv_heads) + self._key_bias().parameters
         counts |= self.convolutions.parameters() | self.joint.parameters()
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
+
+    def _key_bias(self) -> Linear:
+        return Linear(self.v_features, symbol("K", self.sizes.num_kv_heads), self.part.bias.v)
 
     def tables(self) -> Counts:
         # one row of the value embedding: the values of all heads
@@ -116,6 +121,9 @@ class AttentionCost(MixerCost):
         counts |= {"scores": pairs, "mixture": mixed * per_feature}
         if score_flops := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
             counts["score_bias"] = score_flops
+        if self.part.key_bias:  # of all keys again, from their cached values
+            keys = self.pattern.cache_length(work.length.value) if work.phase == "decode" else 0
+            counts["key_bias"] = self._key_bias().flops(work.rows * keys if keys else work.tokens)
         counts |= self.convolutions.flops(work.tokens) | self.joint.flops(work)
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
@@ -126,7 +134,7 @@ class AttentionCost(MixerCost):
         selections = 1 if self.part.index is None else self.part.index.num_selections
         if work.phase == "decode" and selections not in (1, self.sizes.num_kv_heads):
             most = length  # keys are not gathered for each query head
-        if self.position.in_full and work.phase != "decode" and work.attention == "computed":
+        if (self.position.in_full or self.part.key_bias) and work.phase != "decode" and work.attention == "computed":
             return PatternCost.of(Full(), self.d).pair_flops(work)
         return self.pattern.chosen_pair_flops(work, most) if most < length else self.pattern.pair_flops(work)
 
@@ -165,6 +173,8 @@ class AttentionCost(MixerCost):
         if work.compute_dtype == "bfloat16":
             saved += self.position.layer_activations(heads, rotary_dim, work)
         saved += self.position.score_activations(work, self.sizes)
+        if self.part.key_bias:  # the values of all heads together; then steps, products and exponentials, and the mask
+            saved += work.tokens * (self.v_features.value * work.itemsize + 3 * kv_heads * FLOAT32) + work.length**2
         if gate := self.projections.get("gate"):  # the gate, and the heads that it multiplies
             saved += work.tokens * (gate.outputs.value + self.o_features.value) * work.itemsize
         if self.part.value_embedding is not None:  # the added rows; with a gate, sigmoid and factors too
@@ -177,7 +187,7 @@ class AttentionCost(MixerCost):
 
     def pair_activations(self, work: TrainingWork) -> int:
         """Return the bytes saved for queries, keys, values and the products over pairs."""
-        shapes = [] if self.position.in_full else self.pattern.tile_shapes(work)
+        shapes = [] if self.position.in_full or self.part.key_bias else self.pattern.tile_shapes(work)
         return self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
@@ -225,7 +235,9 @@ class AttentionCost(MixerCost):
         width, is_padded = max(self.head_dim.value, self.mixed_width.value), k != v
         q, k = tokens * part.num_heads * width, work.rows * keys * self.sizes.num_kv_heads * width
         cut = y * itemsize if is_padded and part.differential is None else 0
-        if part.dropout or self.position.biases_scores:  # not supported by torch's fused kernel; products in float32
+        if (
+            part.dropout or self.position.biases_scores or part.key_bias
+        ):  # not supported by torch's fused kernel; products in float32
             return 3 * q * FLOAT32 + pairs * FLOAT32 * (3 if part.dropout else 1) + y * itemsize
         # keys and values of another layer are saved by that layer, unless they are padded here
         num_saved = 2 if self.has_keys else int(is_padded)

@@ -73,7 +73,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     if index.output:
         row = max(row, 1 + max(cell.row for cell in index.cells))
         inputs = (*inputs, index.output)
-    score_modules = ("scores", "score", "score_bias", "sinks", "query_gain", "key_factors")
+    score_modules = ("scores", "score", "score_bias", "sinks", "query_gain", "key_factors", "key_bias")
     keys = "T_s" if source == SOURCE else "S"
     cells.append(
         Cell("scores", 0, row, inputs, 2, _scores(part), score_modules, shape=f"(B, H, T, {keys})", gives="weights")
@@ -123,6 +123,8 @@ def _standard_scores(part: Attention) -> str:
         return "softmax(wᵀ tanh(q + k))"
     scaled = "q kᵀ / √P" if part.scale is None else "q kᵀ · scale"
     scaled = f"cap({scaled})" if part.softcap is not None else scaled
+    if part.key_bias:
+        return f"softmax({scaled} + exp(a softplus(v W)))"
     if part.position.query_features:
         return f"softmax({scaled} + r · bank)"
     if part.position.reads_queries:

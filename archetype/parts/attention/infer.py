@@ -81,9 +81,11 @@ NAMES: NameTable = (
     (rf"{PREFIX}(?:k_proj|key|wk|Wk|k_lin|key_proj|k)", "k"),
     (rf"{PREFIX}(?:v_proj|value|wv|Wv|v_lin|value_proj|v)", "v"),
     (rf"{PREFIX}(?:qkv_proj|query_key_value|c_attn|Wqkv|qkv|W_pack|in_proj)", "qkv"),
+    (rf"{PREFIX}gqkv_proj", "gqkv"),
     (rf"{PREFIX}(?:o_proj|out_proj|dense|c_proj|wo|out_lin|out|o|output\.dense|linear_out)", "o"),
     (rf"{PREFIX}(?:gate_proj|g_proj)", "gate"),
     (rf"{PREFIX}attn_sub_norm", "heads_norm"),
+    (rf"{PREFIX}dt_proj", "key_bias.project"),
     *((rf"{PREFIX}v_proj_{name}", f"v_{name}") for name in ("current", "delayed")),
     *((rf"{PREFIX}joint\.{name}", f"joint.{name}") for name in ("depthwise", "grouped")),
     (rf"{PREFIX}r_proj", "position_query"),
@@ -135,6 +137,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         query_scale=query_scale(tensors, rotates),
         joint_convolution=_joint_convolution(tensors, (heads + num_kv_heads) * head_dim, head_dim),
         key_factors="key_factors" in tensors.shapes,
+        key_bias="key_bias.rate" in tensors.shapes,
         convolutions=_convolutions(tensors),
         position=position,
         pattern=tensors.pattern(),
@@ -338,7 +341,9 @@ def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int
         heads, stated = _rows_of_each(tensors, width, head_dim), tensors.size(HEADS)
         if stated not in (None, heads):
             raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {stated} heads")
-    if "qkv.weight" in tensors.shapes:
+    if "gqkv.weight" in tensors.shapes:  # HRM: of gates, queries, keys and values, H P rows each
+        num_kv_heads, odd = heads, tensors.sides("gqkv.weight")[output_side] - 4 * heads * head_dim
+    elif "qkv.weight" in tensors.shapes:
         # the fused matrix has H P + K (P + V) rows
         rows = tensors.sides("qkv.weight")[output_side] - heads * head_dim
         num_kv_heads, odd = divmod(rows, head_dim + (value_width or head_dim))
@@ -408,13 +413,13 @@ def query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
 def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
     # its weights may be stored together with those of the queries
     is_in_queries = _gate_in_queries(tensors)
-    if "gate.weight" not in tensors.shapes and not is_in_queries:
+    if tensors.shapes.keys().isdisjoint(("gate.weight", "gqkv.weight")) and not is_in_queries:
         if "gate_bias" in tensors.shapes:
             raise tensors.missing("a bias of a gate that is absent")
         return None
     if is_in_queries:
         _doubled_query(tensors)
-    per_head = not is_in_queries and tensors.shapes["gate.weight"][0] == heads
+    per_head = "gate.weight" in tensors.shapes and tensors.shapes["gate.weight"][0] == heads
     activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), GATE_ACTIVATION)
     has_bias = "gate_bias" in tensors.shapes
     if has_bias and tensors.shape("gate_bias") != (heads,):
@@ -473,6 +478,8 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
         return Joint(("v",), rows=(0, half) if path == "v_current" else (half, 2 * half))
     if path == "index.qk":
         return Joint(("index.q", "index.k"))
+    if path == "gqkv":  # as transformers splits it
+        return Joint(("gate", "q", "k", "v"))
     if path != "qkv":
         return None
     parts, _, times = _fused_order(tensors).partition("_per_")
@@ -482,13 +489,14 @@ def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> 
 
 SINKS = (rf"{PREFIX}(?:sinks|softmax_offset|attention_sink_bias)", "sinks")
 KEY_FACTORS = (rf"{PREFIX}key_factors", "key_factors")
+KEY_RATE = (rf"{PREFIX}A", "key_bias.rate")
 GATE_BIAS = (rf"{PREFIX}gate_bias", "gate_bias")
 POSITION_BANK = (rf"{PREFIX}rel_logits_proj\.proj", "score_bias.bank")
 provides("infer", Attention)(
     MixerReader(
         NAMES,
         read,
-        parameters=(SINKS, GATE_BIAS, KEY_FACTORS, POSITION_BANK, *DIFFERENTIAL),
+        parameters=(SINKS, GATE_BIAS, KEY_FACTORS, KEY_RATE, POSITION_BANK, *DIFFERENTIAL),
         stands_alone=False,
         joint=_joint,
     )

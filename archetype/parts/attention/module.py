@@ -15,6 +15,7 @@ from archetype.parts.attention import spec
 from archetype.parts.attention.build import build_pairs, build_position
 from archetype.parts.attention.core import attend, attention_weights
 from archetype.parts.attention.differential import Difference, values_of_pairs
+from archetype.parts.attention.key_bias import KeyBias
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.projections import Heads, MultiHeadProjection, ValueHeads
 from archetype.parts.attention.recorded import native_step
@@ -48,6 +49,9 @@ class Attention(MultiHeadProjection):
         position = build_position(attention, self.sizes)
         self.rotary = position if isinstance(position, Rotation) else None
         self.score_bias = None if isinstance(position, Rotation) else position
+        values = self.sizes.num_kv_heads * self.value_width
+        has_bias = attention.bias.v
+        self.key_bias = KeyBias(self.sizes.num_kv_heads, values, has_bias) if attention.key_bias else None
         self.index = build_selection(attention.index, place, place.d_model)
         self.pairs = build_pairs(attention, place, self.score_bias)
         self.differential: Difference | None = None
@@ -177,7 +181,9 @@ class Attention(MultiHeadProjection):
         return choice
 
     def bias(self, context: ForwardContext) -> nn.Module | None:
-        """Return the position bias of the scores: the stack's table, or this layer's own module."""
+        """Return the bias of the scores: the stack's table, or this layer's own module."""
+        if self.key_bias is not None:
+            return self.key_bias
         return self.score_bias if self.spec.stack_bias is None else context.position_bias
 
     def rotate(self, x: Heads, context: ForwardContext, norm: nn.Module) -> Heads:

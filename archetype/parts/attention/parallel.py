@@ -20,7 +20,7 @@ class AttentionPlans(Plans[Attention]):
             return None
         if self.module.index is not None or spec.differential is not None or not spec.heads_norm.is_absent:
             return None
-        if spec.convolves or spec.key_factors:
+        if spec.convolves or spec.key_factors or spec.key_bias:
             return None
         columns = ("q.weight", "k.weight", "v.weight", "q.bias", "k.bias", "v.bias", "gate.weight", "sinks", "score")
         gains = ("query_gain.weight", "gate_gain.weight")

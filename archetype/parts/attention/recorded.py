@@ -83,7 +83,9 @@ def native_step(attention: spec.Attention, place: Place, bias: ScoreBias | Query
     pattern = attention.pattern
     is_known = isinstance(pattern, Full | Window) and (bias is None or (isinstance(bias, Alibi) and not bias.rounded))
     is_plain = attention.score != "additive" and attention.index is None and not attention.keys_follow_length
-    is_plain = is_plain and attention.differential is None and attention.softmax != "softpick"
+    is_plain = (
+        is_plain and attention.differential is None and attention.softmax != "softpick" and not attention.key_bias
+    )
     if not (place.causal and is_known and is_plain):
         return None
     return NativeStep(pattern.size if isinstance(pattern, Window) else 0)

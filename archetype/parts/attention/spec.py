@@ -114,6 +114,8 @@ class Attention(Mixer):
         convolutions: short convolutions over the latest positions (absent: none).
         joint_convolution: convolutions over queries and keys together, and values of the previous token (absent: none).
         key_factors: whether each key head has a learned factor of its normed keys (ZAYA1).
+        key_bias: whether exp(a softplus(v W)) of the values v of all heads is added to the scores of each key, one
+            number for each key head, with a learned a (Doge).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
         index: selection among the keys that `pattern` allows (absent: all of them).
@@ -151,6 +153,7 @@ class Attention(Mixer):
     convolutions: AttentionConvolutions | None = None
     joint_convolution: JointConvolution | None = None
     key_factors: Flag = False
+    key_bias: Flag = False
     position: AnyMixerPosition = NoPosition()
     pattern: AnyPattern = Full()
     index: AnyKeySelection | None = None
@@ -191,6 +194,15 @@ class Attention(Mixer):
             }
             cause = f"{self.position.kind} positions need dot-product scores of all keys of this layer"
             refuse_set(unsupported, cause, "remove {field}, or use other positions")
+        if self.key_bias:
+            unsupported = {
+                "position": not (self.position.is_absent or isinstance(self.position, Rotary)),
+                "pattern": self.projects_globally,
+                "index": self.index is not None,
+                "keys_from": self.keys_from is not None,
+            }
+            cause = "key_bias is all that is added to scores, of all keys of this layer"
+            refuse_set(unsupported, cause, "remove {field}, or use key_bias: false")
         if self.index is not None and self.num_heads % self.index.num_selections:
             cause = f"{self.index.num_selections} heads that select keys do not divide num_heads {self.num_heads}"
             invalid("index.num_heads", cause, "use 1, or as many as num_kv_heads")
@@ -377,6 +389,7 @@ class Attention(Mixer):
             "sinks": self.sinks,
             "softmax": self.softmax != "standard",
             "differential": self.differential is not None,
+            "key_bias": self.key_bias,
             "index": self.index is not None,
             "keys_from": self.keys_from is not None,
             "v_head_dim": self.value_width(width) != sizes.head_dim,
@@ -398,6 +411,9 @@ class Attention(Mixer):
         if self.position.reads_queries:
             cause = "adds to the scores of whole sequences, but each process has only a part of a sequence"
             return NeedsWholeRows("position", cause, "use other positions, or set parallel.context to 1")
+        if self.key_bias:
+            cause = "is added to the scores of whole sequences, but each process has only a part of a sequence"
+            return NeedsWholeRows("key_bias", cause, "remove it, or set parallel.context to 1")
         if self.convolves:
             cause = "convolutions read sequences in order, and parallel.context splits them"
             return NeedsWholeRows("convolutions", cause, "remove it, or set parallel.context to 1")

@@ -39,6 +39,7 @@ UNLIKE = (
     "gate_gain",
     "joint_convolution",
     "key_factors",
+    "key_bias",
     "softcap",
     "clip_qkv",
     "differential",

@@ -13,6 +13,7 @@ from archetype.nn.convolution import after_newest
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.parts.ngram_embedding import spec
+from archetype.weights.linear import look_up
 
 
 @dataclass
@@ -26,6 +27,8 @@ class TokensState(LayerState):
 class NgramEmbedding(nn.Module):
     """sum_i W_i e_i of the n-grams that end at each position."""
 
+    packed_parameters: ClassVar = ("table",)
+    parameter_roles: ClassVar = {"table": "embedding", "projections": "hidden"}
     probes: ClassVar = {"rows": "B T E"}
 
     def __init__(self, embedding: spec.NgramEmbedding, place: Place) -> None:
@@ -46,7 +49,7 @@ class NgramEmbedding(nn.Module):
         cache, before = opened(self, TokensState, x, context, state)
         history, newest = after_newest(context.tokens[:, None].long(), context, before.tokens)
         cache.keep(tokens=newest)
-        rows = nn.functional.embedding(self.row_ids(history[:, 0]), self.table).flatten(-2)  # (B, T, E)
+        rows = look_up(self.table, self.row_ids(history[:, 0])).flatten(-2)  # (B, T, E)
         rows = context.probe(self, "rows", rows)
         matrix = self.projections.transpose(0, 1).flatten(1)  # (D, E)
         return nn.functional.linear(rows.to(x.dtype), matrix.to(x.dtype))

@@ -14,7 +14,7 @@ from archetype.nn.convolution import CausalConvolution, ConvolutionState, after_
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.ngram_memory import spec
-from archetype.weights.linear import Linear
+from archetype.weights.linear import Linear, look_up
 
 SMALLEST = 1e-6  # of |g| before its root, whose derivative is infinite at 0
 
@@ -30,6 +30,8 @@ class NgramState(ConvolutionState):
 class NgramMemory(nn.Module):
     """Values of the n-grams that end at each position, gated by the stream, and their convolution."""
 
+    packed_parameters: ClassVar = ("table",)
+    parameter_roles: ClassVar = {"table": "embedding"}
     probes: ClassVar = {"gate": "B T n", "value": "B T nD"}
 
     def __init__(self, memory: spec.NgramMemory, place: Place) -> None:
@@ -51,7 +53,7 @@ class NgramMemory(nn.Module):
         assert context.tokens is not None, "a memory of n-grams reads tokens"
         cache, before = opened(self, NgramState, x, context, state)
         history, newest = after_newest(context.tokens[:, None].long(), context, before.tokens)
-        rows = nn.functional.embedding(self.row_ids(history[:, 0]), self.table).flatten(-2)  # (B, T, E)
+        rows = look_up(self.table, self.row_ids(history[:, 0])).flatten(-2)  # (B, T, E)
         exact, streams = torch.promote_types(x.dtype, torch.float32), (self.spec.num_streams, -1)
         key = normalized(self.key_norm, self.key(rows).unflatten(-1, streams), context)  # (B, T, n, D)
         query = normalized(self.query_norm, x.unflatten(-1, (1, -1)) if x.dim() == 3 else x, context)

@@ -27,17 +27,19 @@ class LinearRouter(Router):
     """Base of routers whose logits are a projection of the token's vector.
 
     `bias` is an ordinary bias of the logits (gpt-oss). With `norm` and `scaled`, which Gemma 4 has, the logits are
-    W norm(x) / sqrt(d_model).
+    W norm(x) / sqrt(d_model). `softcap` limits a logit z to c tanh(z / c) (Grok 2.5).
 
     Attributes:
         bias: whether the logits have a bias.
         norm: norm of the vectors that are projected.
         scaled: whether the vectors that are projected are divided by sqrt(d_model).
+        softcap: c of the soft cap c tanh(z / c) on logits (absent: no cap).
     """
 
     bias: Flag = False
     norm: VectorNorm = NoNorm()
     scaled: Flag = False
+    softcap: Positive | None = None
 
 
 @part
@@ -112,6 +114,10 @@ class MLPRouter(Router):
     @property
     def reads_state(self) -> bool:
         return self.carried
+
+    @property
+    def own(self) -> "MLPRouter":
+        return self.replace(carried=False)
 
 
 @part

@@ -203,6 +203,7 @@ ROUNDED = [
     ("palm-540b", 540_350, 0.001, "Chowdhery 2022, table 1"),
     # 314.9B beside the table of tokens
     ("grok-1", 314_000, 0.006, "xai-org/grok-1: 314B parameters"),
+    ("grok-2", 270_000, 0.002, "xai-org/grok-2: 270B parameters"),
     # of what reads text alone, embeddings and the rest, with some rows of padding
     ("gemma3-4b", 675 + 3209, 0.001, "Gemma Team 2025, table 1"),
     ("gemma3-12b", 1012 + 10_759, 0.001, "Gemma Team 2025, table 1"),

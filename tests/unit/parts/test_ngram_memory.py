@@ -15,9 +15,11 @@ from archetype.cost import total_parameters
 from archetype.estimate.report import cost_report
 from archetype.models.causal import CausalModel
 from archetype.nn.context import ForwardContext
+from archetype.nn.parameter_roles import roles_of
 from archetype.nn.place import Place
 from archetype.parts.ngram_memory.module import NgramMemory
 from archetype.parts.ngram_memory.spec import NgramMemory as NgramMemorySpec
+from archetype.weights.quantized import QuantizedMatrix, dequantize, quantize, quantize_model
 from tests.helpers.passes import forward_step
 from tests.helpers.specs import block, decoder
 from tests.helpers.weights import distance, randomize
@@ -95,6 +97,32 @@ def test_a_text_in_pieces_is_the_whole_text_with_a_constant_state(change: dict[s
             pieces.append(piece)
         assert distance(torch.cat(pieces, 1), whole) < 1e-9
     assert built.new_state(1, 8).layers[0].nbytes == built.new_state(1, T).layers[0].nbytes
+
+
+@pytest.mark.parametrize("part", [
+    MEMORY | {"row_width": 32}, {"kind": "ngram_embedding", "rows": 17, "row_width": 32, "n": 3, "splits": 2}
+])  # fmt: skip
+@torch.no_grad()
+def test_tables_are_packed_and_their_parameters_have_roles(part: dict[str, Any]) -> None:
+    """A packed table computes what the numbers that it stores compute."""
+    first = {"wiring": {"kind": "pre_norm", "norm": {"kind": "none"}}, "mixer": {"kind": "none"}, "feedforward": part}
+    built = archetype.build(decoder(layers=[first, block()], d_model=32, vocab_size=V))
+    randomize(built).requires_grad_(False).eval()
+    roles = {name.split("feedforward.")[1]: role for name, role in roles_of(built).items() if ".0.feed" in name}
+    assert roles["table"] == "embedding"
+    assert {role for name, role in roles.items() if "norm" not in name and name != "conv.weight"} == {
+        "embedding", "hidden"
+    }  # fmt: skip
+    whole, table = built(TOKENS).logits, built.get_parameter("blocks.0.feedforward.table").clone()
+    stored = dequantize(*quantize(table, 8), 8)
+    built.get_parameter("blocks.0.feedforward.table").copy_(stored)
+    expected = built(TOKENS).logits
+    feedforward = built.get_submodule("blocks.0.feedforward")
+    quantize_model(only := torch.nn.ModuleDict({"part": feedforward}), 8)
+    assert isinstance(feedforward.table, QuantizedMatrix) and only["part"] is feedforward
+    assert 1e-4 < distance(built(TOKENS).logits, whole) < 0.1
+    if part["kind"] == "ngram_embedding":  # without other matrices that are packed
+        assert distance(built(TOKENS).logits, expected) < 1e-6
 
 
 def test_the_cost_is_that_of_the_module() -> None:
