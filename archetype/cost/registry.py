@@ -132,6 +132,7 @@ class ContentCost(ProjectionsCost):
     """Base class of the costs of mixers and feed-forward parts."""
 
     divides_state = False  # whether tensor parallelism splits its state
+    state_period = 1  # tokens per step in which the state grows, such as those of a pooled key
 
     def active_parameters(self) -> Counts:
         """Return the number of parameters that one token uses, for each projection."""

@@ -57,7 +57,10 @@ OLDER: tuple[dict[str, Any], ...] = (
     {"rope_parameters": ABSENT, "rope_theta": 100.0},
     {"rope_parameters": ABSENT, "rope_scaling": {"type": "linear", "factor": 2.0}},
     {"rope_parameters": ABSENT, "rope_theta": 100.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+    {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}, "original_max_position_embeddings": 8},
+    {"rope_parameters": {"full_attention": {"rope_theta": 100.0}, "sliding_attention": {"rope_theta": 1000.0}}},
 )
+DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 # Keys of some class each; what a file of another type says under them must be what that type's class makes of it.
 FOREIGN: dict[str, Any] = {
     "alibi": True, "attention_multiplier": 0.5, "attn_logit_softcapping": 0.5, "clip_qkv": 0.1, "dim_model_base": 16,
@@ -140,6 +143,8 @@ class SmallModel:
         if "rope_parameters" in self.values:
             for older in OLDER:
                 yield self.outcome(*(Change((key,), value) for key, value in older.items()))
+        for stack in self.stacks():
+            yield self.outcome(*stack)
         for change in self.changes():
             if together.status != "agrees" or change not in unread:
                 yield self.outcome(change)
@@ -164,6 +169,20 @@ class SmallModel:
                 _others(name, values.get(key), declared.get(key, "")) if name not in (*values, *FOREIGN) else ()
             ):
                 yield Change((*inside, name), other)
+
+    def stacks(self) -> Iterator[tuple[Change, ...]]:
+        """Deeper models: of the kinds of layers that the class has by default, and with the last kind first."""
+        inside = ("text_config",) if isinstance(self.values.get("text_config"), dict) else ()
+        values = self.values["text_config"] if inside else self.values
+        depth = next((key for key in DEPTH if isinstance(values.get(key), int)), None)
+        if depth is None:
+            return
+        lists = {key: one for key, one in values.items() if isinstance(one, list) and len(one) == values[depth]}
+        lists.pop("architectures", None)
+        deeper = [dict.fromkeys(lists, ABSENT)]
+        deeper += [{key: [one[-1], one[0], one[0], one[-1], one[0]] for key, one in lists.items()}] if lists else []
+        for others in deeper:
+            yield tuple(Change((*inside, key), value) for key, value in ({depth: 5} | others).items())
 
     def outcome(self, *changes: Change) -> Result:
         """What transformers and Archetype make of the folder with these changes."""

@@ -129,7 +129,7 @@ T5_ENCODER: tuple[Row, ...] = (
     Expected("pooling_type", MEAN, "only mean pooling", path=lambda model: MEAN),
 )
 
-T5_RULES = weight_rules("""
+T5_ROWS = """
     token_embd                                   embedding.token
     {enc,dec}.blk.0.attn_rel_b                   {encoder,decoder}.position_bias
     {enc,dec}.blk.{i}.attn_norm                  {encoder,decoder}.blocks.{i}.mixer_norm
@@ -140,13 +140,10 @@ T5_RULES = weight_rules("""
     {enc,dec}.blk.{i}.ffn_{gate,up,down}         {encoder,decoder}.blocks.{i}.feedforward.{gate,up,down}
     {enc,dec}.output_norm                        {encoder,decoder}.final_norm
     output                                       lm_head
-""")
-T5_ENCODER_RULES = weight_rules("""
-    token_embd                           embedding.token
-    enc.blk.0.attn_rel_b                 position_bias
-    enc.blk.{i}.attn_norm                blocks.{i}.mixer_norm
-    enc.blk.{i}.attn_{q,k,v,o}           blocks.{i}.mixer.{q,k,v,o}
-    enc.blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm
-    enc.blk.{i}.ffn_{gate,up,down}       blocks.{i}.feedforward.{gate,up,down}
-    enc.output_norm                      final_norm
-""")
+""".splitlines()
+T5_RULES = weight_rules("\n".join(T5_ROWS))
+T5_ENCODER_RULES = weight_rules(
+    "\n".join(
+        row.replace("{enc,dec}", "enc").replace("{encoder,decoder}.", "") for row in T5_ROWS if "cross" not in row
+    )
+)

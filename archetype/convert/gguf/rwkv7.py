@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from archetype.convert.gguf.changes import Change
+from archetype.convert.gguf.changes import Change, reshaped
 from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
 from archetype.families.keys import expect_kind
 from archetype.families.rules import weight_rules
@@ -79,17 +79,16 @@ def _doubled(part: str) -> Change:
     )
 
 
-SHARES = Change(
+# one tensor of all shares: (6 D) as (6, 1, 1, D)
+SHARES = reshaped(
     r"blk\.\d+\.time_mix_lerp_fused\.weight",
-    lambda tensor, model, blocks: (tensor.view(len(MIXED), 1, 1, -1),),
-    lambda stored, model: stored[0].flatten(),
-    shapes=lambda shape, model: ((len(MIXED), 1, 1, shape[0] // len(MIXED)),),
+    lambda s, model: (len(MIXED), 1, 1, s[0] // len(MIXED)),
+    lambda s, model: (-1,),
 )
-BONUS = Change(
+BONUS = reshaped(
     r"blk\.\d+\.time_mix_r_k\.weight",
-    lambda tensor, model, blocks: (tensor.flatten(),),
-    lambda stored, model: stored[0].unflatten(0, (model.layers[0].mixer.num_heads, -1)),
-    shapes=lambda shape, model: ((shape[0] * shape[1],),),
+    lambda s, model: (s[0] * s[1],),
+    lambda s, model: (model.layers[0].mixer.num_heads, -1),
 )
 CHANGES = (SHARES, BONUS, *map(_doubled, "012"))
 RULES = weight_rules("""

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from archetype.families.config import Config
-from archetype.families.rope import rotary_section
+from archetype.families.rope import FRACTION, rotary_section
 
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
 COMPRESSED = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
@@ -228,28 +228,34 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
     count, ratios, kinds = keys.get("num_hidden_layers") or 0, keys.get("compress_ratios"), keys.get("layer_types")
     if kinds is None and isinstance(ratios, list):
         kinds = [COMPRESSED.get(ratio) for ratio in ratios[:count]]
-    keys.used |= {"compress_ratios", "compress_rope_theta", "num_hash_layers", "expert_dtype", "partial_rotary_factor"}
-    section = rotary_section(keys)
+    keys.used |= {"compress_ratios", "compress_rope_theta", "num_hash_layers", "expert_dtype"}
+    section, head_dim, share = rotary_section(keys), keys.size("head_dim", 512), keys.optional_positive(FRACTION)
     stated = {} if section is None else section.values
     main, pooled = stated.get("main"), stated.get("compress")
-    if not (isinstance(main, dict) and isinstance(pooled, dict)):
+    if isinstance(main, dict) and isinstance(pooled, dict):
+        shares = [Config(one, keys.place).positive(FRACTION, share or 1.0) for one in (main, pooled)]
+        if shares[0] != shares[1]:
+            cause = f"rotates {shares[0]} of a head in some layers and {shares[1]} in others"
+            raise keys.error("rope_parameters", cause, f"use one {FRACTION}")
+        share = shares[0]
+    else:
         flat = {key: value for key, value in stated.items() if key not in ("main", "compress")}
         main = {"rope_type": "default", "rope_theta": keys.get("rope_theta", 10_000.0)}
         pooled = {**flat, "rope_theta": keys.get("compress_rope_theta", 160_000.0)}
         pooled["rope_type"] = pooled.pop("type", pooled.get("rope_type", "default"))
         if pooled["rope_type"] == "yarn":
             pooled.setdefault("attention_factor", 1.0)
-    share, features = keys.optional_positive("partial_rotary_factor"), keys.optional_size("qk_rope_head_dim")
-    if share is not None or features is None:  # the share takes precedence
-        features = int(keys.size("head_dim", 512) * (share or 0.125))
+    if "proportional" in (main.get("rope_type"), pooled.get("rope_type")):
+        raise keys.error("rope_parameters", "'proportional' scaling is not supported here", "use another model")
+    share = share or keys.size("qk_rope_head_dim", head_dim // 8) / head_dim
     sections = {kind: pooled if ratio else main for ratio, kind in COMPRESSED.items()}
-    unshared = {kind: {k: v for k, v in one.items() if k != "partial_rotary_factor"} for kind, one in sections.items()}
+    unshared = {kind: {k: v for k, v in one.items() if k != FRACTION} for kind, one in sections.items()}
     return {
         "layer_types": kinds,
         "rope_parameters": unshared,
         "rope_scaling": None,
-        "partial_rotary_factor": None,
-        "qk_rope_head_dim": features,
+        FRACTION: None,
+        "qk_rope_head_dim": int(head_dim * share),
     }
 
 

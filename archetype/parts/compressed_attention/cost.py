@@ -68,6 +68,7 @@ class CompressedAttentionCost(MixerCost):
         if part.pooling is not None:
             self.pools["pool"] = PoolCost(part, self.head_dim, d)
             self.stride = symbol("s", part.pooling.rate, part)
+            self.state_period = part.pooling.rate
             self.complexity = Complexity("O(T (W + T / s) H P)", "O((W + T / s) H P)", "O((W + T / s) P)")
         if part.index is not None:
             self.index_heads = symbol("H", part.index.num_heads, part)

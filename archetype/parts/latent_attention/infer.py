@@ -56,7 +56,7 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     if ignores:
         tensors.entry("head_dim")
     elif (stated := tensors.size(HEAD_DIM)) not in (None, whole):
-        raise tensors.missing(f"latent attention that rotates {rope_dim} features, where a key says {stated}")
+        raise tensors.missing(f"latent attention that rotates {rope_dim} features, where head_dim says {stated}")
     tensors.settle("latent_order", ("nope_rope",), "no file says which features of a head rotate")
     query: Query = DirectQuery()
     joins = _joins_unnormed(tensors)

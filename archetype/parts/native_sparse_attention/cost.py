@@ -26,6 +26,7 @@ class NativeSparseAttentionCost(MixerCost):
         self.head_dim = self.value_width = symbol("P", part.head_dim, part)
         if part.value_width != part.head_dim:
             self.value_width = symbol("Q", part.value_width, part)
+        self.state_period = compression.step
         self.stride, self.size = symbol("s", compression.step, part), symbol("W", part.window, part)
         self.chosen = symbol("j", selection.top_blocks * selection.block, part)
         self.every = AttentionCost(part.attention(Full()), d)
