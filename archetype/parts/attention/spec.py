@@ -196,7 +196,7 @@ class Attention(Mixer):
             refuse_set(unsupported, cause, "remove {field}, or use other positions")
         if self.key_bias:
             unsupported = {
-                "position": not (self.position.is_absent or isinstance(self.position, Rotary)),
+                "position": not (self.position.is_absent or self.position.rotates),
                 "pattern": self.projects_globally,
                 "index": self.index is not None,
                 "keys_from": self.keys_from is not None,
