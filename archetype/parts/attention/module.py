@@ -186,10 +186,10 @@ class Attention(MultiHeadProjection):
             return self.key_bias
         return self.score_bias if self.spec.stack_bias is None else context.position_bias
 
-    def rotate(self, x: Heads, context: ForwardContext, norm: nn.Module | None) -> Heads:
+    def rotate(self, x: Heads, context: ForwardContext, norm: nn.Module) -> Heads:
         """Rotate queries or keys by their positions if positions are rotary, then normalize if `qk_norm_after_rope`."""
         y = x if self.rotary is None else self.rotary(x, context.positions, context)
-        return norm(y) if norm is not None and self.spec.qk_norm_after_rope else y
+        return norm(y) if self.spec.qk_norm_after_rope else y
 
     def attend_globally(self, y: ValueHeads, x: Vectors, context: ForwardContext) -> ValueHeads:
         """Replace the results of global tokens, which attend to all with separate projections (Beltagy 2020, 3.1)."""

@@ -80,8 +80,8 @@ class LearnedIndex(KeepsKeys, KeySelector):
         write_slots(state.keys, keys, context)
         return state.keys.to(x.dtype)
 
-    def build_norm(self) -> nn.Module | None:
-        return None if self.spec.norm.is_absent else build_norm(self.spec.norm, self.spec.head_dim)
+    def build_norm(self) -> nn.Module:
+        return build_norm(self.spec.norm, self.spec.head_dim)
 
 
 @module_for(spec.LightningIndex)

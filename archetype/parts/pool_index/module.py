@@ -62,8 +62,7 @@ class PoolIndex(LearnedIndex):
 
     def _keys(self, x: Vectors) -> Float[Tensor, "B T G"]:
         keys: Tensor = self.k(x)
-        if self.k_norm is not None and self.spec.norm_of == "keys":
-            keys = self.k_norm(keys)
+        keys = self.k_norm(keys) if self.spec.norm_of == "keys" else keys
         return keys if self.pool_gate is None else torch.cat((keys, self.pool_gate(x).to(keys.dtype)), dim=-1)
 
     def _pooled(self, keys: Float[Tensor, "B 1 S G"]) -> Float[Tensor, "B 1 N P"]:
@@ -76,7 +75,7 @@ class PoolIndex(LearnedIndex):
             shares = (logits + self.pool_bias.T[:, None].to(logits.dtype)).softmax(-1)
             pooled = (shares.to(keys.dtype) * vectors.to(keys.dtype)).sum(-1)
         pooled = pooled.transpose(2, 3).to(keys.dtype)
-        return self.k_norm(pooled) if self.k_norm is not None and self.spec.norm_of == "pools" else pooled
+        return self.k_norm(pooled) if self.spec.norm_of == "pools" else pooled
 
     def _scores(
         self, x: Vectors, queries: Float[Tensor, "B T r"], keys: Float[Tensor, "B 1 S G"], context: ForwardContext
