@@ -259,6 +259,11 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
     }
 
 
+def cohere2_moe(keys: Config) -> dict[str, Any]:
+    """Return the epsilon of Cohere's experts: with `rms_norm_eps` the norms are RMSNorm, and the other key is unused."""
+    return {} if keys.get("rms_norm_eps") is None else {"layer_norm_eps": None}
+
+
 def bailing_hybrid(keys: Config) -> dict[str, Any]:
     """Return the rotary settings of Ling 3's class, for which a length named `model_max_length` comes too late."""
     section = rotary_section(keys)

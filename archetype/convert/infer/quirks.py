@@ -205,7 +205,11 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "codegen": FamilyQuirks(interleaved=True, fused_order="qvk_per_quarter"),
     "cohere2": FamilyQuirks(interleaved=True, full_layers_without_rope=True),
     "cohere2_moe": FamilyQuirks(
-        interleaved=True, full_layers_without_rope=True, dense_layers_rotate=True, only=(("rope_scaling", None),)
+        interleaved=True,
+        full_layers_without_rope=True,
+        dense_layers_rotate=True,
+        only=(("rope_scaling", None),),
+        derive=own_keys.cohere2_moe,
     ),
     "cohere_compass_text": FamilyQuirks(asks=("layer_types",)),
     "dbrx": FamilyQuirks(
