@@ -85,21 +85,23 @@ web/node_modules: web/package-lock.json | .venv/installed  # needs npm's registr
 
 # what is installed is compiled when it is first used, for most of it never is
 INSTALL = $(BIN)/pip install --quiet --quiet --no-compile --constraint constraints.txt --editable
+# needs nothing of what is installed, so that it runs beside pip, which would do the same at its end; no compiler is no error
+COMPILE = PYTHONPATH=. $(BIN)/python archetype/native/compiler.py
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "installing Archetype and what it needs into .venv, and compiling its kernels: one to three minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(INSTALL) '.[serve]'
+	@$(COMPILE) 2> /dev/null & $(INSTALL) '.[serve]' && wait
 	@touch $@
 
 # Installing compiles the kernels; this does so again where their sources have changed since. No compiler is no error.
 .venv/kernels: $(KERNELS)
-	@$(BIN)/python archetype/native/compiler.py && touch $@ || true
+	@$(COMPILE) && touch $@ || true
 
 .venv/installed-for-tests: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	# pip works on one core: two halves of what is pinned, side by side; what either lacks comes after them
-	-for half in 0 1; do \
+	-$(COMPILE) 2> /dev/null & for half in 0 1; do \
 	  awk "/==/ && NR % 2 == $$half" constraints.txt > .venv/half-$$half; \
 	  $(BIN)/pip install --quiet --quiet --no-compile --no-deps --requirement .venv/half-$$half & \
 	done; wait

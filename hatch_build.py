@@ -42,7 +42,7 @@ class ArchetypeHook(BuildHookInterface[Any]):
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
     def _build_kernels(self, version: str) -> bool:
-        """Whether there are kernels for this kind of machine; an editable install needs those for this processor."""
+        """Whether there are kernels for this kind of machine; an editable install needs those of this processor."""
         compiler = self._module("archetype_native_compiler", "archetype/native/compiler.py")
         processor = self._module("archetype_cpu_info", "archetype/machine/cpu_info.py")
         try:

@@ -8,18 +8,19 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from jaxtyping import config as jaxtyping
 from jaxtyping import install_import_hook
 
 from tests.helpers.examples import examples
-from tests.helpers.shapes import at_first_call
+from tests.helpers.shapes import SEEN, jaxtyped
 
 # In a new environment the first worker compiles every module that the tests load; to compile each twice, side by side,
 # takes longer than to wait for most of them.
@@ -28,6 +29,22 @@ if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and TORCH and TORCH.ori
     time.sleep(0 if sys.dont_write_bytecode or Path(cache_from_source(TORCH.origin)).exists() else 25)
 
 gc.disable()  # while the tests are collected, which makes objects that all stay
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A worker tells of each test once: xdist would send five messages, of which four are shown nowhere."""
+    if config.option.verbose > 0 or config.option.durations is not None:
+        return
+    for plugin in config.pluginmanager.get_plugins():
+        if type(plugin).__name__ == "WorkerInteractor":
+            plugin.sendevent = partial(_send_what_is_shown, plugin.sendevent)
+
+
+def _send_what_is_shown(send: Callable[..., None], name: str, **event: Any) -> None:
+    report = event.get("data", {})
+    is_silent = name == "testreport" and report["when"] != "call" and report["outcome"] == "passed"
+    if name not in ("logstart", "logfinish") and not is_silent:
+        send(name, **event)
 
 
 def pytest_collection_finish() -> None:
@@ -47,7 +64,8 @@ SHAPED = [
     for file in (ROOT / "archetype" / folder).rglob("*.py")
     if "from jaxtyping import" in file.read_text(encoding="utf-8")
 ]
-install_import_hook(SHAPED, f"{at_first_call.__module__}.{at_first_call.__name__}")
+jaxtyping.jaxtyped = jaxtyped  # with which the hook decorates
+install_import_hook(SHAPED, "beartype.beartype")
 # by the tests that call every part in every way: in these folders, but for files that call the same again and again,
 # and those marked `shapes`; elsewhere the same would be checked again, for half of the time
 CHECKED = {"weights", "nn", "parts", "models"}
@@ -59,6 +77,7 @@ if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents in
     atexit.register(shutil.rmtree, os.environ["ARCHETYPE_CACHE"], ignore_errors=True)
 os.environ.pop("COLUMNS", None)  # tables are as wide as where there is no terminal, whoever starts the tests
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it
+os.fsync = lambda fd: None  # waits for the disk, so that files outlast a power failure: a test sees that it is called
 # the same examples in every run, and no time limit: the first builds what the others share, and the machine is busy
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
 PROFILE = {"derandomize": True, "deadline": None, "database": None, "phases": PHASES}
@@ -102,7 +121,8 @@ def shapes_are_checked(request: pytest.FixtureRequest) -> None:
     """Where that finds something new."""
     marked = request.node.get_closest_marker("shapes") is not None
     parts = set(request.path.relative_to(ROOT).parts)
-    jaxtyping.update("jaxtyping_disable", not marked and (not CHECKED & parts or bool(REPEATING & parts)))
+    SEEN.clear()
+    jaxtyping.config.update("jaxtyping_disable", not marked and (not CHECKED & parts or bool(REPEATING & parts)))
 
 
 @pytest.fixture(autouse=True)

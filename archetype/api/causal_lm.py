@@ -19,10 +19,7 @@ class CausalLM(TextGenerator):
     """Model that generates text from left to right."""
 
     model: Decoder | NGram | MegaByte
-
-    @property
-    def _purpose(self) -> str:
-        return "generate or score texts"
+    _purpose = "generate or score texts"
 
     def chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> str:
         """Generate the next answer in a conversation.
@@ -45,7 +42,7 @@ class CausalLM(TextGenerator):
         """Return the token ids of a conversation up to the model's next answer. Errors are those of `chat`."""
         tokenizer = self._tokenizer()
         if self.template is None:
-            cause = "the folder has no chat template (a base model, not trained to chat)"
+            cause = "the model has no chat template (a base model, not trained to chat)"
             raise DataError("chat template", cause, "generate without chat")
         # the template writes special tokens as text
         return tokenizer.encode_with_special_tokens(self.template.render(messages))
@@ -78,7 +75,4 @@ class DecoderLM(CausalLM, TextEmbedder):
     """Decoder with a language model head, which can also embed texts."""
 
     model: Decoder
-
-    @property
-    def _purpose(self) -> str:
-        return "generate, score or embed texts"
+    _purpose = "generate, score or embed texts"

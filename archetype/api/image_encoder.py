@@ -17,10 +17,7 @@ class ImageEncoder(LanguageModel):
     """Vision transformer that classifies images."""
 
     model: VisionEncoder
-
-    @property
-    def _purpose(self) -> str:
-        return "classify images"
+    _purpose = "classify images"
 
     def images(self, *files: str | Path) -> Tensor:
         """Load images as the input of `classify`, (B, channels, height, width).

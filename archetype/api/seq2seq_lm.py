@@ -18,10 +18,7 @@ class Seq2SeqLM(TextGenerator):
     """Encoder-decoder that generates a target from a source, as in translation."""
 
     model: EncoderDecoder
-
-    @property
-    def _purpose(self) -> str:
-        return "translate or generate texts"
+    _purpose = "translate or generate texts"
 
     @overload
     def translate(self, text: str, **beam: Any) -> str: ...

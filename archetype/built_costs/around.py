@@ -6,17 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from archetype.built_costs.counting import (
-    META,
-    Layer,
-    context_of,
-    counted_layer,
-    flops_of,
-    on_meta,
-    place_for,
-    saved_by,
-    total,
-)
+from archetype.built_costs import counting
 from archetype.cost.formula import ZERO, Formula, constant
 from archetype.cost.registry import NormCost, ResidualCost, WiringCost
 from archetype.cost.work import TrainingWork
@@ -44,7 +34,7 @@ class MeasuredWiringCost(WiringCost):
     def __init__(self, part: Wiring, d: Formula) -> None:
         super().__init__(part, d)
         self.names = getattr(module_class(part), "norms", ()) if hasattr(part, "norm") else ()
-        self.empty_block = _without_contents(counted_layer())
+        self.empty_block = _without_contents(counting.counted_layer())
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
         # of the first norm, and of all others
@@ -56,16 +46,16 @@ class MeasuredWiringCost(WiringCost):
         if (block := self.empty_block) is None:
             return ZERO
         endings = tuple(f"_{name}" for name in self.names)
-        norms = [total(child).value for name, child in block.named_children() if name.endswith(endings)]
-        return constant(total(block).value - sum(norms))
+        norms = [counting.total(child).value for name, child in block.named_children() if name.endswith(endings)]
+        return constant(counting.total(block).value - sum(norms))
 
     def flops(self, tokens: Formula) -> Formula:
         # the products of one pass, except those of the contents
         if (block := self.empty_block) is None:
             return ZERO
-        x = torch.empty(1, tokens.value, self.d.value, device=META)
-        context = replace(context_of(x), encoder_output=EncoderOutput(x, None))
-        return flops_of(lambda: block(x, context, None), self.part)
+        x = torch.empty(1, tokens.value, self.d.value, device=counting.META)
+        context = replace(counting.context_of(x), encoder_output=EncoderOutput(x, None))
+        return counting.flops_of(lambda: block(x, context, None), self.part)
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
         return sum(norm.saved_activations(work.tokens) for name in contents for norm in self._norms(name))
@@ -79,26 +69,26 @@ class MeasuredResidualCost(ResidualCost):
 
     def __init__(self, part: Residual, d: Formula) -> None:
         super().__init__(part, d)
-        self.module = on_meta(lambda: module_class(part)(part, place_for(d)))
+        self.module = counting.on_meta(lambda: module_class(part)(part, counting.place_for(d)))
         self.streams = self._pass(1, 1).numel() // d.value
 
     def parameters(self) -> Formula:
-        return total(self.module)
+        return counting.total(self.module)
 
     def flops(self, tokens: Formula) -> Formula:
-        return flops_of(lambda: self._pass(1, tokens.value), self.part)
+        return counting.flops_of(lambda: self._pass(1, tokens.value), self.part)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        return saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
+        return counting.saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
 
     def exit(self, num_layers: int) -> "MeasuredExitCost | None":
-        with META:
-            module = build_exit(self.part, replace(place_for(self.d), layer=num_layers))
+        with counting.META:
+            module = build_exit(self.part, replace(counting.place_for(self.d), layer=num_layers))
         return None if module is None else MeasuredExitCost(self.part, self.d, module)
 
     def _pass(self, batch: int, length: int) -> Tensor:
-        x = torch.empty(batch, length, self.d.value, device=META)
-        stream, context = stream_class(self.part).enter(self.part, x), context_of(x)
+        x = torch.empty(batch, length, self.d.value, device=counting.META)
+        stream, context = stream_class(self.part).enter(self.part, x), counting.context_of(x)
         written: Tensor = self.module.write(stream, self.module.read(stream, context), context)  # type: ignore[operator]
         return written
 
@@ -111,17 +101,17 @@ class MeasuredExitCost(MeasuredResidualCost):
         self.module = module
 
     def _pass(self, batch: int, length: int) -> Tensor:
-        x = torch.empty(batch, length, self.d.value, device=META)
+        x = torch.empty(batch, length, self.d.value, device=counting.META)
         y: Tensor = self.module(stream_class(self.part).enter(self.part, x))
         return y
 
 
-def _without_contents(layer: Layer | None) -> nn.Module | None:
+def _without_contents(layer: counting.Layer | None) -> nn.Module | None:
     # the layer's block with contents that return zeros; None outside a layer
     if layer is None:
         return None
     plain = layer.block.replace(output_scale=False)  # which BlockCost counts
-    block = on_meta(lambda: build_block(plain, replace(layer.place, residual=None)))
+    block = counting.on_meta(lambda: build_block(plain, replace(layer.place, residual=None)))
     for name in layer.block.contents:
         setattr(block, name, Passing())
     return block

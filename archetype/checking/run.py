@@ -66,7 +66,6 @@ class Report(NamedTuple):
         return all(row.result != "fails" for row in self.rows)
 
 
-READ_IN_PARTS = (passes.padding_is_nothing, decoding.chunks_are_whole)
 # An invariant is only checked if the invariants that it needs hold, so that one mistake causes one failure.
 INVARIANTS = (
     Invariant("YAML and JSON round trip", construction.round_trip, ()),

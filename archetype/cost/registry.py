@@ -91,15 +91,21 @@ def projection_of(
 
 
 class ProjectionsCost(PartCost, ABC):
-    """Base class of the costs of parts that are projections, with products between them."""
+    """Base class of the costs of parts that are projections, with products between them.
+
+    Attributes:
+        projections: projections and convolutions, by the names of their modules.
+        vectors: parameters of everything else, by name: norms, gains, rates.
+    """
 
     def __init__(self, part: Any, d: Formula) -> None:
         super().__init__(part, d)
-        self.projections: dict[str, Linear] = {}  # and convolutions, by the names of their modules
+        self.projections: dict[str, Linear] = {}
+        self.vectors: dict[str, Formula] = {}
 
-    @abstractmethod
     def parameters(self) -> Counts:
         """Return the number of parameters of each module."""
+        return self.projection_parameters() | self.vectors
 
     def projection_parameters(self) -> Counts:
         """Return the number of parameters of each projection."""
@@ -126,6 +132,7 @@ class ContentCost(ProjectionsCost):
     """Base class of the costs of mixers and feed-forward parts."""
 
     divides_state = False  # whether tensor parallelism splits its state
+    state_period = 1  # tokens per step in which the state grows, such as those of a pooled key
 
     def active_parameters(self) -> Counts:
         """Return the number of parameters that one token uses, for each projection."""

@@ -12,24 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from archetype.data import tables
 from archetype.data.columns import named
 from archetype.data.records import NoColumn
 from archetype.data.skipping import decoded_lines, skip, skipping_limit
-from archetype.data.tables import (
-    CSV_SUFFIXES,
-    MAX_LINE,
-    PARQUET_SUFFIX,
-    TABLE_SUFFIXES,
-    Opened,
-    Row,
-    check_characters,
-    is_list,
-    json_object_of_line,
-    library,
-    parquet,
-    parquet_rows,
-    rows_of,
-)
 from archetype.errors import DataError, one_line
 from archetype.io import hub
 from archetype.io.files import check_regular
@@ -37,8 +23,8 @@ from archetype.io.text import check_is_text
 
 TEXT_SUFFIXES = (".txt", ".txt.gz", ".md")  # files read from a folder
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
-SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *TABLE_SUFFIXES)
-RECORD_SUFFIXES = (*JSON_SUFFIXES, *TABLE_SUFFIXES, ".json", ".json.gz")  # files of records, if named explicitly
+SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *tables.TABLE_SUFFIXES)
+RECORD_SUFFIXES = (*JSON_SUFFIXES, *tables.TABLE_SUFFIXES, ".json", ".json.gz")  # files of records, if named explicitly
 HUGGING_FACE = "hf:"
 PIECE_BYTES = 2**24  # size of a piece, which one process reads
 SECTION = 2**20  # bytes of a document of a text file without separators
@@ -96,9 +82,11 @@ class Sources:
     def _documents(self, part: Part) -> Iterator[str]:
         if part.source.startswith(HUGGING_FACE):
             return _texts_of(_rows_of_data_set(part), self.field)
-        if part.source.endswith(PARQUET_SUFFIX):
+        if part.source.endswith(tables.PARQUET_SUFFIX):
             return _rows_of_parquet(part, self.field)
-        if part.source.endswith(CSV_SUFFIXES) or (part.source.endswith(RECORD_SUFFIXES) and is_list(part.source)):
+        if part.source.endswith(tables.CSV_SUFFIXES) or (
+            part.source.endswith(RECORD_SUFFIXES) and tables.is_list(part.source)
+        ):
             return _texts_of(_rows_of_whole(part), self.field)
         if part.source.endswith(RECORD_SUFFIXES):
             return _json_lines(part, self.field)
@@ -147,14 +135,14 @@ def _stamps(name: str) -> Iterator[tuple[str, int, int]]:
 def _parts(name: str) -> Iterator[Part]:
     if name.startswith(HUGGING_FACE):
         yield from _parts_of_data_set(name)
-    elif name.endswith(PARQUET_SUFFIX):
-        with parquet(name) as file:
+    elif name.endswith(tables.PARQUET_SUFFIX):
+        with tables.parquet(name) as file:
             groups = file.metadata
             for group in range(groups.num_row_groups):
                 yield Part(name, group, group + 1, groups.row_group(group).total_byte_size)
     else:
         size = Path(name).stat().st_size
-        if name.endswith((".gz", *CSV_SUFFIXES)) or (name.endswith(RECORD_SUFFIXES) and is_list(name)):
+        if name.endswith((".gz", *tables.CSV_SUFFIXES)) or (name.endswith(RECORD_SUFFIXES) and tables.is_list(name)):
             # read from the start only: compressed, or rows that a byte offset could split
             yield Part(name, 0, sys.maxsize, size)
             return
@@ -164,7 +152,7 @@ def _parts(name: str) -> Iterator[Part]:
 
 
 def _texts(part: Part, separator: str | None) -> Iterator[str]:
-    with Opened(part.source, part.start) as file:
+    with tables.Opened(part.source, part.start) as file:
         for offset, data in _sections(file, part) if separator is None else _separated(file, part, separator.encode()):
             if offset == 0:
                 # the beginning tells whether the file is text
@@ -215,8 +203,8 @@ def _separated(file: BinaryIO, part: Part, separator: bytes) -> Iterator[tuple[i
         elif lines is not None:
             lines.append(line)
             size += len(line)
-            if size > MAX_LINE:
-                cause = f"has a document of more than {MAX_LINE >> 20} MiB at byte {first}"
+            if size > tables.MAX_LINE:
+                cause = f"has a document of more than {tables.MAX_LINE >> 20} MiB at byte {first}"
                 raise DataError(part.source, cause, "use another separator")
         elif offset >= part.stop:
             return
@@ -236,23 +224,23 @@ def _lines(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
             offset += len(rest)
             if rest.endswith(b"\n"):
                 break
-    for line in iter(partial(file.readline, MAX_LINE + 1), b""):
-        if len(line) > MAX_LINE:
-            cause = f"has a line of more than {MAX_LINE >> 20} MiB at byte {offset}"
+    for line in iter(partial(file.readline, tables.MAX_LINE + 1), b""):
+        if len(line) > tables.MAX_LINE:
+            cause = f"has a line of more than {tables.MAX_LINE >> 20} MiB at byte {offset}"
             raise DataError(part.source, cause, "is it the right file?")
         yield offset, line
         offset += len(line)
 
 
 def _json_lines(part: Part, field: str) -> Iterator[str]:
-    with Opened(part.source, part.start) as file:
+    with tables.Opened(part.source, part.start) as file:
         for offset, line in _lines(file, part):
             if offset >= part.stop:
                 return
             if line.strip():
                 try:
                     # the line number is counted only for errors, since it needs all bytes before
-                    yield _text(Row("", json_object_of_line(line, "")), field)
+                    yield _text(tables.Row("", tables.json_object_of_line(line, "")), field)
                 except DataError as error:
                     location = f"{part.source}: line {_line_number(part, offset)}"
                     skip(type(error)(location, error.cause, error.remedy))
@@ -260,33 +248,33 @@ def _json_lines(part: Part, field: str) -> Iterator[str]:
 
 def _line_number(part: Part, offset: int) -> int:
     line = 1
-    with Opened(part.source) as file:
+    with tables.Opened(part.source) as file:
         while offset and (block := file.read(min(offset, SECTION))):
             line, offset = line + block.count(b"\n"), offset - len(block)
     return line
 
 
-def _rows_of_whole(part: Part) -> Iterator[Row]:
-    with Opened(part.source) as file:
-        yield from rows_of(file, part.source)
+def _rows_of_whole(part: Part) -> Iterator[tables.Row]:
+    with tables.Opened(part.source) as file:
+        yield from tables.rows_of(file, part.source)
 
 
-def _texts_of(rows: Iterator[Row], field: str) -> Iterator[str]:
+def _texts_of(rows: Iterator[tables.Row], field: str) -> Iterator[str]:
     for row in rows:
         try:
             yield _text(row, field)
         except DataError as error:
             # a column missing from a table is missing in every row, so it is not a bad record
-            if isinstance(error, NoColumn) and row.place.rpartition(": ")[0].endswith(TABLE_SUFFIXES):
+            if isinstance(error, NoColumn) and row.place.rpartition(": ")[0].endswith(tables.TABLE_SUFFIXES):
                 raise
             skip(error)
 
 
-def _text(row: Row, field: str) -> str:
+def _text(row: tables.Row, field: str) -> str:
     value = row.values.get(field)
     if isinstance(value, str):
         if not value.isascii():
-            check_characters(value, row.place)
+            tables.check_characters(value, row.place)
         return value
     if field not in row.values:
         raise NoColumn(row.place, f"has no column {field!r}; it has {named(row.values)}", NAME_COLUMN)
@@ -295,11 +283,11 @@ def _text(row: Row, field: str) -> str:
 
 
 def _rows_of_parquet(part: Part, field: str) -> Iterator[str]:
-    with parquet(part.source) as file:
+    with tables.parquet(part.source) as file:
         if field not in file.schema_arrow.names:
             cause = f"has no column {field!r}; it has {named(file.schema_arrow.names)}"
             raise DataError(part.source, cause, NAME_COLUMN)
-    return _texts_of(parquet_rows(part.source, range(part.start, part.stop), [field]), field)
+    return _texts_of(tables.parquet_rows(part.source, range(part.start, part.stop), [field]), field)
 
 
 def pinned(name: str) -> str:
@@ -315,7 +303,7 @@ def pinned(name: str) -> str:
 
 def _data_set(name: str) -> Any:
     # memory-mapped from a folder written by `save_to_disk`, else streamed
-    datasets, text = library("datasets", name), name.removeprefix(HUGGING_FACE)
+    datasets, text = tables.library("datasets", name), name.removeprefix(HUGGING_FACE)
     folder, split, arguments = Path(text), "train", {}
     datasets.disable_progress_bars()
     try:
@@ -346,9 +334,9 @@ def _parts_of_data_set(name: str) -> Iterator[Part]:
             yield Part(name, shard, data.num_shards, PIECE_BYTES)
 
 
-def _rows_of_data_set(part: Part) -> Iterator[Row]:
+def _rows_of_data_set(part: Part) -> Iterator[tables.Row]:
     data = _data_set(part.source)
     is_mapped = hasattr(data, "select")
     selected = data.select(range(part.start, part.stop)) if is_mapped else data.shard(part.stop, part.start)
     for index, row in enumerate(selected, start=1 + part.start * is_mapped):
-        yield Row(f"{part.source}: row {index}", row)
+        yield tables.Row(f"{part.source}: row {index}", row)

@@ -133,12 +133,12 @@ class MemoryCost:
         return batch * (keys + state_bytes(recurrent, self.types.numbers) + integers * INT64)
 
     def state_per_token(self, length: int, source: int | None = None) -> int:
-        """Bytes by which the state of one sequence grows per token (averaged over a patch for MegaByte).
+        """Bytes by which the state of one sequence grows per token, averaged over a patch or a pooled key.
 
         An encoder-decoder's source grows as well, unless its length is given.
         """
-        patch_size = self.cost.patch_size
-        return -(-(self.state(1, length + patch_size, source) - self.state(1, length, source)) // patch_size)
+        period = self.cost.state_period
+        return -(-(self.state(1, length + period, source) - self.state(1, length, source)) // period)
 
     def saved_activations(self, batch: int, length: int, source: int | None = None) -> SavedActivations:
         """Return the bytes that autograd saves in a training step, without cast copies of weights."""

@@ -1,19 +1,34 @@
 """Designs of loops over all layers with a norm between the passes: Ouro and Nanbeige 4.2."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from archetype.families.family import Family, presets, tiny
 from archetype.families.llama import llama
+from archetype.models.block.spec import Block
 from archetype.models.decoder.spec import Decoder
 from archetype.models.stack.spec import EarlyExit
 from archetype.parts.position.spec import Rotary
 
 
+def unrolled(
+    blocks: Sequence[Block], passes: int, start: int = 0, end: int | None = None, **between: Any
+) -> tuple[Block, ...]:
+    """Return the layers of all passes over the layers from `start` to before `end`, which share their weights.
+
+    Args:
+        between: fields of the first layer of each pass but the first.
+    """
+    end = len(blocks) if end is None else end
+    again = [block.replace(weights_of=start + index) for index, block in enumerate(blocks[start:end])]
+    again[0] = again[0].replace(**between)
+    return (*blocks[:end], *again * (passes - 1), *blocks[end:])
+
+
 def looped(*, passes: int, early_exit: EarlyExit | None = None, **design: Any) -> Decoder:
     """Build a Llama whose layers are computed several times. `design` takes the arguments of `llama`."""
     model = llama(**design)
-    again = (block.replace(weights_of=index, norm_between=not index) for index, block in enumerate(model.layers))
-    return model.replace(layers=model.layers + tuple(again) * (passes - 1), early_exit=early_exit)
+    return model.replace(layers=unrolled(model.layers, passes, norm_between=True), early_exit=early_exit)
 
 
 OURO: dict[str, Any] = dict(d_model=2048, num_heads=16, d_ff=5632, vocab_size=49_152, context_length=65_536, eps=1e-6,

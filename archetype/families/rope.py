@@ -22,6 +22,7 @@ from archetype.parts.position.spec import (
 from archetype.spec.base import MAX_LENGTH
 
 SECTIONS = ("rope_scaling", "rope_parameters")
+FRACTION = "partial_rotary_factor"  # fraction of a head's features that rotate
 
 
 def read_rotary(

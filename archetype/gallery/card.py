@@ -165,17 +165,20 @@ def card_of(entry: Entry) -> Card:
     return Card(entry, entry.specification())
 
 
-def published_digits(count: int, claim: str) -> bool:
+def published_digits(count: int, claim: str, zeros: bool = False) -> bool:
     """Return whether a count has the digits of a published one such as 671B, rounded or cut off.
 
-    Zeros at the end of a whole number are no digits: 230B may be 228.7 billion.
+    Zeros at the end of a whole number are no digits, unless `zeros` counts them: 230B may be 228.7 billion.
     """
     match = re.fullmatch(r"(\d+?)(0*)(?:\.(\d+))?([MBT])", claim)
     if match is None:
         raise SpecError(claim, "is not a number of parameters", "write it like 671B or 0.6B")
-    unit, digits = UNITS[match[4]], match[3] or ""
-    step = unit // 10 ** len(digits) if digits else unit * 10 ** len(match[2])
-    published = int(f"{match[1]}{match[2]}{digits}" if digits else match[1]) * step
+    digits = match[3] or ""
+    unit = UNITS[match[4]] // 10 ** len(digits)
+    step, published = (
+        unit if digits or zeros else unit * 10 ** len(match[2]),
+        int(f"{match[1]}{match[2]}{digits}") * unit,
+    )
     return published in (count // step * step, round(count / step) * step)
 
 
@@ -210,11 +213,12 @@ def _claimed(card: Card) -> Iterator[Mark]:
         yield Mark("as published", "unknown", f"published: {claim} {word}" if claim else "no count is published")
         return
     counts = card.report.parameters
-    kind = "active" if entry.active else "total"
-    for count, which in counted(card, "active" if entry.active else "total"):
-        if published_digits(count, claim):
-            yield Mark("as published", "yes", f"{count:,} {word}{which}; published as {claim}")
-            return
+    kind: Literal["total", "active"] = "active" if entry.active else "total"
+    fitting = [one for one in counted(card, kind) if published_digits(one[0], claim)]
+    if fitting:  # 10B are 10.4 billion rather than 11.0
+        count, which = next((one for one in fitting if published_digits(one[0], claim, zeros=True)), fitting[0])
+        yield Mark("as published", "yes", f"{count:,} {word}{which}; published as {claim}")
+        return
     outside, what = OUTSIDE.get(entry.id, (0, ""))
     if outside and published_digits(counts[kind] + outside, claim):
         text = f"{counts[kind]:,} {word}, and {outside:,} of {what}; published as {claim}"

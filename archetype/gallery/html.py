@@ -14,6 +14,7 @@ from archetype.gallery.entries import LISTED, TINY, Entry, entries
 from archetype.gallery.ideas import Adoption
 from archetype.io.yaml import mapping_to_yaml
 from archetype.machine.hardware import DEVICES
+from archetype.models.spec import ModelSpec
 from archetype.table import quantity, size
 
 HUB, GITHUB = "huggingface.co", "github.com"
@@ -121,13 +122,22 @@ def _without_specification(card: Card) -> str:
     )
 
 
+def layers_text(spec: ModelSpec) -> str:
+    """Say which of the layers are further passes, or add per-layer inputs, which makers do not count as layers."""
+    blocks = [block for stack in spec.stacks for block in stack.layers]
+    own = sum(block.weights_of is None for block in blocks)
+    added = sum(stack.layers[index].mixer.is_absent for stack in spec.stacks for index in stack.readers)
+    shared = f", which share {own} sets of weights" if own < len(blocks) else ""
+    return "layers" + shared + (f", {added} of which only add per-layer inputs" if added else "")
+
+
 def _figures(card: Card) -> str:
     assert card.spec is not None
     counts, state = card.report.parameters, card.report.state
     figures = [
         (f"{counts['total']:,}", "parameters"),
         (f"{counts['active']:,}", "active for a token"),
-        (f"{card.spec.num_layers}", "layers"),
+        (f"{card.spec.num_layers}", layers_text(card.spec)),
         (f"{card.spec.context_length or 0:,}", "tokens of context"),
         (size(state["bytes_per_token"]), f"{card.report.state_name} for each further token, in bfloat16"),
     ]

@@ -5,6 +5,7 @@ A source is as long as its target unless `Work.source` is set. Encoders, which d
 """
 
 from abc import ABC, abstractmethod
+from math import lcm
 from typing import Protocol, cast
 
 from archetype.cost.formula import Counts, prefixed, symbol
@@ -24,7 +25,6 @@ class ModelCost(ABC):
 
     generates = True  # whether it generates token by token
     reads = "sequences"  # input: sequences of any length, or images
-    patch_size = 1  # tokens per growth of the state
     max_length: int | None = None  # maximal length, if positions are limited
     head: HeadCost
     further_tokens: FurtherTokensCost | None = None  # computed in training only
@@ -41,6 +41,13 @@ class ModelCost(ABC):
         blocks = [group.cost for stack in self.decoding_stacks for group in stack.groups]
         contents = [content for block in blocks for content in block.contents.values() if content.state(1)]
         return list(dict.fromkeys(content.state_name for content in contents))
+
+    @property
+    def state_period(self) -> int:
+        """Tokens after which the state of each layer has grown in whole steps."""
+        blocks = [group.cost for stack in self.decoding_stacks for group in stack.groups]
+        contents = [content for block in blocks for content in block.contents.values()]
+        return lcm(*(part.state_period for content in contents for part in content.each()))
 
     @abstractmethod
     def embedding_parameters(self) -> Counts:

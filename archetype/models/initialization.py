@@ -1,13 +1,14 @@
 """Initial distributions of weights, with their sources.
 
 Each tensor is drawn from a generator seeded by the model's seed and the tensor's name: adding a part to an architecture
-does not change the initial weights of the others. A module with special distributions (a recurrence, a state space
-model) draws them in `init_tensor(name, tensor, generator)` and returns True for tensors that it has drawn.
+does not change the initial weights of the others. A module names tensors that begin as a constant in `initial_values`.
+One with special distributions (a recurrence, a state space model) draws them in `init_tensor(name, tensor, generator)`
+and returns True for tensors that it has drawn.
 """
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,10 @@ def initialize(model: nn.Module, scheme: Initialization, num_layers: int, seed: 
 
 def initialize_tensor(owned: OwnTensor, scheme: Initialization, num_layers: int, seed: int) -> None:
     module, own_name, name, tensor = owned
+    constants: Any = getattr(module, "initial_values", {})
+    if own_name in constants:
+        tensor.fill_(constants[own_name])
+        return
     generator, own_way = generator_for(seed, name, tensor.device), getattr(module, "init_tensor", None)
     if callable(own_way) and own_way(own_name, tensor, generator):
         return

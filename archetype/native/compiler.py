@@ -2,7 +2,7 @@
 
     python archetype/native/compiler.py
 
-builds the libraries for this processor that are missing in `built/` or are outdated. This file imports only the
+builds the library for this processor if it is missing in `built/` or is outdated. This file imports only the
 standard library, since the hook of a package build (hatch_build.py) loads it by its path.
 """
 
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,29 +39,25 @@ class Variant(NamedTuple):
     needs: frozenset[str]  # features that the processor must have, as in Linux's /proc/cpuinfo
 
 
-def _features(base: frozenset[str], further: str) -> frozenset[str]:
-    return base | frozenset(further.split())
-
-
-_V2 = _features(frozenset(), "cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3")
-_V3 = _features(_V2, "abm avx avx2 bmi1 bmi2 f16c fma movbe")
-_V4 = _features(_V3, "avx512bw avx512cd avx512dq avx512f avx512vl")
-_V4_VNNI = _features(_V4, "avx512_vnni")
-_V4_BF16 = _features(_V4_VNNI, "avx512_bf16")
+_V2 = frozenset({"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"})
+_V3 = _V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
+_V4 = _V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
+_V4_VNNI = _V4 | {"avx512_vnni"}
+_V4_BF16 = _V4_VNNI | {"avx512_bf16"}
 _BF16_FLAGS = ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16")
 # From the plainest to the newest: a processor gets the last variant that it can run.
 _X86_64 = (
     Variant("x86-64-v2", ("-march=x86-64-v2",), _V2),
     Variant("x86-64-v3", ("-march=x86-64-v3",), _V3),
-    Variant("x86-64-v3-vnni", ("-march=x86-64-v3", "-mavxvnni"), _features(_V3, "avx_vnni")),
+    Variant("x86-64-v3-vnni", ("-march=x86-64-v3", "-mavxvnni"), _V3 | {"avx_vnni"}),
     Variant("x86-64-v4", ("-march=x86-64-v4",), _V4),
     Variant("x86-64-v4-vnni", ("-march=x86-64-v4", "-mavx512vnni"), _V4_VNNI),
     Variant("x86-64-v4-bf16", _BF16_FLAGS, _V4_BF16),
-    Variant("x86-64-v4-tiles", (*_BF16_FLAGS, "-mamx-tile", "-mamx-bf16"), _features(_V4_BF16, "amx_tile amx_bf16")),
+    Variant("x86-64-v4-tiles", (*_BF16_FLAGS, "-mamx-tile", "-mamx-bf16"), _V4_BF16 | {"amx_tile", "amx_bf16"}),
 )
 _ARM64 = (
-    Variant("arm64", ("-march=armv8-a",), _features(frozenset(), "asimd")),
-    Variant("arm64-bf16", ("-march=armv8.2-a+bf16",), _features(frozenset(), "asimd asimdhp bf16")),
+    Variant("arm64", ("-march=armv8-a",), frozenset({"asimd"})),
+    Variant("arm64-bf16", ("-march=armv8.2-a+bf16",), frozenset({"asimd", "asimdhp", "bf16"})),
 )
 VARIANTS = {"x86_64": _X86_64, "AMD64": _X86_64, "aarch64": _ARM64, "arm64": _ARM64}
 
@@ -118,13 +115,14 @@ def compile_library(flags: tuple[str, ...], file: Path) -> None:
 
 
 def build(features: frozenset[str] | None = None) -> list[Path]:
-    """Build this kind of machine's missing variants in parallel on all cores, and remove outdated libraries.
+    """Build the missing libraries for this kind of machine, and remove outdated ones.
 
     Args:
-        features: of the processor that will run the libraries; None: all variants, for a package that suits every one.
+        features: of the processor that will run the kernels: only the newest variant that it can run and the compiler
+            knows is built. None: all variants, in parallel on all cores, for a package that suits every processor.
 
     Returns:
-        The libraries of the current sources for such a processor.
+        The libraries of the current sources that are wanted.
 
     Raises:
         OSError: there is no compiler, or the folder cannot be written to.
@@ -132,24 +130,26 @@ def build(features: frozenset[str] | None = None) -> list[Path]:
     """
     find_compiler()
     current = {built_file(variant): variant for variant in variants()}
-    files = {file: variant for file, variant in current.items() if features is None or variant.needs <= features}
-    missing = {file: variant for file, variant in files.items() if not file.is_file()}
     failures: list[subprocess.SubprocessError] = []
 
-    def compile_one(file: Path) -> None:
+    def is_built(file: Path) -> bool:
         try:
-            compile_library(missing[file].flags, file)
+            if not file.is_file():
+                compile_library(current[file].flags, file)
         except subprocess.SubprocessError as error:  # an older compiler does not know the newest instructions
             failures.append(error)
+        return file.is_file()
 
+    files = [file for file, variant in current.items() if features is None or variant.needs <= features]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, missing))
-    if failures and len(failures) == len(files):
+        done = compress(files, pool.map(is_built, files)) if features is None else filter(is_built, reversed(files))
+        built = list(islice(done, None if features is None else 1))
+    if failures and not built:
         raise failures[0]
     for file in set(BUILT.glob("*.so")) - current.keys():
         with contextlib.suppress(FileNotFoundError):  # another build may have removed it
             file.unlink()
-    return [file for file in files if file.is_file()]
+    return built
 
 
 def reason(error: OSError | subprocess.SubprocessError) -> str:

@@ -25,12 +25,20 @@ EMPTY_SLOT = 2**40  # position of an empty slot: later than any query, so that t
 
 @dataclass
 class LayerState:
-    """Base class of layer states: dataclass of tensors whose first dimension is the batch, or of nested states."""
+    """Base class of layer states: dataclass of tensors whose first dimension is the batch, or of nested states.
+
+    A field may be None if the state lacks it.
+    """
 
     @property
     def can_shorten(self) -> bool:
         """Whether the state after any prefix of the sequence can be recovered."""
         return False
+
+    def keep(self, **tensors: Tensor) -> None:
+        """Replace tensors by those after a pass, in the state's data types."""
+        for name, tensor in tensors.items():
+            setattr(self, name, tensor.to(getattr(self, name).dtype))
 
     def select(self: S, rows: Int[Tensor, "rows"]) -> S:
         """Return a copy of the given rows of the batch, in that order."""
@@ -99,12 +107,19 @@ class LayerState:
         return sum(value.nbytes for _, value in self._values())
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((f.name, getattr(self, f.name)) for f in fields(self))
+        return ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) is not None)
 
     def _changed(self: S, state: Callable[[Any], Any], tensor: Callable[[Tensor], Tensor]) -> S:
         # a copy in which each nested state and each tensor is changed
         values = {name: (state if isinstance(x, LayerState) else tensor)(x) for name, x in self._values()}
         return replace(self, **values)
+
+
+def opened(module: Any, kind: type[S], x: Tensor, context: ForwardContext, state: LayerState | None) -> tuple[S, S]:
+    """Return the state that a pass over `x` updates, an empty one if `state` is None, and the state before the pass."""
+    state = module.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
+    assert isinstance(state, kind)
+    return state, context.before(state)
 
 
 class KeepsKeys:
@@ -155,9 +170,6 @@ class KeysAndValues(LayerState):
         key_scales, value_scales = self.scales
         return dequantized(self.keys, key_scales, dtype), dequantized(self.values, value_scales, dtype)
 
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((name, value) for name, value in super()._values() if value is not None)
-
     @staticmethod
     def _empty(
         shape: tuple[int, int, int], sizes: tuple[int, int], dtype: torch.dtype, device: torch.device
@@ -175,15 +187,12 @@ class KVCache(KeysAndValues):
     Latent attention (MLA) stores its latent vectors as `keys` and its rotary keys as `values`, each as one head.
     """
 
+    can_shorten: ClassVar[bool] = True
     is_ring: ClassVar[bool] = False  # whether a slot is reused by later positions
     keys: Shaped[Tensor, "B K S P"]
     values: Shaped[Tensor, "B K S Q"]
     key_scales: Float[Tensor, "B K S 1"] | None = None  # of int8
     value_scales: Float[Tensor, "B K S 1"] | None = None
-
-    @property
-    def can_shorten(self) -> bool:
-        return True
 
     @classmethod
     def empty(
@@ -260,11 +269,8 @@ def write_tokens(buffer: Shaped[Tensor, "B K S P"], new: Shaped[Tensor, "B K T P
 class RingKVCache(KVCache):
     """Key-value cache of sliding-window attention: slot s holds the newest position p with p mod W = s."""
 
+    can_shorten: ClassVar[bool] = False
     is_ring: ClassVar[bool] = True
-
-    @property
-    def can_shorten(self) -> bool:
-        return False
 
     def append(
         self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext

@@ -207,6 +207,10 @@ class ForwardContext:
         """
         return x if self.observer is None or torch.compiler.is_compiling() else self.observer(module, name, x)
 
+    def probes(self, module: nn.Module, **values: Tensor) -> tuple[Tensor, ...]:
+        """Return intermediate values of a part as `probe` does, in order."""
+        return tuple(self.probe(module, name, x) for name, x in values.items())
+
     def leave(self, value: Any) -> None:
         """Publish a value of this layer, such as its keys and values, for later layers of the same pass.
 

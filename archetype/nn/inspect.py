@@ -1,7 +1,8 @@
 """Views of a part's computation in a recorded pass, in addition to inputs, outputs, probes and states.
 
 The `inspect.py` of a part's folder computes them from the part's activations, and registers its functions by
-`provides("inspect", KIND)(Shown(...))`.
+`provides("inspect", KIND)(Shown(...))`. A module that shows no more than means of its probes names these in its
+attribute `shown_means`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -100,11 +101,13 @@ class Shown:
 
 
 def shown_by(part: Part) -> Shown:
-    """Return the functions registered for the kind of a part, or a `Shown` without functions."""
-    shown: Shown = provided("inspect", type(part)) or Shown()
-    return shown
+    """Return the functions registered for the kind of a part, or those of its module's `shown_means`."""
+    shown: Shown | None = provided("inspect", type(part))
+    has_means = shown is None and hasattr(provided("module", type(part)), "shown_means")
+    return Shown(series=mean_series) if has_means else shown or Shown()
 
 
-def mean_series(part: PartTrace, *probes: str) -> list[Series]:
-    """Return the mean of each probe over its features, at each position of the first sequence."""
-    return [Series(part.path, f"mean {name}", part.activations[name][0].float().flatten(1).mean(-1)) for name in probes]
+def mean_series(part: PartTrace) -> list[Series]:
+    """Return the mean of each of `shown_means` over its features, at each position of the first sequence."""
+    values = {name: part.activations[name][0].float() for name in part.module.shown_means}
+    return [Series(part.path, f"mean {name}", value.flatten(1).mean(-1)) for name, value in values.items()]

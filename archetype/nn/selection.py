@@ -140,15 +140,12 @@ def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:
 class IndexKeys(LayerState):
     """Key of an index for every position: slot s holds position s."""
 
+    can_shorten: ClassVar[bool] = True
     keys: Float[Tensor, "B 1 S P"]
 
     @classmethod
     def empty(cls, batch: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> "IndexKeys":
         return cls(torch.zeros(batch, 1, capacity, head_dim, dtype=dtype, device=device))
-
-    @property
-    def can_shorten(self) -> bool:
-        return True
 
     def narrow(self, slots: int) -> "IndexKeys":
         return IndexKeys(self.keys[:, :, :slots])
@@ -168,6 +165,23 @@ def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S
     # of the keys that equal the smallest chosen score, the earliest fill the remaining places
     room = count - above.sum(-1, keepdim=True)
     return above | (equal & (equal.cumsum(-1) <= room))
+
+
+def best_blocks(
+    scores: Float[Tensor, "B H T N"], positions: Int[Tensor, "b T"], size: int, count: int, local: int, first: int = 0
+) -> Bool[Tensor, "B H T N"]:
+    """Return True for each query's `count` blocks with the largest scores. Ties go to earlier blocks.
+
+    Args:
+        positions: positions of the queries.
+        size: positions of a block.
+        local: number of blocks up to the query's own that are always among them.
+        first: number of blocks at the start of the sequence that are always among them.
+    """
+    block = torch.arange(scores.shape[3], device=scores.device)
+    distance = (positions // size)[:, None, :, None] - block  # (b, 1, T, N)
+    always = (distance >= 0) & ((distance < local) | (block < first))
+    return best_keys(scores.detach().masked_fill(always, math.inf).flatten(0, 1), count).view_as(scores)
 
 
 def of_blocks(chosen: Bool[Tensor, "B H T N"], size: int, count: int) -> Bool[Tensor, "B H T S"]:

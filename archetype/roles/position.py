@@ -30,6 +30,9 @@ class MixerPosition(Part):
         """Number of further features of each head's query, which only the position reads."""
         return 0
 
+    def check_heads(self, head_dim: int) -> None:
+        """Call `invalid` if these positions do not fit heads of `head_dim` features."""
+
 
 AnyEmbeddingPosition = Annotated[EmbeddingPosition, ByKind(EmbeddingPosition)]
 

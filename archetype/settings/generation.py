@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import BeforeValidator, Field
 
 from archetype.errors import SpecError
-from archetype.settings.described import described
 from archetype.spec.base import Finite, Flag, Positive, Probability, Size, Spec
 
 # between two JSON tokens: a space, or a line break with indentation
@@ -30,44 +29,41 @@ def _as_json(value: Any) -> Any:
 
 
 class LogitsRules(Spec):
-    """Rules on the tokens that a sequence may contain, for sampling and for every beam of beam search."""
+    """Rules on the tokens that a sequence may contain, for sampling and for every beam of beam search.
 
-    min_new_tokens: Annotated[
-        Count, described("Minimum number of generated tokens before an end token is allowed.")
-    ] = 0
-    min_length: Annotated[
-        Count, described("Minimum number of tokens, including the prompt, before an end token is allowed.")
-    ] = 0
-    sequence_bias: Annotated[
-        tuple[tuple[Ids, Finite], ...],
-        described("Token sequences with a bias, which is added to the logit of the last token after the others."),
-    ] = ()
-    encoder_repetition_penalty: Annotated[Positive, described("Above 1 favours tokens of the prompt or source.")] = 1.0
-    repetition_penalty: Annotated[
-        Positive,
-        described(
-            "Above 1 discourages repeated tokens: divides positive logits, multiplies negative ones (Keskar 2019)."
-        ),
-    ] = 1.0
-    no_repeat_ngram_size: Annotated[Count, described("N-grams of this size occur at most once (0: no limit).")] = 0
-    encoder_no_repeat_ngram_size: Annotated[
-        Count, described("N-grams of this size from the prompt or source are never generated.")
-    ] = 0
-    bad_words_ids: Annotated[tuple[Ids, ...], described("Token sequences that are never generated.")] = ()
-    forced_bos_token_id: Annotated[Id | None, described("First token of a target.")] = None
-    forced_eos_token_id: Annotated[
-        Annotated[tuple[Id, ...], BeforeValidator(_as_tuple)],
-        described("One of these tokens comes last when the length limit is reached."),
-    ] = ()
-    exponential_decay_length_penalty: Annotated[
-        tuple[Count, Positive] | None,
-        described("(start, factor): raise the logits of end tokens by `factor` per token after `start`."),
-    ] = None
-    suppress_tokens: Annotated[tuple[Id, ...], described("Tokens that are never generated.")] = ()
-    begin_suppress_tokens: Annotated[tuple[Id, ...], described("Tokens that are never generated first.")] = ()
-    renormalize_logits: Annotated[
-        Flag, described("Renormalize probabilities over the allowed tokens, which matters between beams.")
-    ] = False
+    Attributes:
+        min_new_tokens: minimum number of generated tokens before an end token is allowed.
+        min_length: minimum number of tokens, including the prompt, before an end token is allowed.
+        sequence_bias: token sequences with a bias, which is added to the logit of the last token after the others.
+        encoder_repetition_penalty: above 1 favours tokens of the prompt or source.
+        repetition_penalty: above 1 discourages repeated tokens: divides positive logits, multiplies negative ones
+            (Keskar 2019).
+        no_repeat_ngram_size: N-grams of this size occur at most once (0: no limit).
+        encoder_no_repeat_ngram_size: N-grams of this size from the prompt or source are never generated.
+        bad_words_ids: token sequences that are never generated.
+        forced_bos_token_id: first token of a target.
+        forced_eos_token_id: one of these tokens comes last when the length limit is reached.
+        exponential_decay_length_penalty: (start, factor): raise the logits of end tokens by `factor` per token after
+            `start`.
+        suppress_tokens: tokens that are never generated.
+        begin_suppress_tokens: tokens that are never generated first.
+        renormalize_logits: renormalize probabilities over the allowed tokens, which matters between beams.
+    """
+
+    min_new_tokens: Count = 0
+    min_length: Count = 0
+    sequence_bias: tuple[tuple[Ids, Finite], ...] = ()
+    encoder_repetition_penalty: Positive = 1.0
+    repetition_penalty: Positive = 1.0
+    no_repeat_ngram_size: Count = 0
+    encoder_no_repeat_ngram_size: Count = 0
+    bad_words_ids: tuple[Ids, ...] = ()
+    forced_bos_token_id: Id | None = None
+    forced_eos_token_id: Annotated[tuple[Id, ...], BeforeValidator(_as_tuple)] = ()
+    exponential_decay_length_penalty: tuple[Count, Positive] | None = None
+    suppress_tokens: tuple[Id, ...] = ()
+    begin_suppress_tokens: tuple[Id, ...] = ()
+    renormalize_logits: Flag = False
 
     @property
     def change_every_token(self) -> bool:
@@ -101,77 +97,53 @@ class Sampling(LogitsRules):
 
     Biases and penalties are applied first, then the rules, the temperature, and the filters in the order of the fields.
     `json_schema`, `regex`, `lark` and `choices` allow only tokens with which the whole text can still match.
+
+    Attributes:
+        max_new_tokens: maximum number of generated tokens.
+        max_length: maximum number of tokens including the prompt, if a request has no `max_new_tokens`.
+        logit_bias: {token id: number added to its logit}.
+        presence_penalty: subtracted from the logits of tokens generated before, as in the OpenAI API.
+        frequency_penalty: subtracted once per earlier occurrence of the token, as in the OpenAI API.
+        temperature: sampling temperature; 0 is greedy decoding.
+        top_h: keep the most likely tokens up to this share of the entropy (Baghaei Potraghloo 2025).
+        top_k: keep the k most likely tokens.
+        top_p: keep the fewest tokens whose probabilities sum to p (Holtzman 2019).
+        min_p: keep tokens at least min_p times as likely as the most likely one (Nguyen 2024).
+        typical_p: keep the tokens of most typical information whose probabilities sum to p (Meister 2022).
+        epsilon_cutoff: keep tokens with at least this probability (Hewitt 2022).
+        eta_cutoff: keep tokens with at least this probability, or less if the entropy is large (Hewitt 2022).
+        seed: seed of the random generator.
+        stop: stop string; generation ends before its first occurrence.
+        ignore_eos: continue after an end token.
+        json_schema: JSON schema that the text must match, as a dict or as JSON.
+        json_whitespace: whitespace between JSON tokens: `bounded` (a space, or a line break with indentation) or `free`
+            (any).
+        regex: regular expression that the whole text must match.
+        lark: Lark grammar that the text must match.
+        choices: texts to choose from; the output is one of them.
     """
 
-    max_new_tokens: Annotated[
-        int, Field(strict=True, ge=1, le=2**20, description="Maximum number of generated tokens.")
-    ] = 256
-    max_length: Annotated[
-        Annotated[int, Field(strict=True, ge=1)] | None,
-        described("Maximum number of tokens including the prompt, if a request has no `max_new_tokens`."),
-    ] = None
-    logit_bias: Annotated[
-        dict[int, Bias], Field(max_length=1024, description="{token id: number added to its logit}.")
-    ] = {}  # noqa: RUF012  # pydantic copies it
-    presence_penalty: Annotated[
-        Penalty, described("Subtracted from the logits of tokens generated before, as in the OpenAI API.")
-    ] = 0.0
-    frequency_penalty: Annotated[
-        Penalty, described("Subtracted once per earlier occurrence of the token, as in the OpenAI API.")
-    ] = 0.0
-    temperature: Annotated[
-        float, Field(strict=True, ge=0, allow_inf_nan=False, description="Sampling temperature; 0 is greedy decoding.")
-    ] = 1.0
-    top_h: Annotated[
-        Share | None,
-        described("Keep the most likely tokens up to this share of the entropy (Baghaei Potraghloo 2025)."),
-    ] = None
-    top_k: Annotated[Annotated[int, Field(strict=True, ge=1)] | None, described("Keep the k most likely tokens.")] = (
-        None
-    )
-    top_p: Annotated[
-        float,
-        Field(
-            strict=True,
-            gt=0,
-            le=1,
-            allow_inf_nan=False,
-            description="Keep the fewest tokens whose probabilities sum to p (Holtzman 2019).",
-        ),
-    ] = 1.0
-    min_p: Annotated[
-        Probability, described("Keep tokens at least min_p times as likely as the most likely one (Nguyen 2024).")
-    ] = 0.0
-    typical_p: Annotated[
-        Share, described("Keep the tokens of most typical information whose probabilities sum to p (Meister 2022).")
-    ] = 1.0
-    epsilon_cutoff: Annotated[Probability, described("Keep tokens with at least this probability (Hewitt 2022).")] = 0.0
-    eta_cutoff: Annotated[
-        Probability,
-        described("Keep tokens with at least this probability, or less if the entropy is large (Hewitt 2022)."),
-    ] = 0.0
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63, description="Seed of the random generator.")] = 0
-    stop: Annotated[
-        Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_tuple)],
-        described("Stop string; generation ends before its first occurrence."),
-    ] = ()
-    ignore_eos: Annotated[Flag, described("Continue after an end token.")] = False
-    json_schema: Annotated[
-        Annotated[str | None, BeforeValidator(_as_json)],
-        described("JSON schema that the text must match, as a dict or as JSON."),
-    ] = None
-    json_whitespace: Annotated[
-        Literal["bounded", "free"],
-        described(
-            "Whitespace between JSON tokens: `bounded` (a space, or a line break with indentation) or `free` (any)."
-        ),
-    ] = "bounded"
-    regex: Annotated[str | None, described("Regular expression that the whole text must match.")] = None
-    lark: Annotated[str | None, described("Lark grammar that the text must match.")] = None
-    choices: Annotated[
-        Annotated[tuple[str, ...], Field(min_length=1)] | None,
-        described("Texts to choose from; the output is one of them."),
-    ] = None
+    max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**20)] = 256
+    max_length: Annotated[int, Field(strict=True, ge=1)] | None = None
+    logit_bias: Annotated[dict[int, Bias], Field(max_length=1024)] = {}  # noqa: RUF012  # pydantic copies it
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    temperature: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
+    top_h: Share | None = None
+    top_k: Annotated[int, Field(strict=True, ge=1)] | None = None
+    top_p: Share = 1.0
+    min_p: Probability = 0.0
+    typical_p: Share = 1.0
+    epsilon_cutoff: Probability = 0.0
+    eta_cutoff: Probability = 0.0
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_tuple)] = ()
+    ignore_eos: Flag = False
+    json_schema: Annotated[str | None, BeforeValidator(_as_json)] = None
+    json_whitespace: Literal["bounded", "free"] = "bounded"
+    regex: str | None = None
+    lark: str | None = None
+    choices: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
     @property
     def greedy(self) -> bool:
@@ -245,21 +217,17 @@ class SamplingFields(TypedDict, total=False):
 
 
 class Unmasking(Spec):
-    """Settings of generation by unmasking, for models that predict masked tokens."""
+    """Settings of generation by unmasking, for models that predict masked tokens.
 
-    tokens_per_step: Annotated[
-        Size, described("Number of masks that become tokens in each pass; more are faster and less accurate.")
-    ] = 1
-    block: Annotated[
-        Size | None,
-        described(
-            "Length of the blocks that are unmasked one after the other (absent: the model's, else all at once)."
-        ),
-    ] = None
-    order: Annotated[
-        Literal["confidence", "left_to_right", "random"],
-        described("Which masks of a block become tokens first: `confidence` is the highest probability of the token."),
-    ] = "confidence"
+    Attributes:
+        tokens_per_step: number of masks that become tokens in each pass; more are faster and less accurate.
+        block: length of the blocks that are unmasked one after the other (absent: the model's, else all at once).
+        order: which masks of a block become tokens first: `confidence` is the highest probability of the token.
+    """
+
+    tokens_per_step: Size = 1
+    block: Size | None = None
+    order: Literal["confidence", "left_to_right", "random"] = "confidence"
 
 
 class UnmaskingFields(TypedDict, total=False):
@@ -275,28 +243,18 @@ class Beam(LogitsRules):
 
     The score of a finished target of n tokens is its log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016,
     equation 14).
+
+    Attributes:
+        num_beams: number of beams; 1 is greedy decoding.
+        length_penalty: exponent of the length normalization; 0 favours short outputs.
+        max_extra_tokens: maximum number of tokens by which a target may exceed its source (Vaswani 2017, section 6.1).
+        max_new_tokens: maximum number of target tokens including the end token (absent: limited by the context).
     """
 
-    num_beams: Annotated[
-        int, Field(strict=True, ge=1, le=1000, description="Number of beams; 1 is greedy decoding.")
-    ] = 5
-    length_penalty: Annotated[
-        float,
-        Field(
-            strict=True,
-            ge=0,
-            le=32,
-            allow_inf_nan=False,
-            description="Exponent of the length normalization; 0 favours short outputs.",
-        ),
-    ] = 1.0  # no power overflows
-    max_extra_tokens: Annotated[
-        Size, described("Maximum number of tokens by which a target may exceed its source (Vaswani 2017, section 6.1).")
-    ] = 50
-    max_new_tokens: Annotated[
-        Size | None,
-        described("Maximum number of target tokens including the end token (absent: limited by the context)."),
-    ] = None
+    num_beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
+    length_penalty: Annotated[float, Field(strict=True, ge=0, le=32, allow_inf_nan=False)] = 1.0  # no power overflows
+    max_extra_tokens: Size = 50
+    max_new_tokens: Size | None = None
 
     def score(self, log_probability: float, length: int) -> float:
         """Return the length-normalized score of a target of `length` tokens, including the end token."""

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
 
@@ -46,6 +46,13 @@ WORDS = {  # {pydantic error type: (cause, remedy)}
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), MAPPING),
     **dict.fromkeys(("tuple_type", "list_type"), LIST),
 }
+
+
+def refuse_set(fields: Mapping[str, bool], cause: str, remedy: str) -> None:
+    """Call `invalid` for the first field that is set. `{field}` in the remedy is its name."""
+    for field, is_set in fields.items():
+        if is_set:
+            invalid(field, cause, remedy.format(field=field))
 
 
 def invalid(place: str, cause: str, remedy: str = "") -> NoReturn:

@@ -32,6 +32,7 @@ SHARED = ("masking_utils", "modeling_rope_utils", "modeling_layers", "modeling_a
 # What the base of all classes does with a configuration, of which their sources say nothing.
 ALWAYS = {"tie_word_embeddings", "per_layer_config", "vocab_size", "quantization_config", "compression_config"}
 FRACTION = "partial_rotary_factor"  # which each class reads for itself or does not
+TRAINED = "original_max_position_embeddings"  # which the base of all classes puts into the section, where it is flat
 BESIDE = {"rope_theta", "rope_scaling", FRACTION}  # the section of rotary positions, in older files
 
 
@@ -164,6 +165,7 @@ def row(kind: str, every: set[str]) -> list[Any]:
     names = classes(kind)
     for file in modeling_files(kind, names[1:]):
         reading.add(module_reading(file, of_itself=False))
+    rotates = FRACTION in reading.strings  # in its code: the configuration may say it of a scaling alone (Gemma 4)
     for one in config_class.__mro__:
         if one.__module__.startswith("transformers.models."):
             reading.add(module_reading(Path(inspect.getfile(one)), of_itself=True))
@@ -175,8 +177,8 @@ def row(kind: str, every: set[str]) -> list[Any]:
             derived.pop("rope_parameters", None)  # the class has no scaling where a file says nothing
         theta = config_class.default_theta
         defaults["rope_theta"] = defaults.get("rope_theta") or (DERIVED if isinstance(theta, dict) else theta)
-        sections = {f"rope_parameters.{FRACTION}"} & {f"rope_parameters.{key}" for key in keys_found}
-        keys_found = keys_found - BESIDE | (BESIDE & read_beside(config_class, keys_found)) | sections
+        sections = {f"rope_parameters.{FRACTION}"} if rotates else set()
+        keys_found = keys_found - BESIDE | (BESIDE & read_beside(config_class, keys_found)) | sections | {TRAINED}
     words = {key for key in keys_found - BOOKKEEPING if key.replace(".", "").isidentifier() and key[0] != "_"}
     stated = {key: value for key, value in defaults.items() if plain(value) is not None}
     return [names, {key: plain((derived | stated).get(key)) for key in sorted(words)}]

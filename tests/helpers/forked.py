@@ -206,8 +206,8 @@ def execute(program: str, *arguments: str) -> None:
 def prepare() -> None:
     """Load and build once what every process would: modules, the classes of recipes and specifications, and fonts.
 
-    And the machine's peaks are measured on little, no loss curves are drawn, which takes longer than most runs, and no
-    process takes apart what torch has registered, at its end.
+    And the machine's peaks are measured on little, no loss curves are drawn, which takes longer than most runs, files
+    are not flushed to the disk, and no process takes apart what torch has registered, at its end.
     """
     modules = (module.name for module in walk_packages(archetype.__path__, "archetype."))
     for name in (*LOADED, *(name for name in modules if name not in ("archetype.__main__", "archetype.hf"))):
@@ -222,6 +222,7 @@ def prepare() -> None:
     from archetype.training.recipe import Recipe
 
     peaks.SIDE, peaks.READ_BYTES = 64, 2**20
+    os.fsync = lambda fd: None
     loop.draw_picture = lambda run, unit="token": run.loss_picture.touch()
     Recipe(spec=preset("llama-tiny").dump()).dump(full=True)
     cost_report(preset("llama-tiny"))

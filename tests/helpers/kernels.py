@@ -1,15 +1,22 @@
-"""Libraries of native kernels: those that are built with the package, and one that no processor would choose."""
+"""Libraries of native kernels: that of this processor, those that others choose, and one that none would choose.
 
+An installation builds that of its processor alone. Others are compiled when a test asks for them, with fewer
+optimizations, which takes half the time; test_compiler.py repeats their tests in the soak with those that a wheel has.
+"""
+
+import fcntl
 import platform
 from functools import cache
 
 import pytest
 
-from archetype.native.compiler import built_file, variants
+from archetype.io.cache import cache_folder
+from archetype.native.compiler import FURTHER, built_file, variants
 from archetype.native.library import Library, compiled, library, runnable
 
 # Vectors as wide as those of AVX-512, in pieces: no kernel leans on the processor's own width.
 PIECES = {"16 lanes": ("-march=x86-64", "-O1", "-DWIDTH=16")} if platform.machine() == "x86_64" else {}
+FEWER = () if FURTHER else ("-O1",)
 INSTRUCTIONS = (*(variant.name for variant in variants()), *PIECES)
 
 
@@ -25,9 +32,16 @@ def kernels(name: str) -> Library:
     if name == "native":
         return own
     if name in PIECES:
-        return compiled(PIECES[name])
+        return _compiled(PIECES[name])
     variant = next((variant for variant in runnable() if variant.name == name), None)
     if variant is None:
         pytest.skip(f"this processor cannot run {name}")
     file = built_file(variant)
-    return Library(file) if file.is_file() else compiled(variant.flags)
+    return Library(file) if file.is_file() else _compiled((*variant.flags, *FEWER))
+
+
+def _compiled(flags: tuple[str, ...]) -> Library:
+    """Compile kernels, or wait until another worker has."""
+    with (cache_folder() / "kernels-of-tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return compiled(flags)

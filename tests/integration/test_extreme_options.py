@@ -57,7 +57,7 @@ def refusal(verb: str, parameter: Any, value: str, folder: Path) -> str:
     return done.error
 
 
-@pytest.mark.parametrize("verb", every(4, sorted({verb for verb, *_ in numbers()})))
+@pytest.mark.parametrize("verb", every(8, sorted({verb for verb, *_ in numbers()})))
 def test_a_number_beyond_all_bounds_is_refused(verb: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("some text to learn from\n" * 40)
     for owner, written, parameter, kind in numbers():

@@ -62,7 +62,7 @@ def test_a_model_that_was_made_to_answer_does(archetype: Command, exported: Path
 
 def test_a_base_model_is_told_to_be_one(archetype: Command, exported: Path) -> None:
     assert refused(archetype, "generate", exported, "Hello", "--chat") == (
-        "chat template: the folder has no chat template (a base model, not trained to chat); generate without chat"
+        "chat template: the model has no chat template (a base model, not trained to chat); generate without chat"
     )
     assert refused(archetype, "generate", exported, "Hello", "--system", "x") == (
         "--system: has no effect without --chat; add --chat, or remove --system"

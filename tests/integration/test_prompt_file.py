@@ -87,7 +87,7 @@ def test_kills_lose_and_double_nothing(archetype: Command, run_directory: Path, 
         ('{"prompt": "a", "top_k": 0}', "top_k: 0 is too small; use at least 1"),
         ('{"prompt": "a", "topk": 1}', "topk: is not a known key; did you mean top_k?"),
         ('{"prompt": ""}', "prompt: is empty, and the tokenizer has no start token; provide some text"),
-        ('{"messages": [{"role": "user", "content": "a"}]}', "chat template: the folder has no chat template"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "chat template: the model has no chat template"),
     ],
 )
 def test_a_wrong_line_is_named_before_anything_runs(

@@ -42,7 +42,7 @@ def steps(model: CausalModel, count: int, rows: int = 3, recorded: bool = True) 
     return [step(tokens[:, place : place + 1]).clone() for place in range(9, 9 + count)], step.replay is not None
 
 
-@pytest.mark.parametrize("name", every(4, PRESETS))
+@pytest.mark.parametrize("name", every(8, PRESETS))
 def test_thirty_replayed_steps_of_every_preset_are_as_torch_computes_them(name: str) -> None:
     """Past the windows of 32."""
     kernels("native")

@@ -42,6 +42,7 @@ def test_what_is_missing_is_what_the_coverage_of_transformers_says() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*rope_scaling:FutureWarning")  # which published files still have
+@pytest.mark.filterwarnings("ignore::archetype.errors.UnreadKeys")  # GPT-2 XL's output_past, for one
 @pytest.mark.parametrize("name", every(len(READABLE), READABLE))  # the largest take half a minute
 def test_a_card_is_what_the_published_files_say(name: str, shared: Path) -> None:
     models = {model.file: model for model in published_models(shared)}

@@ -114,7 +114,7 @@ def test_texts_and_answers_are_those_of_transformers(lm: LanguageModel, theirs: 
     assert lm.tokenizer is not None and lm.tokenizer.bos is not None
     continued = greedy(theirs, [lm.tokenizer.bos, *lm.tokenizer.encode(PROMPT)], 24)
     assert lm.generate(PROMPT, max_new_tokens=24, ignore_eos=True) == lm.tokenizer.decode(continued)
-    with pytest.raises(DataError, match="continues texts and was not trained to chat"):
+    with pytest.raises(DataError, match="the model has no chat template"):
         lm.chat(QUESTION)
     answering = replace(lm, template=ChatTemplate(TEMPLATE, {"bos_token": "<bos>"}))
     ids = answering.encode_chat(QUESTION)

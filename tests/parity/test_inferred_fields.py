@@ -236,7 +236,7 @@ def test_a_head_of_another_width_in_mistral_4_is_refused(tmp_path: Path) -> None
     drawn(Mistral4ForCausalLM(Mistral4Config(**MISTRAL4))).save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"head_dim": 8}))  # of which a third would rotate
-    with pytest.raises(CheckpointError, match="latent attention that rotates 4 features, where a key says 8"):
+    with pytest.raises(CheckpointError, match="latent attention that rotates 4 features, where head_dim says 8"):
         read(tmp_path)
 
 

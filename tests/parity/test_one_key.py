@@ -41,6 +41,7 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
     "olmo3": [
         ({"rope_parameters": ABSENT, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "agrees"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": ABSENT}, "refused"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 30.0}}, "refused"),
     ],
     "ctrl": [({"layer_norm_epsilon": 0.1}, "refused")],
     "gpt_bigcode": [({"multi_query": False}, "refused")],
@@ -52,6 +53,41 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
     "mamba2": [({"time_step_limit": [0.7, float("inf")]}, "agrees"), ({"time_step_limit": [0.0, 0.1]}, "agrees")],
     "nemotron_h": [({"time_step_min": 0.9}, "agrees"), ({"mtp_layers_block_type": ["moe"]}, "agrees"),
         ({"hybrid_override_pattern": "ME*-"}, "agrees")],
+    "deepseek_v4": [
+        ({"head_dim": 16}, "agrees"), ({"qk_rope_head_dim": 8}, "agrees"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "refused"),
+        ({"rope_parameters": ABSENT, "partial_rotary_factor": ABSENT, "qk_rope_head_dim": 2}, "agrees"),
+        ({"rope_parameters": {"main": {"rope_type": "proportional"}, "compress": {}}}, "refused"),
+        ({"rope_parameters": {"main": {"partial_rotary_factor": 0.25}, "compress": {"rope_theta": 1e3}}}, "refused"),
+    ],
+    "gemma4_text": [
+        ({"hidden_act": "relu"}, "agrees"),  # which is the activation of its encoders
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "agrees"),
+        ({"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
+            for kind in ("full_attention", "sliding_attention")}}, "agrees"),
+    ],
+    "qwen2_moe": [
+        ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}, "refused"),
+        ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "use_sliding_window": True},
+            "agrees"),
+    ],
+    "hy_v4": [({"hidden_act": "gelu"}, "refused")],
+    "hy_v3": [({"rope_parameters": {"full_attention": {"rope_theta": 30.0}}}, "refused")],
+    "longcat_flash": [({"head_dim": 2}, "refused")],
+    "exaone4": [
+        ({"original_max_position_embeddings": 8, "rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "agrees"),
+    ],
+    "dots3_note_text": [
+        ({"rope_parameters": {"indexed_attention": {"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": 0.5,
+            "partial_rotary_factor": 1.0}}}, "agrees"),
+        ({"rope_parameters": {"indexed_attention": {"rope_type": "proportional"}}}, "refused"),
+    ],
+    # two names of one attribute
+    "bailing_hybrid": [({"n_group": 2}, "refused"), ({"num_expert_group": 2}, "agrees"),
+        ({"rope_parameters": ABSENT, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "agrees")],
+    "recurrent_gemma": [({"sliding_window": 4}, "refused"), ({"attention_window_size": 4}, "agrees")],
+    "modernbert-decoder": [({"rope_parameters": ABSENT, "rope_theta": 100.0}, "agrees"),
+        ({"rope_parameters": ABSENT, "rope_scaling": {"type": "linear", "factor": 2.0}}, "agrees")],
     "olmoe": [({"sliding_window": 4}, "refused"), ({"rms_norm_eps": ABSENT}, "agrees")],
 }  # fmt: skip
 
@@ -65,7 +101,7 @@ def quiet() -> Any:
         yield
 
 
-@pytest.mark.parametrize("kind", every(2, SCORE))
+@pytest.mark.parametrize("kind", every(4, SCORE))
 def test_a_key_means_what_it_means_to_its_class(kind: str, tmp_path: Path) -> None:
     small = SmallModel(kind, tmp_path)
     for values, status in SCORE[kind]:

@@ -89,8 +89,8 @@ def test_a_published_type_whose_habits_nobody_knows_is_read_rightly_or_refused(
     try:
         model = load(tmp_path / "model").model
     except CheckpointError as error:
-        message = str(error)
-        assert "does not match transformers" in message or "cannot verify" in message or "missing" in message
+        said = ("does not match transformers", "cannot verify", "missing", "not supported")
+        assert any(one in str(error) for one in said)
         return
     assert distance(logits(model), expected) < EXACT
 

@@ -46,7 +46,7 @@ def mistake(model: nn.Module) -> Change:
     return swap(f"{stack}blocks.0.mixer.k.weight", f"{stack}blocks.0.mixer.v.weight")
 
 
-@pytest.mark.parametrize(("task", "kind"), every(8, (pytest.param(*case, id=" ".join(case)) for case in CASES)))
+@pytest.mark.parametrize(("task", "kind"), every(12, (pytest.param(*case, id=" ".join(case)) for case in CASES)))
 def test_a_type_is_read_computes_the_same_and_is_written_back(task: str, kind: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of transformers, on sizes that nobody uses
@@ -113,7 +113,7 @@ BARE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", every(2, BARE))
+@pytest.mark.parametrize("kind", every(4, BARE))
 def test_a_model_without_a_head(kind: str, tmp_path: Path) -> None:
     """Its vectors, those of its pooler, and the same weights in what is written back."""
     names = {"pairs": SPELLINGS["pairs"], "images": SPELLINGS["pictures"]}

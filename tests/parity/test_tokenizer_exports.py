@@ -83,7 +83,7 @@ def test_there_are_so_many() -> None:
     assert len(CASES) >= 300
 
 
-@pytest.mark.parametrize(("name", "definition", "change"), every(9, CASES))
+@pytest.mark.parametrize(("name", "definition", "change"), every(18, CASES))
 def test_source_and_export_are_equal(name: str, definition: str, change: dict[str, Any], tmp_path: Path) -> None:
     """And here; what a key asks for that is not done, there as here, is named."""
     source, run, out = (tmp_path / place for place in ("source", "run", "out"))

@@ -63,7 +63,7 @@ def check_page(kind: str, folder: Path, task: str = "causal") -> None:
         assert total_parameters(read) == numbers, kind
 
 
-@pytest.mark.parametrize("kind", every(2, SCORE))
+@pytest.mark.parametrize("kind", every(4, SCORE))
 def test_the_page_says_what_becomes_of_it(kind: str, tmp_path: Path) -> None:
     check_page(kind, tmp_path)
 

@@ -26,7 +26,7 @@ ALLOWED = {
     "parts/attention/infer.py": 1,
     "parts/attention/parallel.py": 1,
     "parts/attention/recorded.py": 2,
-    "parts/attention/spec.py": 12,
+    "parts/attention/spec.py": 11,
     "parts/compressed_attention/infer.py": 1,
     "parts/experts/module.py": 1,
     "parts/latent_attention/infer.py": 2,

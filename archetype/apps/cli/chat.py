@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from archetype.apps.cli.fields import takes, values_of
+from archetype.apps.cli.fields import takes, values_of, with_groups
 from archetype.apps.cli.generate import OWN, SAMPLING
-from archetype.apps.cli.options import (
-    AcceptUnproved,
-    Device,
-    Dtype,
-    Json,
-    Model,
-    Overrides,
-    StateDtype,
-    Template,
-    Weights,
-)
+from archetype.apps.cli.options import Json, Model, Opening, StateDtype, Template
 from archetype.apps.cli.output import print_device, print_json_line, show_warnings
 from archetype.errors import ArchetypeError, DataError, nearest
 from archetype.settings.generation import Sampling
@@ -48,17 +38,15 @@ COMMANDS = {
 ENDS = "Ctrl-C stops an answer, Ctrl-D exits."
 
 
+@with_groups
 @takes(SETTINGS, dict.fromkeys(OWN, "the model's"))
 def chat(
     model: Model,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     template: Template = None,
-    dtype: Dtype = None,
     state_dtype: StateDtype = None,
-    weights: Weights = None,
-    overrides: Overrides = None,
-    accept_unproved: AcceptUnproved = False,
-    device: Device = "auto",
+    *,
+    opening: Opening,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -73,15 +61,7 @@ def chat(
     from archetype.generate import Engine
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
-    lm = CausalLM.load(
-        model,
-        dtype=dtype,
-        device=device,
-        overrides=overrides or (),
-        weights=weights,
-        accept_unproved=accept_unproved,
-        state_dtype=state_dtype,
-    )
+    lm = CausalLM.load(model, **opening.settings, state_dtype=state_dtype)
     if template is not None:
         lm.use_template(template)
     if lm.template is None:

@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
+from archetype.apps.cli.fields import with_groups
 from archetype.apps.cli.options import MINUTES, SPEC_HELP, Json, OptionalOutput
 from archetype.apps.cli.output import print_json
 from archetype.apps.cli.sweep_progress import SweepProgress
@@ -54,30 +55,73 @@ app = typer.Typer(
     epilog="`archetype compare A B --data FILE` is short for `archetype compare models`.",
 )
 File = Annotated[str, typer.Argument(metavar="FILE", help="Experiment file, or the number of a claim.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Run for up to a minute; trained parts get no verdict.")]
-Full = Annotated[bool, typer.Option("--full", help="Run everything that a verdict needs (default).")]
-Extended = Annotated[bool, typer.Option("--extended", help="Like --full, with further corpora and sizes.")]
-Gpu = Annotated[bool, typer.Option("--gpu", help="Run larger experiments that need a GPU.")]
-StoreFolder = Annotated[
-    Path | None, typer.Option("--store", help="Folder of all runs.  [default: $ARCHETYPE_STUDIES, or the cache]")
-]
-DataFolder = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder of corpora.  [default: $ARCHETYPE_DATA, or here]")
-]
 ClaimsFolder = Annotated[
     Path | None,
     typer.Argument(metavar="FOLDER", help="Folder of claims.  [default: claims, here or in the checkout]"),
 ]
 Workers = Annotated[int, typer.Option(min=1, help="Number of parallel processes, with one thread each.")]
 EngineName = Annotated[str, typer.Option("--engine", help="Where to run: here, ray or slurm.")]
-Within = Annotated[
-    float | None,
-    typer.Option("--minutes", **MINUTES, help="Stop after these minutes; the same command continues."),
-]
-To = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="Folder for the reports.")]
+
+
+class Mode(NamedTuple):
+    """Options of what runs of an experiment, and for how long."""
+
+    quick: Annotated[bool, typer.Option("--quick", help="Run for up to a minute; trained parts get no verdict.")] = (
+        False
+    )
+    full: Annotated[bool, typer.Option("--full", help="Run everything that a verdict needs (default).")] = False
+    extended: Annotated[bool, typer.Option("--extended", help="Like --full, with further corpora and sizes.")] = False
+    gpu: Annotated[bool, typer.Option("--gpu", help="Run larger experiments that need a GPU.")] = False
+
+    @property
+    def name(self) -> str:
+        return next((mode for mode, is_on in zip(MODES, self, strict=True) if is_on), "full")
+
+
+class Folders(NamedTuple):
+    """Options of the folders that an experiment reads and writes."""
+
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Folder of all runs.  [default: $ARCHETYPE_STUDIES, or the cache]")
+    ] = None
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder of corpora.  [default: $ARCHETYPE_DATA, or here]")
+    ] = None
+
+    def open_store(self) -> "Store":
+        from archetype.studies.store import Store
+
+        return Store(self.store)
+
+    @property
+    def data(self) -> Path:
+        import os
+
+        from archetype.studies.corpora import SETTING
+
+        return (self.data_dir or Path(os.environ.get(SETTING) or ".")).expanduser().absolute()
+
+
+class Sweep(NamedTuple):
+    """Options of how runs are distributed, and for how long."""
+
+    workers: Workers = 1
+    engine: EngineName = "here"
+    within: Annotated[
+        float | None,
+        typer.Option("--minutes", **MINUTES, help="Stop after these minutes; the same command continues."),
+    ] = None
+
+
+class Reports(NamedTuple):
+    """Options of how outcomes are shown."""
+
+    to: Annotated[Path | None, typer.Option("--to", "-o", "--output", help="Folder for the reports.")] = None
+    as_json: Json = False
 
 
 @app.command(cls=Verb)
+@with_groups
 def models(
     sources: Annotated[list[str], typer.Argument(metavar="MODEL...", help=f"Two or more models. {SPEC_HELP}")],
     data: Annotated[
@@ -88,81 +132,56 @@ def models(
         bool,
         typer.Option("--from-weights", help="Start from the models' weights; the first, a donor, is not trained."),
     ] = False,
-    store: StoreFolder = None,
-    data_dir: DataFolder = None,
+    *,
+    folders: Folders,
     workers: Workers = 1,
     engine: EngineName = "here",
-    to: To = None,
-    as_json: Json = False,
+    reports: Reports,
 ) -> None:
     """Compare models with the first; tokens, learning rates, seeds and margin are chosen and printed with reasons."""
     from archetype.studies.chosen import choose_experiment
     from archetype.studies.sweep import engine as open_engine
 
     open_engine(engine, workers)
-    chosen = choose_experiment(sources, data, minutes, workers, _data_folder(data_dir), _store(store), from_weights)
+    store = folders.open_store()
+    chosen = choose_experiment(sources, data, minutes, workers, folders.data, store, from_weights)
     _say(str(chosen))
-    study = _study(str(chosen.file), "full", store, data_dir)
-    _run(study, workers, engine, as_json)
-    _report(study, to, as_json)
+    study = _study(str(chosen.file), "full", folders)
+    _run(study, Sweep(workers, engine), reports.as_json)
+    _report(study, reports)
 
 
 @app.command(cls=Verb)
-def plan(
-    file: File,
-    quick: Quick = False,
-    full: Full = False,
-    extended: Extended = False,
-    gpu: Gpu = False,
-    store: StoreFolder = None,
-    data_dir: DataFolder = None,
-    workers: Workers = 1,
-    as_json: Json = False,
-) -> None:
+@with_groups
+def plan(file: File, mode: Mode, folders: Folders, workers: Workers = 1, as_json: Json = False) -> None:
     """Print runs, tokens, minutes and matched quantities; trains only 20 steps of each arm."""
     from archetype.studies.report import plan_text
 
     # no engine: the 20 steps of each arm, which give its speed, run in this process
-    planned = _study(file, _mode(quick, full, extended, gpu), store, data_dir).plan(workers)
+    planned = _study(file, mode.name, folders).plan(workers)
     print_json(planned) if as_json else print(plan_text(planned))
 
 
 @app.command(cls=Verb)
-def run(
-    file: File,
-    quick: Quick = False,
-    full: Full = False,
-    extended: Extended = False,
-    gpu: Gpu = False,
-    store: StoreFolder = None,
-    data_dir: DataFolder = None,
-    workers: Workers = 1,
-    engine: EngineName = "here",
-    within: Within = None,
-    to: To = None,
-    as_json: Json = False,
-) -> None:
+@with_groups
+def run(file: File, mode: Mode, folders: Folders, sweep: Sweep, reports: Reports) -> None:
     """Train all missing runs of an experiment, and print its verdicts."""
-    study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
+    _run_file(file, mode, folders, sweep, reports)
+
+
+def _run_file(file: str, mode: Mode, folders: Folders, sweep: Sweep, reports: Reports) -> None:
+    study = _study(file, mode.name, folders)
     if study.without_verdict:
         _say(study.without_verdict)
-    _run(study, workers, engine, as_json)
-    _report(study, to, as_json)
+    _run(study, sweep, reports.as_json)
+    _report(study, reports)
 
 
 @app.command(cls=Verb)
-def status(
-    file: File,
-    quick: Quick = False,
-    full: Full = False,
-    extended: Extended = False,
-    gpu: Gpu = False,
-    store: StoreFolder = None,
-    data_dir: DataFolder = None,
-    as_json: Json = False,
-) -> None:
+@with_groups
+def status(file: File, mode: Mode, folders: Folders, as_json: Json = False) -> None:
     """Print how many runs of an experiment are done, and which are running."""
-    about = _study(file, _mode(quick, full, extended, gpu), store, data_dir).status()
+    about = _study(file, mode.name, folders).status()
     if as_json:
         print_json(about)
         return
@@ -176,65 +195,51 @@ def status(
 
 
 @app.command(cls=Verb)
-def report(
-    ctx: typer.Context,
-    file: File,
-    quick: Quick = False,
-    full: Full = False,
-    extended: Extended = False,
-    gpu: Gpu = False,
-    store: StoreFolder = None,
-    data_dir: DataFolder = None,
-    to: To = None,
-    as_json: Json = False,
-) -> None:
+@with_groups
+def report(ctx: typer.Context, file: File, mode: Mode, folders: Folders, reports: Reports) -> None:
     """Print the outcome of a completed experiment; --to writes Markdown, JSON and plots."""
     from archetype.errors import DataError
 
-    study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
+    study = _study(file, mode.name, folders)
     if left := study.status()["left"]:
         raise DataError(file, f"{left} runs are missing", f"run `archetype compare run {ctx.meta[WRITTEN]}`")
-    _report(study, to, as_json)
+    _report(study, reports)
 
 
 @app.command(cls=Verb)
+@with_groups
 def extend(
     report_file: Annotated[Path, typer.Argument(metavar="REPORT.json", help="Report of a full run.")],
     corpus: Annotated[list[str] | None, typer.Option(help="Additional corpus; may be repeated.")] = None,
-    store: StoreFolder = None,
-    data_dir: DataFolder = None,
-    workers: Workers = 1,
-    engine: EngineName = "here",
-    within: Within = None,
-    to: To = None,
-    as_json: Json = False,
+    *,
+    folders: Folders,
+    sweep: Sweep,
+    reports: Reports,
 ) -> None:
     """Run the other corpora and sizes of a report's experiment with its tuned arms, and print the new verdicts."""
     from archetype.studies.extend import ReportExtension
 
-    study = ReportExtension(report_file, corpus or (), _data_folder(data_dir), _store(store))
-    _run(study, workers, engine, as_json)
-    _report(study, to, as_json)
+    study = ReportExtension(report_file, corpus or (), folders.data, folders.open_store())
+    _run(study, sweep, reports.as_json)
+    _report(study, reports)
 
 
 @app.command(cls=Verb)
+@with_groups
 def calibrate(
     file: Annotated[Path | None, typer.Option(help="Calibration file instead of the packaged one.")] = None,
-    store: StoreFolder = None,
-    data_dir: DataFolder = None,
-    workers: Workers = 1,
-    engine: EngineName = "here",
-    within: Within = None,
-    to: To = None,
-    as_json: Json = False,
+    *,
+    folders: Folders,
+    sweep: Sweep,
+    reports: Reports,
 ) -> None:
     """Verify that equal models tie on this machine and wider ones win; required once before trained verdicts."""
     from archetype.errors import DataError
     from archetype.studies.calibration import MUST_GIVE, calibration_file, read_calibration
 
-    study = _study(str(file or calibration_file()), "full", store, data_dir)
-    _run(study, workers, engine, as_json)
-    _report(study, to, as_json)
+    study = _study(str(file or calibration_file()), "full", folders)
+    _run(study, sweep, reports.as_json)
+    _report(study, reports)
     calibration = read_calibration(study.store)
     if calibration is None or not calibration["passed"]:
         wrong = next(
@@ -250,79 +255,65 @@ def calibrate(
 
 
 @app.command(cls=Verb)
+@with_groups
 def claim(
     number: Annotated[int, typer.Argument(metavar="N", help="Number of the claim.")],
     folder: ClaimsFolder = None,
-    quick: Quick = False,
-    full: Full = False,
-    extended: Extended = False,
-    gpu: Gpu = False,
-    store: StoreFolder = None,
-    data_dir: DataFolder = None,
-    workers: Workers = 1,
-    engine: EngineName = "here",
-    within: Within = None,
-    to: To = None,
-    as_json: Json = False,
+    *,
+    mode: Mode,
+    folders: Folders,
+    sweep: Sweep,
+    reports: Reports,
 ) -> None:
     """Evaluate one claim, part by part."""
     from archetype.studies.claims import claim_file
 
-    file = str(claim_file(number, folder))
-    run(file, quick, full, extended, gpu, store, data_dir, workers, engine, None, to, as_json)
+    _run_file(str(claim_file(number, folder)), mode, folders, sweep, reports)
 
 
 @app.command("all", cls=Verb)
+@with_groups
 def all_(
     folder: ClaimsFolder = None,
-    quick: Quick = False,
-    full: Full = False,
-    extended: Extended = False,
-    gpu: Gpu = False,
-    store: StoreFolder = None,
-    data_dir: DataFolder = None,
-    workers: Workers = 1,
-    engine: EngineName = "here",
-    within: Within = None,
-    to: To = None,
+    *,
+    mode: Mode,
+    folders: Folders,
+    sweep: Sweep,
     exact: Annotated[bool, typer.Option("--exact", help="Train nothing; report which parts have no runs.")] = False,
-    as_json: Json = False,
+    reports: Reports,
 ) -> None:
     """Evaluate all claims of a folder."""
     from archetype.studies.claims import find_claims
     from archetype.studies.overview import overview_text
 
-    outcomes, mode, files = [], _mode(quick, full, extended, gpu), [*find_claims(folder).values()]
-    _check_mode(files, mode)  # one claim with the mode is enough, so `_study` does not check each
+    outcomes, files = [], [*find_claims(folder).values()]
+    _check_mode(files, mode.name)  # one claim with the mode is enough, so `_study` does not check each
     for file in files:
-        study = _study(str(file), mode, store, data_dir, exact, False)
-        _run(study, workers, engine, as_json)
-        outcomes.append(_outcome(study, to))
-    print_json({"claims": outcomes}) if as_json else print(overview_text(outcomes))
+        study = _study(str(file), mode.name, folders, exact, False)
+        _run(study, sweep, reports.as_json)
+        outcomes.append(_outcome(study, reports.to))
+    print_json({"claims": outcomes}) if reports.as_json else print(overview_text(outcomes))
 
 
 @app.command(cls=Verb)
+@with_groups
 def search(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Search file.")],
-    store: StoreFolder = None,
-    data_dir: DataFolder = None,
-    workers: Workers = 1,
-    engine: EngineName = "here",
-    within: Within = None,
-    to: To = None,
-    as_json: Json = False,
+    folders: Folders,
+    sweep: Sweep,
+    reports: Reports,
 ) -> None:
     """Search a space of changes by successive halving within cost limits, and plot the Pareto front."""
     from archetype.studies.search import Search, read_search
 
-    study = Search(read_search(file), _data_folder(data_dir), _store(store))
-    _run(study, workers, engine, as_json)
+    study = Search(read_search(file), folders.data, folders.open_store())
+    _run(study, sweep, reports.as_json)
     result = study.outcome()
-    if to is not None:
+    if reports.to is not None:
         from archetype.studies.search_report import write_search
 
-        write_search(result, to)
-    if as_json:
+        write_search(result, reports.to)
+    if reports.as_json:
         print_json(result)
     else:
         from archetype.studies.search_report import search_text
@@ -338,24 +329,6 @@ def schema(to: OptionalOutput = None) -> None:
     print_json(json_schema(), to)
 
 
-def _mode(quick: bool, full: bool, extended: bool, gpu: bool) -> str:
-    return next((mode for mode, is_on in zip(MODES, (quick, full, extended, gpu), strict=True) if is_on), "full")
-
-
-def _store(folder: Path | None) -> "Store":
-    from archetype.studies.store import Store
-
-    return Store(folder)
-
-
-def _data_folder(folder: Path | None) -> Path:
-    import os
-
-    from archetype.studies.corpora import SETTING
-
-    return (folder or Path(os.environ.get(SETTING) or ".")).expanduser().absolute()
-
-
 def _check_mode(files: Sequence[Path], mode: str) -> None:
     # a mode that no experiment defines would equal --full, which is not what the user asked for
     from archetype.errors import SpecError
@@ -365,9 +338,7 @@ def _check_mode(files: Sequence[Path], mode: str) -> None:
         raise SpecError(f"--{mode}", "no part defines this mode", f"add modes.{mode} to a part, or use --full")
 
 
-def _study(
-    file: str, mode: str, store: Path | None, data_dir: Path | None, exact: bool = False, alone: bool = True
-) -> "Study":
+def _study(file: str, mode: str, folders: Folders, exact: bool = False, alone: bool = True) -> "Study":
     from archetype.errors import SpecError
     from archetype.studies.claims import claim_file
     from archetype.studies.experiment import read_experiment
@@ -385,12 +356,12 @@ def _study(
         # before the study resolves the names of its checks; they are Python files next to the claims
         load_checks(path.parent)
     try:
-        return Study(experiment, mode, _data_folder(data_dir), _store(store), exact, start_of_process())
+        return Study(experiment, mode, folders.data, folders.open_store(), exact, start_of_process())
     except SpecError as error:
         raise error.at(str(path)) from None
 
 
-def _run(study: "Study | ReportExtension | Search", workers: int, engine: str, as_json: bool) -> None:
+def _run(study: "Study | ReportExtension | Search", sweep: Sweep, as_json: bool) -> None:
     from archetype.machine.allocation import keep_freed_memory
     from archetype.machine.time_budget import time_is_over
     from archetype.studies.execute import Stopped
@@ -398,7 +369,7 @@ def _run(study: "Study | ReportExtension | Search", workers: int, engine: str, a
 
     keep_freed_memory()  # as `archetype train` does
     try:
-        study.run(open_engine(engine, workers), _say, SweepProgress())
+        study.run(open_engine(sweep.engine, sweep.workers), _say, SweepProgress())
     except Stopped:
         _say("stopped; run the same command to continue")
         if not time_is_over():
@@ -426,8 +397,8 @@ def _outcome(study: "Study | ReportExtension", to: Path | None) -> dict[str, Any
     return outcome
 
 
-def _report(study: "Study | ReportExtension", to: Path | None, as_json: bool) -> None:
+def _report(study: "Study | ReportExtension", reports: Reports) -> None:
     from archetype.studies.report import summary_text
 
-    outcome = _outcome(study, to)
-    print_json(outcome) if as_json else print(summary_text(outcome))
+    outcome = _outcome(study, reports.to)
+    print_json(outcome) if reports.as_json else print(summary_text(outcome))

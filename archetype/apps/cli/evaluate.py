@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from archetype.apps.cli.fields import settings_of, takes, values_of
-from archetype.apps.cli.options import (
-    TEXT_HELP,
-    AcceptUnproved,
-    Column,
-    Device,
-    Dtype,
-    Json,
-    Minutes,
-    Model,
-    Overrides,
-    Weights,
-)
+from archetype.apps.cli.fields import settings_of, takes, values_of, with_groups
+from archetype.apps.cli.options import TEXT_HELP, Column, Json, Minutes, Model, Opening
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 from archetype.settings.generation import Beam
 
@@ -63,6 +52,7 @@ SECTIONS = {  # of the options, in the help
 }
 
 
+@with_groups
 @takes(BEAM)
 def evaluate(
     model: Model,
@@ -107,11 +97,8 @@ def evaluate(
         int | None, typer.Option(min=1, help="Maximum number of questions per task.  [default: all]")
     ] = None,
     minutes: Minutes = None,
-    dtype: Dtype = None,
-    weights: Weights = None,
-    overrides: Overrides = None,
-    accept_unproved: AcceptUnproved = False,
-    device: Device = "auto",
+    *,
+    opening: Opening,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -139,7 +126,7 @@ def evaluate(
     Beam.parse(beam)  # invalid settings fail before a large model is loaded
     # a missing file fails before a large model is loaded, too; what FILE means only the model's kind tells
     documents = {str(file): read_texts(file, column) for file in text or ()}
-    lm = load(model, dtype, device, overrides=overrides or (), weights=weights, accept_unproved=accept_unproved)
+    lm = load(model, **opening.settings)
     if files and (lm.spec.continues_text or lm.spec.fills_masks):
         text, documents = files, {str(file): read_texts(file, column) for file in files}
     elif files and column is not None:

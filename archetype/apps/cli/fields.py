@@ -1,15 +1,17 @@
-"""Command-line options generated from settings classes, with their types, choices, defaults and descriptions."""
+"""Options of a command that are declared elsewhere: fields of settings classes, and groups of options."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic.fields import FieldInfo
 
 from archetype.apps.cli.options import complete_presets
 from archetype.spec.base import Spec
+from archetype.spec.describe import field_descriptions
 
 SECOND_NAMES = {"learning_rate": "--lr"}  # names that users know from other programs
 COMPLETIONS = {"spec": complete_presets}
@@ -17,10 +19,11 @@ Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 class SettingOption(NamedTuple):
-    """Field that an option sets, with its path, such as optimizer.learning_rate."""
+    """Field that an option sets, with its path, such as optimizer.learning_rate, and a sentence about it."""
 
     path: str
     field: FieldInfo
+    about: str
 
 
 def settings_of(cls: type[Spec], *names: str, **paths: str) -> dict[str, SettingOption]:
@@ -30,13 +33,18 @@ def settings_of(cls: type[Spec], *names: str, **paths: str) -> dict[str, Setting
         names: fields whose option has the same name as the field.
         paths: option name -> path, which begins with a field of the class.
     """
-    by_option = dict(zip(names, names, strict=True)) | paths
-    return {option: SettingOption(path, cls.model_fields[path.partition(".")[0]]) for option, path in by_option.items()}
+    by_option, texts = dict(zip(names, names, strict=True)) | paths, field_descriptions(cls)
+    fields = {option: path.partition(".")[0] for option, path in by_option.items()}
+    return {
+        option: SettingOption(by_option[option], cls.model_fields[field], texts[field][0].upper() + texts[field][1:])
+        for option, field in fields.items()
+    }
 
 
 def setting(path: str, annotation: Any) -> SettingOption:
     """Return the field at a path of a union (data, optimizers) whose class is not known yet."""
-    return SettingOption(path, FieldInfo.from_annotation(annotation))
+    field = FieldInfo.from_annotation(annotation)
+    return SettingOption(path, field, str(field.description))
 
 
 def takes(settings: Mapping[str, SettingOption], defaults: Mapping[str, str] | None = None) -> Callable[[Verb], Verb]:
@@ -51,11 +59,43 @@ def takes(settings: Mapping[str, SettingOption], defaults: Mapping[str, str] | N
         signature = inspect.signature(verb)
         parameters = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         # typer reads the signature; None tells an option that is not given from one set to the default
-        added = [_parameter(option, each.field, (defaults or {}).get(option)) for option, each in settings.items()]
+        added = [_parameter(option, each, (defaults or {}).get(option)) for option, each in settings.items()]
         verb.__signature__ = signature.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
         return verb
 
     return decorate
+
+
+def with_groups(verb: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command: replace each parameter whose type is a group of options by these options.
+
+    A group is a `NamedTuple` whose fields are annotated like the parameters of a command.
+    """
+    signature = inspect.signature(verb, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for each in signature.parameters.values():
+        group = each.annotation
+        if not hasattr(group, "_fields"):
+            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[each.name] = group
+        for name, annotation in get_type_hints(group, include_extras=True).items():
+            default = group._field_defaults[name]
+            option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            parameters.append(option)
+
+    @functools.wraps(verb)
+    def run(**values: Any) -> None:
+        # typer leaves out an option that only has a callback
+        chosen = {
+            name: group(**{field: values.pop(field) for field in group._fields if field in values})
+            for name, group in groups.items()
+        }
+        verb(**values, **chosen)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def values_of(settings: Mapping[str, SettingOption], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,8 +105,9 @@ def values_of(settings: Mapping[str, SettingOption], options: Mapping[str, Any])
     return {path: tuple(value) if isinstance(value, list) else value for path, value in values.items()}
 
 
-def _parameter(option: str, field: FieldInfo, default: str | None) -> inspect.Parameter:
-    kind, help_ = option_type(field.annotation), str(field.description)
+def _parameter(option: str, setting: SettingOption, default: str | None) -> inspect.Parameter:
+    field, help_ = setting.field, setting.about
+    kind = option_type(field.annotation)
     if kind == list[str]:
         help_ = f"{help_.removesuffix('.')}; may be repeated."
     # only shown: the option's own default stays None, so that it does not override a recipe file

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from archetype.apps.cli.fields import settings_of, takes, values_of
+from archetype.apps.cli.fields import settings_of, takes, values_of, with_groups
 from archetype.apps.cli.options import (
-    AcceptUnproved,
     Deterministic,
     Device,
     Dtype,
     Json,
     Minutes,
     Model,
-    Overrides,
+    Opening,
     StateDtype,
     Template,
     Weights,
@@ -72,6 +71,7 @@ SELF = Path("self")  # --draft self: the model's own multi-token prediction laye
 LINES_AT_ONCE = 512  # lines of standard input translated as one batch
 
 
+@with_groups
 @takes(SAMPLING | UNMASKING, dict.fromkeys(OWN, "the model's"))
 def generate(
     model: Model,
@@ -107,13 +107,10 @@ def generate(
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="With --input: number of prompts decoded together.")] = 32,
     minutes: Minutes = None,
-    dtype: Dtype = None,
     state_dtype: StateDtype = None,
-    weights: Weights = None,
     deterministic: Deterministic = False,
-    overrides: Overrides = None,
-    accept_unproved: AcceptUnproved = False,
-    device: Device = "auto",
+    *,
+    opening: Opening,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -141,13 +138,9 @@ def generate(
     def open_model() -> LanguageModel:
         lm = LanguageModel.load(
             model,
-            dtype=dtype,
-            device=device,
-            overrides=overrides or (),
-            weights=weights,
+            **opening.settings,
             further_tokens=draft == SELF,
             deterministic=deterministic,
-            accept_unproved=accept_unproved,
             state_dtype=state_dtype,
         )
         return lm if template is None else lm.use_template(template)
@@ -164,7 +157,7 @@ def generate(
 
         lines = read_prompts(input)  # wrong lines are refused before a large model is read
         lm = left_to_right(open_model())
-        engine = Engine(lm, slots, draft=_draft(draft, dtype, device, state_dtype), lookup=lookup)
+        engine = Engine(lm, slots, draft=_draft(draft, opening, state_dtype), lookup=lookup)
         _generate_file(lm, engine, lines, output, settings, as_json)
         return
     # standard input that is not UTF-8 fails before a large model is loaded
@@ -180,7 +173,7 @@ def generate(
     if chat:
         _print_answers(lm.expect(CausalLM), [_conversation(system, text) for text in prompts_read], settings, as_json)
         return
-    guesses: dict[str, Any] = {"draft": _draft(draft, dtype, device, state_dtype), "lookup": lookup}
+    guesses: dict[str, Any] = {"draft": _draft(draft, opening, state_dtype), "lookup": lookup}
     if as_json:
         continuations = lm.generate(prompts_read, **guesses, **settings)
         print_json(
@@ -326,12 +319,12 @@ def _translate_file(
     )
 
 
-def _draft(draft: Path | None, dtype: str | None, device: str, state_dtype: str | None) -> "Draft | None":
+def _draft(draft: Path | None, opening: Opening, state_dtype: str | None) -> "Draft | None":
     from archetype.api.functions import load
 
     if draft is None:
         return None
-    return "self" if draft == SELF else load(draft, dtype, device, state_dtype=state_dtype)
+    return "self" if draft == SELF else load(draft, opening.dtype, opening.device, state_dtype=state_dtype)
 
 
 def _conversation(system: str | None, text: str) -> list["Message"]:

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -109,3 +109,18 @@ Minutes = Annotated[
     typer.Option("--minutes", **MINUTES, help="Time budget in minutes; when it ends, the result is of what was done."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Opening(NamedTuple):
+    """Options of how a model is opened."""
+
+    dtype: Dtype = None
+    weights: Weights = None
+    overrides: Overrides = None
+    accept_unproved: AcceptUnproved = False
+    device: Device = "auto"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments of `archetype.load`."""
+        return self._asdict() | {"overrides": self.overrides or ()}

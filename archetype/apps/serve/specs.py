@@ -241,32 +241,10 @@ def form(spec: ModelSpec) -> list[dict[str, Any]]:
 
 def diagram(scene: Scene) -> dict[str, Any]:
     """Return the SVG drawing, and its boxes with their costs."""
-    boxes = [
-        {
-            "id": box.id,
-            "label": box.label,
-            "shape": box.shape,
-            "detail": box.detail,
-            "kind": box.kind,
-            "repeat": box.repeat,
-            "field": box.field,
-            "change": box.change,
-            "cost": box.cost.to_json(),
-        }
-        for box in scene.boxes
-    ]
-    containers = [
-        {
-            "id": container.id,
-            "label": container.label,
-            "kind": container.kind,
-            "lines": container.lines,
-            "repeat": container.repeat,
-            "field": container.field,
-            "change": container.change,
-        }
-        for container in scene.containers
-    ]
+    of_box = ("id", "label", "shape", "detail", "kind", "repeat", "field", "change")
+    of_container = ("id", "label", "kind", "lines", "repeat", "field", "change")
+    boxes = [{name: getattr(box, name) for name in of_box} | {"cost": box.cost.to_json()} for box in scene.boxes]
+    containers = [{name: getattr(container, name) for name in of_container} for container in scene.containers]
     legend = [{"letter": letter, "value": value, "meaning": meaning} for letter, value, meaning in scene.legend]
     named = {"name": scene.name, "description": scene.description, "measure": scene.measure, "unit": scene.unit}
     return named | picture_items(scene) | {"boxes": boxes, "containers": containers, "legend": legend}

@@ -38,10 +38,7 @@ def _check_qwen2(model: Any) -> None:
 SHOWN = 16  # names in a message
 # three families have one architecture in llama.cpp, whose rotary positions turn neighbouring pairs
 LLAMA = row(
-    "llama",
-    Graph(output_bias="any", mlp_bias="any", routing=Routing()),
-    changed=changes.PAIRED,
-    computed=without_windows,
+    "llama", output_bias="any", mlp_bias="any", routing=Routing(), changed=changes.PAIRED, computed=without_windows
 )
 GEMMA = Graph(
     norm=RMSNorm(unit_offset=True),
@@ -66,34 +63,36 @@ GGUF: dict[str, Gguf] = {
     "llama": LLAMA,
     "mistral": LLAMA,
     "mixtral": LLAMA,
-    "qwen2": row("qwen2", Graph(), check=_check_qwen2, computed=without_windows),
-    "qwen3": row("qwen3", Graph(qk_norm="head"), computed=without_windows),
-    "qwen3_moe": row("qwen3moe", Graph(qk_norm="head", routing=Routing()), computed=without_windows),
-    "gemma": row("gemma", GEMMA, changed=(changes.AROUND_ONE,)),
-    "gemma2": row("gemma2", GEMMA_2, changed=(changes.AROUND_ONE,)),
-    "gemma3_text": row("gemma3", GEMMA_3, changed=(changes.AROUND_ONE,)),
-    "gpt2": row("gpt2", replace(GPT2, embedding=Embedding(position=Learned())), attention=FUSED),
-    "bloom": row("bloom", replace(GPT2, finish=finish.bloom), attention=FUSED),
+    "qwen2": row("qwen2", check=_check_qwen2, computed=without_windows),
+    "qwen3": row("qwen3", qk_norm="head", computed=without_windows),
+    "qwen3_moe": row("qwen3moe", qk_norm="head", routing=Routing(), computed=without_windows),
+    "gemma": row("gemma", of=GEMMA, changed=(changes.AROUND_ONE,)),
+    "gemma2": row("gemma2", of=GEMMA_2, changed=(changes.AROUND_ONE,)),
+    "gemma3_text": row("gemma3", of=GEMMA_3, changed=(changes.AROUND_ONE,)),
+    "gpt2": row("gpt2", of=GPT2, embedding=Embedding(position=Learned()), attention=FUSED),
+    "bloom": row("bloom", of=GPT2, finish=finish.bloom, attention=FUSED),
     # llama.cpp only has the tanh approximation of GELU; its converter uses it for MPT's exact GELU, as for BERT's
     "mpt": row(
         "mpt",
-        Graph(
-            norm=NO_BIAS,
-            activation=GELU(),
-            gated=False,
-            qkv_bias="no",
-            grouped=False,
-            rotates=PERIODS["none"],
-            finish=finish.mpt,
-            further=finish.mpt_keys,
-        ),
+        norm=NO_BIAS,
+        activation=GELU(),
+        gated=False,
+        qkv_bias="no",
+        grouped=False,
+        rotates=PERIODS["none"],
+        finish=finish.mpt,
+        further=finish.mpt_keys,
         attention=FUSED,
     ),
     "bert": row(
         "bert",
-        replace(OF_BERT, activation=GELU(), gated=False, output_bias="all", mlp_bias="all", rotates=PERIODS["none"]),
+        of=OF_BERT,
+        activation=GELU(),
+        gated=False,
+        output_bias="all",
+        mlp_bias="all",
+        rotates=PERIODS["none"],
         changed=(changes.NO_POOLER, changes.USED_POSITIONS),
-        check=encoders.check_bert,
         computed=encoders.as_vectors,
     ),
     "t5": Gguf(
@@ -117,7 +116,7 @@ GGUF: dict[str, Gguf] = {
 GGUF |= ROWS
 GGUF |= dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text"), GGUF["bert"])
 # Model types that llama.cpp divides into several architectures.
-ALSO = {"nemotron_h": ("nemotron_h_moe",)}
+ALSO = {"nemotron_h": ("nemotron_h_moe",), "kimi_linear": ("kimi_k3",)}
 
 
 def few(names: list[str]) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Shape = tuple[int, ...]
     Write = Callable[[Tensor, Any, str | None], tuple[Tensor, ...]]
+    Reshape = Callable[[Shape, Any], Shape]
     Read = Callable[[tuple[Tensor, ...], Any], Tensor]
 
 
@@ -52,6 +53,13 @@ def _attention(model: Any) -> Any:
     mixers = [block.mixer for block in model.layers]
     mixer = next((mixer for mixer in mixers if isinstance(mixer, Attention)), mixers[0])
     return expect_kind(Attention, mixer, "layers[0].mixer").sizes(model.d_model)
+
+
+def _in_float(tensor: "Tensor", blocks: str | None) -> "Tensor":
+    # a matrix that may be in quantized blocks
+    from archetype.convert.gguf.quantize import dequantize
+
+    return dequantize(tensor, blocks) if blocks is not None and not tensor.is_floating_point() else tensor
 
 
 def _interleaved(tensor: "Tensor", heads: int) -> "Tensor":
@@ -130,37 +138,27 @@ def _nearest(function: "Callable[[Tensor], Tensor]", stored: "Tensor", guess: "T
 RATES = Change(r"blk\.\d+\.ssm_a", lambda tensor, model, blocks: (_rates(tensor),), _logarithms)
 
 
-def _without_channels(tensors: str) -> Change:
-    # a depthwise kernel without torch's axis of input channels: (channels, 1, W) as (channels, W)
+def reshaped(tensors: str, stored: "Reshape", back: "Reshape") -> Change:
+    """Return a change of the axes alone: (shape, specification) -> shape in the file, and back."""
     return Change(
         tensors,
-        lambda tensor, model, blocks: (tensor.squeeze(1),),
-        lambda stored, model: stored[0].unsqueeze(1),
-        shapes=lambda shape, model: ((shape[0], shape[2]),),
+        lambda tensor, model, blocks: (tensor.reshape(stored(tuple(tensor.shape), model)),),
+        lambda parts, model: parts[0].reshape(back(tuple(parts[0].shape), model)),
+        shapes=lambda shape, model: (stored(shape, model),),
     )
 
 
-KERNEL, SHORT_KERNEL = (_without_channels(rf"blk\.\d+\.{name}\.weight") for name in ("ssm_conv1d", r"shortconv\.conv"))
-STATES = (RATES, KERNEL)
-# Mamba-2 has a rate and a gain for each head, stored as columns: (H) as (H, 1)
-RATES_OF_HEADS = Change(
-    r"blk\.\d+\.ssm_a",
-    lambda tensor, model, blocks: (_rates(tensor).unsqueeze(1),),
-    lambda stored, model: _logarithms((stored[0].squeeze(1),), model),
-    shapes=lambda shape, model: ((*shape, 1),),
-)
-# ... and Ling 3's have the other sign
-POSITIVE_RATES = replace(
-    RATES_OF_HEADS,
-    write=lambda tensor, model, blocks: (-_rates(tensor).unsqueeze(1),),
-    read=lambda stored, model: _logarithms((-stored[0].squeeze(1),), model),
-)
-GAINS_OF_HEADS = Change(
-    r"blk\.\d+\.ssm_d",
-    lambda tensor, model, blocks: (tensor.unsqueeze(1),),
-    lambda stored, model: stored[0].squeeze(1),
-    shapes=lambda shape, model: ((*shape, 1),),
-)
+def in_turn(first: Change, *others: Change) -> Change:
+    """Return the conversion of `first`'s tensors by several changes, of which each has one tensor."""
+    if not others:
+        return first
+    rest = in_turn(*others)
+    return Change(
+        first.tensors,
+        lambda tensor, model, blocks: rest.write(first.write(tensor, model, blocks)[0], model, blocks),
+        lambda parts, model: first.read((rest.read(parts, model),), model),
+        shapes=lambda shape, model: rest.shapes(first.shapes(shape, model)[0], model),
+    )
 
 
 def _groups(model: Any) -> int:
@@ -168,20 +166,22 @@ def _groups(model: Any) -> int:
     return next(mixer.num_groups for mixer in mixers if isinstance(mixer, Mamba2))
 
 
+# depthwise kernels without torch's axis of input channels: (channels, 1, W) as (channels, W)
+KERNEL, SHORT_KERNEL, MEMORY_KERNEL = (
+    reshaped(rf"blk\.\d+\.{name}\.weight", lambda s, model: (s[0], s[2]), lambda s, model: (s[0], 1, s[1]))
+    for name in ("ssm_conv1d", r"shortconv\.conv", "ple_conv1d")
+)
+# Mamba-2 has a rate and a gain for each head, stored as columns: (H) as (H, 1); Ling 3's rates have the other sign
+GAINS_OF_HEADS = reshaped(r"blk\.\d+\.ssm_d", lambda s, model: (*s, 1), lambda s, model: s[:1])
+RATES_OF_HEADS = in_turn(RATES, GAINS_OF_HEADS)
+NEGATED = Change("", lambda tensor, model, blocks: (-tensor,), lambda stored, model: -stored[0])
+POSITIVE_RATES = in_turn(RATES, NEGATED, GAINS_OF_HEADS)
 # a row for each group that its gated norm normalizes: (features) as (groups, features / groups)
-GROUPED_NORM = Change(
-    r"blk\.\d+\.ssm_norm\.weight",
-    lambda tensor, model, blocks: (tensor.unflatten(0, (_groups(model), -1)),),
-    lambda stored, model: stored[0].flatten(),
-    shapes=lambda shape, model: ((_groups(model), shape[0] // _groups(model)),),
+GROUPED_NORM = reshaped(
+    r"blk\.\d+\.ssm_norm\.weight", lambda s, model: (_groups(model), s[0] // _groups(model)), lambda s, model: (-1,)
 )
 # the gate of a shared expert is a vector: (1, D) as (D)
-GATE_VECTOR = Change(
-    r"blk\.\d+\.ffn_gate_inp_shexp\.weight",
-    lambda tensor, model, blocks: (tensor.squeeze(0),),
-    lambda stored, model: stored[0].unsqueeze(0),
-    shapes=lambda shape, model: (shape[1:],),
-)
+GATE_VECTOR = reshaped(r"blk\.\d+\.ffn_gate_inp_shexp\.weight", lambda s, model: s[1:], lambda s, model: (1, *s))
 
 
 def _delta(model: Any) -> GatedDeltaNet:
@@ -204,32 +204,20 @@ def _tiled(tensor: "Tensor", model: Any, back: bool, axis: int = 0) -> "Tensor":
     return torch.cat((first, last), dim=axis)
 
 
-def _tiling(tensors: str, stored: Change | None = None) -> Change:
-    # with another conversion after it
-    def write(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
-        tensor = _tiled(tensor, model, back=False)
-        return (tensor,) if stored is None else stored.write(tensor, model, blocks)
-
-    def read(parts: "tuple[Tensor, ...]", model: Any) -> "Tensor":
-        return _tiled(parts[0] if stored is None else stored.read(parts, model), model, back=True)
-
-    return Change(rf"blk\.\d+\.{tensors}", write, read, shapes=Change.shapes if stored is None else stored.shapes)
-
-
-def _tiled_columns(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
-    from archetype.convert.gguf.quantize import dequantize
-
-    plain = dequantize(tensor, blocks) if blocks is not None and not tensor.is_floating_point() else tensor
-    return (_tiled(plain, model, back=False, axis=1),)
+def _tiling(tensors: str, axis: int = 0) -> Change:
+    return Change(
+        rf"blk\.\d+\.{tensors}",
+        lambda tensor, model, blocks: (_tiled(_in_float(tensor, blocks if axis else None), model, False, axis),),
+        lambda stored, model: _tiled(stored[0], model, True, axis),
+    )
 
 
 # Qwen3.5's value heads are stored so that repeating all key heads in turn aligns them.
 TILED = (
-    _tiling(r"(attn_qkv|attn_gate|ssm_beta|ssm_alpha)\.weight"),
-    _tiling(r"ssm_dt\.bias"),
-    _tiling("ssm_a", RATES),
-    _tiling(r"ssm_conv1d\.weight", KERNEL),
-    Change(r"blk\.\d+\.ssm_out\.weight", _tiled_columns, lambda stored, model: _tiled(stored[0], model, True, axis=1)),
+    _tiling(r"((attn_qkv|attn_gate|ssm_beta|ssm_alpha)\.weight|ssm_dt\.bias)"),
+    in_turn(_tiling("ssm_a"), RATES),
+    in_turn(_tiling(r"ssm_conv1d\.weight"), KERNEL),
+    _tiling(r"ssm_out\.weight", axis=1),
 )
 
 
@@ -241,14 +229,11 @@ def _latent(model: Any) -> LatentAttention:
 
 def _absorbed(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
     # llama.cpp absorbs the key matrix into the queries, q (Wuk c) = (Wuk^T q) c: it needs Wuk transposed, and Wuv apart
-    from archetype.convert.gguf.quantize import dequantize
-
     mixer = _latent(model)
     by_head = tensor.unflatten(0, (mixer.num_heads, -1))  # (H, P + V, C)
     key, value = by_head.split((mixer.qk_nope_head_dim, mixer.v_head_dim), dim=1)
     # a transposition would cut across quantized blocks
-    key = dequantize(key, blocks) if blocks is not None and not key.is_floating_point() else key
-    return key.transpose(1, 2), value
+    return _in_float(key, blocks).transpose(1, 2), value
 
 
 def _joined(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
@@ -349,13 +334,11 @@ def _network_factors(model: Any) -> tuple[float, float]:
 
 
 def _folded(tensors: str, factor: "Callable[[Any], Any]") -> Change:
-    def write(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
-        from archetype.convert.gguf.quantize import dequantize
-
-        plain = dequantize(tensor, blocks) if blocks is not None and not tensor.is_floating_point() else tensor
-        return (plain * factor(model),)
-
-    return Change(tensors, write, lambda stored, model: stored[0])
+    return Change(
+        tensors,
+        lambda tensor, model, blocks: (_in_float(tensor, blocks) * factor(model),),
+        lambda stored, model: stored[0],
+    )
 
 
 # Falcon-H1's constant factors are multiplied into the matrices of a file, so that a model that is read has none.

@@ -2,55 +2,38 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from archetype.convert.gguf.keys import Keys, unsupported
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.layers import Has, Layer, has
 from archetype.convert.gguf.mixers import OtherMixer
 from archetype.families.config import Config
 from archetype.families.keys import expect_kind
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.attention.spec import OutputGate, QueryScale
-from archetype.parts.experts.spec import MixtureOfExperts
-from archetype.parts.feedforward.spec import GatedMLP, NoFeedForward
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
 from archetype.parts.lightning_index.spec import LightningIndex
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.pool_index.spec import PoolIndex
 from archetype.parts.position.frequencies import yarn_score_scale
 from archetype.parts.position.spec import NoPosition, NoScaling, Rotary, RotaryScaling, YarnScaling
 
+INDEX = "attention.indexer"
 # Layer counts, and (layers, vocabulary) pairs, by which llama.cpp recognizes models without low-rank queries.
 LITE, OTHER_LITE = (26, 27), (48, 128_256)
 TENTH = 0.1  # stored factor, removed again by llama.cpp's reader (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
 
 
 def check(model: ModelSpec) -> None:
-    """Refuse fields with values for which deepseek2 has no key."""
+    """Refuse other mixers, and queries that llama.cpp takes for those of another model."""
     decoder = expect_kind(Decoder, model, "kind")
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
-    inner = expect_kind(RMSNorm, mixer.norm, "layers[0].mixer.norm")
-    if inner.eps != norm.eps:
-        raise unsupported("layers[*].mixer.norm.eps", f"{inner.eps} with {norm.eps} in the other norms")
-    if mixer.bias:
-        raise unsupported("layers[*].mixer.bias", "biases in deepseek2")
     lite = decoder.num_layers in LITE or (decoder.num_layers, decoder.vocab_size) == OTHER_LITE
     if isinstance(mixer.query, LowRankQuery) and lite:
         cause = f"low-rank queries in deepseek2 with {decoder.num_layers} layers"
         raise unsupported("layers[*].mixer.query", cause)
-    scaling = expect_kind(Rotary, mixer.position, "layers[0].mixer.position").scaling
-    field, experts = "layers[-1].feedforward", decoder.layers[-1].feedforward
-    if not isinstance(experts, MixtureOfExperts):
-        _written_scaling(scaling)
-        return
-    if expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{field}.shared").bias:
-        raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
-    groups = experts.groups
-    if groups is not None and groups.groups_per_token < groups.num_groups and groups.top_k_in_group != 2:
-        # llama.cpp implements DeepSeek-V3's groups, which are ranked by the sum of their two best experts
-        raise unsupported(f"{field}.groups", "groups of experts ranked by their best expert")
-    _written_scaling(scaling)
+    expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
 
 
 def check_later(model: Any) -> None:
@@ -72,11 +55,18 @@ def check_unscaled(model: Any) -> None:
     check_later(model)
 
 
-def _read(layer: Layer, eps: float, interleaved: bool = True) -> LatentAttention:
+def _read(
+    layer: Layer,
+    eps: float,
+    interleaved: bool = True,
+    rotates: Literal["scaled", "plain", "no"] = "scaled",
+    gate: OutputGate | None = None,
+    has_gate: Has = "all",
+) -> LatentAttention:
     # New files describe one key-value head as wide as the cached latent, and the real head widths in keys ending in
     # _mla. Old files have the real number and widths of heads.
     config = layer.keys
-    rank, rope = config.size("attention.kv_lora_rank"), config.size("rope.dimension_count")
+    rank, rope = config.size("attention.kv_lora_rank"), layer.count("rope.dimension_count")
     config.used.add("attention.head_count_kv")
     kind = "_mla" if config.get("attention.key_length_mla") is not None else ""
     head_dim, num_heads = config.size(f"attention.key_length{kind}"), config.size("attention.head_count")
@@ -84,12 +74,19 @@ def _read(layer: Layer, eps: float, interleaved: bool = True) -> LatentAttention
     if kind:
         config.expect("attention.key_length", rank + rope, "heads of another width")
         config.expect("attention.value_length", rank, "heads of another width")
-    if head_dim <= rope:
+    if head_dim <= rope or not (rope or rotates == "no"):
         raise config.error(
             f"attention.key_length{kind}", f"{head_dim} must exceed the {rope} rotated features", "fix the file"
         )
+    rotary: dict[str, Any] = {"position": NoPosition()}
+    if rotates != "no":
+        scaling = _read_scaling(config)
+        if rotates == "plain" and scaling != NoScaling():
+            raise config.error("rope.scaling.type", "scales rotations", "this model is not supported")
+        theta = config.positive("rope.freq_base", 10_000.0)
+        position = Rotary(theta=theta, interleaved=interleaved, scaling=scaling)
+        rotary = {"position": position, "scale": yarn_score_scale(head_dim, scaling)}
     query_rank = config.count("attention.q_lora_rank", 0)
-    theta, scaling = config.positive("rope.freq_base", 10_000.0), _read_scaling(config)
     return LatentAttention(
         num_heads=num_heads,
         query=LowRankQuery(rank=query_rank) if query_rank else DirectQuery(),
@@ -97,18 +94,20 @@ def _read(layer: Layer, eps: float, interleaved: bool = True) -> LatentAttention
         qk_rope_head_dim=rope,
         qk_nope_head_dim=head_dim - rope,
         v_head_dim=v_head_dim,
-        position=Rotary(theta=theta, interleaved=interleaved, scaling=scaling),
-        scale=yarn_score_scale(head_dim, scaling),
         norm=RMSNorm(eps=eps),
+        gate=gate if has(has_gate, layer.has("attn_gate.weight")) else None,
+        **rotary,
     )
 
 
-def _write(mixer: Any, decoder: Decoder) -> Keys:
-    rank, rope = mixer.kv_lora_rank, mixer.qk_rope_head_dim
-    position = expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
+def _write(mixer: Any, decoder: Decoder, marked: bool = False) -> Keys:
+    rank, rope, position = mixer.kv_lora_rank, mixer.qk_rope_head_dim, mixer.position
+    # 0 marks the layers that have another mixer
+    heads: list[int] = [int(isinstance(block.mixer, LatentAttention)) for block in decoder.layers]
+    turned = {"rope.freq_base": position.theta, **_written_scaling(position.scaling)} if not position.is_absent else {}
     return {
         "attention.head_count": mixer.num_heads,
-        "attention.head_count_kv": 1,
+        "attention.head_count_kv": heads if marked else 1,
         "attention.key_length": rank + rope,
         "attention.value_length": rank,
         "attention.key_length_mla": mixer.head_dim,
@@ -116,8 +115,7 @@ def _write(mixer: Any, decoder: Decoder) -> Keys:
         "attention.kv_lora_rank": rank,
         "attention.q_lora_rank": mixer.query.rank if isinstance(mixer.query, LowRankQuery) else 0,
         "rope.dimension_count": rope,
-        "rope.freq_base": position.theta,
-        **_written_scaling(position.scaling),
+        **turned,
     }
 
 
@@ -131,19 +129,19 @@ def _write_plain(mixer: Any, decoder: Decoder) -> Keys:
 
 def _read_indexed(layer: Layer, eps: float, interleaved: bool) -> LatentAttention:
     mixer, keys = _read(layer, eps), layer.keys
-    head_dim, rope_dim = keys.size("attention.indexer.key_length"), mixer.qk_rope_head_dim
+    head_dim, rope_dim = keys.size(f"{INDEX}.key_length"), mixer.qk_rope_head_dim
     # layers whose tensors or flags say so use the selection of the last layer that has its own
-    types = keys.get("attention.indexer.types", [])
+    types = keys.get(f"{INDEX}.types", [])
     own = [
         before
         for before in range(layer.index + 1)
         if replace(layer, index=before).has("indexer.proj.weight") and (before >= len(types) or types[before])
     ]
     if not own:
-        raise keys.error("attention.indexer.types", f"names no index for layer {layer.index}", "fix the file")
+        raise keys.error(f"{INDEX}.types", f"names no index for layer {layer.index}", "fix the file")
     index = LightningIndex(
-        top_k=keys.size("attention.indexer.top_k"),
-        num_heads=keys.size("attention.indexer.head_count"),
+        top_k=keys.size(f"{INDEX}.top_k"),
+        num_heads=keys.size(f"{INDEX}.head_count"),
         head_dim=head_dim,
         position=mixer.position.replace(dim=None if rope_dim == head_dim else rope_dim, interleaved=interleaved),
         from_layer=own[-1] - layer.index or None,
@@ -162,21 +160,49 @@ def _write_indexed(mixer: Any, decoder: Decoder, shares: bool) -> Keys:
     if not shares and not all(own):
         raise unsupported("layers[*].mixer.index.from_layer", "an index of another layer here")
     return _write(mixer, decoder) | {
-        "attention.indexer.head_count": indices[0].num_heads,
-        "attention.indexer.key_length": indices[0].head_dim,
-        "attention.indexer.top_k": indices[0].top_k,
-        **({"attention.indexer.types": own} if shares else {}),
+        f"{INDEX}.head_count": indices[0].num_heads,
+        f"{INDEX}.key_length": indices[0].head_dim,
+        f"{INDEX}.top_k": indices[0].top_k,
+        **({f"{INDEX}.types": own} if shares else {}),
     }
 
 
-def _read_unrotated(layer: Layer, eps: float) -> LatentAttention:
-    return _read(layer, eps).replace(position=NoPosition())
+def _read_pools(layer: Layer, eps: float) -> LatentAttention:
+    # GLM-5.3-Flash: an index of pools, and no rotation
+    keys = layer.keys
+    pool, top_k = keys.size(f"{INDEX}.kpool"), keys.size(f"{INDEX}.top_k")
+    keys.expect(f"{INDEX}.kpool_select_tail", True, "queries that do not see the keys behind the last pool")
+    if top_k % pool:
+        raise keys.error(f"{INDEX}.top_k", f"{top_k} is not a multiple of pools of {pool}", "fix the file")
+    if not all(keys.get(f"{INDEX}.types", [])):
+        raise keys.error(f"{INDEX}.types", "shares an index between layers", "this model is not supported")
+    index = PoolIndex(
+        pool=pool,
+        top_pools=top_k // pool,
+        num_heads=keys.size(f"{INDEX}.head_count"),
+        head_dim=keys.size(f"{INDEX}.key_length"),
+        norm=LayerNorm(eps=keys.positive("attention.layer_norm_epsilon")),
+        norm_of="keys",
+        pooling="gated",
+        head_weights=True,
+    )
+    return _read(layer, eps, rotates="no").replace(index=index)
 
 
-def _write_unrotated(mixer: Any, decoder: Decoder) -> Keys:
-    keys = _write(mixer.replace(position=Rotary(interleaved=True)), decoder)
-    del keys["rope.freq_base"]
-    return keys | _marked(decoder)
+def _write_pools(mixer: Any, decoder: Decoder) -> Keys:
+    expect_kind(LowRankQuery, mixer.query, "layers[*].mixer.query")
+    index = mixer.index
+    if not isinstance(index, PoolIndex):
+        raise unsupported("layers[*].mixer.index", "latent attention to all keys here")
+    norm = expect_kind(LayerNorm, index.norm, "layers[*].mixer.index.norm")
+    return _write(mixer, decoder, marked=True) | {
+        "attention.layer_norm_epsilon": norm.eps,
+        f"{INDEX}.head_count": index.num_heads,
+        f"{INDEX}.key_length": index.head_dim,
+        f"{INDEX}.top_k": index.top_pools * index.pool,
+        f"{INDEX}.kpool": index.pool,
+        f"{INDEX}.kpool_select_tail": True,
+    }
 
 
 def _read_growing(layer: Layer, eps: float) -> LatentAttention:
@@ -243,27 +269,9 @@ def _written_scaling(scaling: RotaryScaling) -> Keys:
             raise unsupported(field, f"{scaling.kind} scaling in deepseek2")
 
 
-def _read_gated(layer: Layer, eps: float) -> LatentAttention:
-    # Ling 3
-    mixer = _read(layer, eps).replace(gate=OutputGate(per="head"))
-    if getattr(mixer.position, "scaling", NoScaling()) != NoScaling():
-        raise layer.keys.error("rope.scaling.type", "scales rotations", "this model is not supported")
-    return mixer
-
-
-def _write_gated(mixer: Any, decoder: Decoder) -> Keys:
-    return _write(mixer, decoder) | _marked(decoder)
-
-
-def _marked(decoder: Decoder) -> Keys:
-    # 0 marks the layers that have another mixer
-    heads: list[int] = [int(isinstance(block.mixer, LatentAttention)) for block in decoder.layers]
-    return {"attention.head_count_kv": heads}
-
-
 def _read_hy(layer: Layer, eps: float) -> LatentAttention:
     # Hy4: a gate for each feature, sinks, and an index whose last features rotate, if the file has one
-    if layer.keys.count("attention.indexer.top_k", 0):
+    if layer.keys.count(f"{INDEX}.top_k", 0):
         mixer = _read_indexed(layer, eps, interleaved=True)
         index = mixer.index
         assert isinstance(index, LightningIndex)
@@ -285,8 +293,11 @@ INDEXED = replace(LATENT, read=partial(_read_indexed, interleaved=False), write=
 SHARED_INDEX = replace(
     LATENT, read=partial(_read_indexed, interleaved=True), write=partial(_write_indexed, shares=True)
 )
-UNROTATED = replace(LATENT, read=_read_unrotated, write=_write_unrotated)
-GATED = replace(LATENT, read=_read_gated, write=_write_gated)
+UNROTATED = replace(LATENT, read=partial(_read, rotates="no"), write=partial(_write, marked=True))
+UNROTATED_GATED = replace(UNROTATED, read=partial(_read, rotates="no", gate=OutputGate(), has_gate="any"))
+# Ling 3
+GATED = replace(UNROTATED, read=partial(_read, rotates="plain", gate=OutputGate(per="head")))
+POOLED = replace(LATENT, read=_read_pools, write=_write_pools)
 HY = replace(LATENT, read=_read_hy, write=_write_hy)
 GROWING = replace(LATENT, read=_read_growing, write=_write_growing)
 ATTENTION = """
@@ -297,4 +308,6 @@ ATTENTION = """
     blk.{i}.attn_sinks.weight              = blocks.{i}.mixer.sinks
     blk.{i}.indexer.{attn_q_b,attn_k}        blocks.{i}.mixer.index.{q,k}
     blk.{i}.indexer.{k_norm,proj}            blocks.{i}.mixer.index.{k_norm,weights}
+    blk.{i}.indexer_compressor_gate          blocks.{i}.mixer.index.pool_gate
+    blk.{i}.indexer_compressor_ape.weight  = blocks.{i}.mixer.index.pool_bias
 """

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from archetype.convert.gguf import names
 from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
 from archetype.convert.gguf.layers import Layer
-from archetype.convert.gguf.names import STREAMS as STREAM_NAMES
 from archetype.convert.gguf.rope import read_scaling, written_scaling
+from archetype.convert.gguf.streams import MIXED, read_streams, written_streams
 from archetype.families.deepseek_v4 import NEAR, deepseek_v4
 from archetype.families.keys import expect_kind
 from archetype.families.rules import weight_rules
@@ -18,10 +19,9 @@ from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Rotary, YarnScaling
 from archetype.parts.router.spec import HashRouter
-from archetype.parts.streams.spec import Streams
 from archetype.spec.repeats import MAX_LAYERS
 
-SPARSE, RATES, STREAMS = 4, (0, 4, 128), 4  # constants of llama.cpp: positions of pooled keys, residual streams
+SPARSE, RATES = 4, (0, 4, 128)  # constants of llama.cpp: positions of pooled keys
 SQRT_SOFTPLUS = 4  # llama.cpp's number for the affinities of experts
 EPS = "attention.layer_norm_rms_epsilon"
 
@@ -49,7 +49,6 @@ class DeepSeek4(DecoderTable):
             "expert_shared_count": 1,
             "expert_weights_norm": True,
             "expert_gating_func": SQRT_SOFTPLUS,
-            "hyper_connection.count": STREAMS,
         }.items():
             keys.expect(name, value, "another form of DeepSeek-V4")
         keys.used |= {"embedding_length_out", "expert_feed_forward_length", "feed_forward_length"}
@@ -81,25 +80,16 @@ class DeepSeek4(DecoderTable):
             eps=eps,
             **keys.sizes(),
         )
-        streams = Streams(
-            num_streams=STREAMS,
-            sinkhorn_steps=keys.size("hyper_connection.sinkhorn_iterations"),
-            eps=keys.positive("hyper_connection.epsilon"),
-            norm_eps=eps,
-        )
-        return model.replace(residual=streams)
+        return model.replace(residual=read_streams(keys, eps))
 
     def write(self, model: ModelSpec) -> Keys:
         decoder = expect_kind(Decoder, model, "kind")
-        streams = expect_kind(Streams, decoder.residual, "residual")
         mixers = [expect_kind(CompressedAttention, block.mixer, "layers[*].mixer") for block in decoder.layers]
         parts = [expect_kind(MixtureOfExperts, block.feedforward, "layers[*].feedforward") for block in decoder.layers]
         rates = [0 if mixer.pooling is None else mixer.pooling.rate for mixer in mixers]
         index = next((mixer.index for mixer in mixers if mixer.index is not None), None)
         if not isinstance(index, PooledIndex) or set(rates) - set(RATES):
             raise unsupported("layers[*].mixer.pooling", f"pooled keys of other than {SPARSE} and 128 positions")
-        if streams.num_streams != STREAMS:
-            raise unsupported("residual.num_streams", f"{streams.num_streams} here, only {STREAMS}")
         first, part = mixers[0], parts[0]
         far = next(mixer.position for mixer in mixers if mixer.pooling is not None)
         near = next((mixer.position for mixer in mixers if mixer.pooling is None), NEAR)
@@ -109,7 +99,7 @@ class DeepSeek4(DecoderTable):
         limit = expect_kind(GatedMLP, part.expert, "layers[*].feedforward.expert").limit or 0.0
         return {
             **written_sizes(decoder),
-            "embedding_length_out": STREAMS * decoder.d_model,
+            "embedding_length_out": MIXED * decoder.d_model,
             EPS: expect_kind(RMSNorm, decoder.final_norm, "final_norm").eps,
             "attention.head_count": first.num_heads,
             "attention.head_count_kv": 1,
@@ -137,19 +127,13 @@ class DeepSeek4(DecoderTable):
             "swiglu_clamp_exp": [limit] * len(mixers),
             "swiglu_clamp_shexp": [limit] * len(mixers),
             "hash_layer_count": sum(isinstance(part.router, HashRouter) for part in parts),
-            "hyper_connection.count": STREAMS,
-            "hyper_connection.sinkhorn_iterations": streams.sinkhorn_steps,
-            "hyper_connection.epsilon": streams.eps,
+            **written_streams(decoder),
         }
 
 
 RULES = weight_rules(
-    STREAM_NAMES
+    "\n".join((names.OUTER, names.PRE, names.EXPERTS, names.STREAMS))
     + """
-    token_embd                                   embedding.token
-    output_norm                                  final_norm
-    output                                       lm_head
-    blk.{i}.attn_norm                            blocks.{i}.mixer_norm
     blk.{i}.attn_sinks.weight                  = blocks.{i}.mixer.sinks
     blk.{i}.attn_q_{a,a_norm,b}                  blocks.{i}.mixer.{q_down,q_norm,q_up}
     blk.{i}.attn_{kv,kv_a_norm}                  blocks.{i}.mixer.{kv,kv_norm}
@@ -159,12 +143,7 @@ RULES = weight_rules(
     blk.{i}.indexer.{attn_q_b,proj}              blocks.{i}.mixer.index.{q,weights}
     blk.{i}.indexer_compressor_{kv,gate,norm}    blocks.{i}.mixer.index.pool.{kv,gate,norm}
     blk.{i}.indexer_compressor_ape.weight      = blocks.{i}.mixer.index.pool.offsets
-    blk.{i}.ffn_norm                             blocks.{i}.feedforward_norm
-    blk.{i}.ffn_gate_inp                         blocks.{i}.feedforward.router
     blk.{i}.ffn_gate_inp                         blocks.{i}.feedforward.router.projection
     blk.{i}.ffn_gate_tid2eid.weight            = blocks.{i}.feedforward.router.table
-    blk.{i}.exp_probs_b.bias                   = blocks.{i}.feedforward.correction
-    blk.{i}.ffn_{gate,up,down}_exps.weight     = blocks.{i}.feedforward.experts.{gate,up,down}
-    blk.{i}.ffn_{gate,up,down}_shexp             blocks.{i}.feedforward.shared.{gate,up,down}
 """
 )

@@ -24,15 +24,6 @@ MEAN = 1  # llama.cpp's number for mean pooling
 TIED = Shown(lambda shapes: {"tied": "output.weight" not in shapes})
 
 
-def check_bert(model: ModelSpec) -> None:
-    """Refuse a head, and every activation except GELU."""
-    encoder = expect_kind(Encoder, model, "kind")
-    if not isinstance(encoder.head, NoHead):
-        raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, only embeddings")
-    # llama.cpp only has the tanh approximation of GELU, which its converter also uses for BERT's exact GELU
-    check_activations(encoder.layers, (GELU(), GELUTanh()))
-
-
 def as_mean(model: ModelSpec) -> ModelSpec:
     """Drop a sentence head that only computes mean pooling, which llama.cpp does without a head."""
     if model.head.embeds and (model.head.pooling != ("mean",) or model.head.layers):
@@ -41,11 +32,14 @@ def as_mean(model: ModelSpec) -> ModelSpec:
 
 
 def as_vectors(model: Encoder) -> Encoder:
-    """Remove the pooler and unused positions, and set the activation to exact GELU, as in BERT."""
+    """Remove the pooler and unused positions, and set GELU's approximation to exact GELU, as in BERT.
+
+    llama.cpp only has the approximation, which its converter also uses for BERT's exact GELU.
+    """
     blocks = (
-        block.replace(
-            feedforward=expect_kind(MLP, block.feedforward, "layers[*].feedforward").replace(activation=GELU())
-        )
+        block.replace(feedforward=block.feedforward.replace(activation=GELU()))
+        if isinstance(block.feedforward, MLP) and block.feedforward.activation == GELUTanh()
+        else block
         for block in model.layers
     )
     embedding = expect_kind(Embedding, model.embedding, "embedding")
@@ -129,7 +123,7 @@ T5_ENCODER: tuple[Row, ...] = (
     Expected("pooling_type", MEAN, "only mean pooling", path=lambda model: MEAN),
 )
 
-T5_RULES = weight_rules("""
+T5_ROWS = """
     token_embd                                   embedding.token
     {enc,dec}.blk.0.attn_rel_b                   {encoder,decoder}.position_bias
     {enc,dec}.blk.{i}.attn_norm                  {encoder,decoder}.blocks.{i}.mixer_norm
@@ -140,13 +134,10 @@ T5_RULES = weight_rules("""
     {enc,dec}.blk.{i}.ffn_{gate,up,down}         {encoder,decoder}.blocks.{i}.feedforward.{gate,up,down}
     {enc,dec}.output_norm                        {encoder,decoder}.final_norm
     output                                       lm_head
-""")
-T5_ENCODER_RULES = weight_rules("""
-    token_embd                           embedding.token
-    enc.blk.0.attn_rel_b                 position_bias
-    enc.blk.{i}.attn_norm                blocks.{i}.mixer_norm
-    enc.blk.{i}.attn_{q,k,v,o}           blocks.{i}.mixer.{q,k,v,o}
-    enc.blk.{i}.ffn_norm                 blocks.{i}.feedforward_norm
-    enc.blk.{i}.ffn_{gate,up,down}       blocks.{i}.feedforward.{gate,up,down}
-    enc.output_norm                      final_norm
-""")
+""".splitlines()
+T5_RULES = weight_rules("\n".join(T5_ROWS))
+T5_ENCODER_RULES = weight_rules(
+    "\n".join(
+        row.replace("{enc,dec}", "enc").replace("{encoder,decoder}.", "") for row in T5_ROWS if "cross" not in row
+    )
+)

@@ -12,7 +12,7 @@ import torch
 from archetype.convert.gguf.choice import gguf_of, keys_of
 from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.header import gguf_library, read_header
-from archetype.convert.gguf.keys import OUTSIDE, Value
+from archetype.convert.gguf.keys import OUTSIDE, Value, Wide
 from archetype.convert.gguf.llama_cpp import check_ids
 from archetype.convert.gguf.tensors import NUMBERS, Stored, file_shapes, gguf_tensors, numbers_of_layers, own_type
 from archetype.convert.gguf.tokenizer import read_tokenizer
@@ -118,6 +118,9 @@ def _put(writer: Any, key: str, value: Value) -> None:
             writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
+        case Wide():
+            kinds = gguf_library().GGUFValueType
+            writer.add_key_value(key, value, kinds.ARRAY, sub_type=kinds.UINT64)
         case list():
             writer.add_array(key, value)
 

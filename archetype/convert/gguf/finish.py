@@ -8,7 +8,9 @@ from math import isclose
 from typing import Any
 
 from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
+from archetype.convert.gguf.layers import Layer
 from archetype.families.keys import expect_kind
+from archetype.families.loops import unrolled
 from archetype.models.block.spec import NoMixer, SandwichNorm
 from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.attention.spec import Attention, QueryScale
@@ -18,6 +20,7 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.pattern.spec import Chunked, Window
 from archetype.parts.position.spec import Alibi, NoPosition, NoScaling, Rotary
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
+from archetype.spec.repeats import MAX_LAYERS
 
 CHUNK = 8192  # constant of llama.cpp: size of Llama 4's chunks, and positions by which its queries grow
 WITHOUT_NORMS = 128  # experts of Llama 4 Maverick, whose queries and keys have no norms
@@ -26,8 +29,8 @@ POST_EPS = 1e-8  # constant of llama.cpp: epsilon of Muse Glimmer's norms of out
 EMBEDDING, RESIDUAL, WIDTH = 12.0, 1.4, 256  # constants of MiniCPM3 in llama.cpp: factors, and the width of the head
 
 
-def _changed(model: Any, mixer: Callable[[Any], Any], feedforward: Callable[[Any], Any] | None = None) -> Any:
-    # with other mixers and feed-forward parts in all layers
+def changed(model: Any, mixer: Callable[[Any], Any], feedforward: Callable[[Any], Any] | None = None) -> Any:
+    """Return the model with other mixers and feed-forward parts in all layers."""
     blocks = (
         block.replace(
             mixer=mixer(block.mixer), feedforward=feedforward(block.feedforward) if feedforward else block.feedforward
@@ -41,13 +44,27 @@ def _first(model: Any) -> Attention:
     return expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
 
 
+def with_index(keys: FileKeys, model: Any, index: Any) -> Any:
+    """Put an index into the layers that have its tensors, rotated as the layer's queries and keys."""
+
+    def mixer(layer: int, attention: Any) -> Any:
+        if not Layer(keys, layer).has("indexer.q_proj.weight"):
+            return attention
+        rotated = attention.sizes(model.d_model).rotary_dim
+        position = attention.position.replace(dim=None if rotated == index.head_dim else rotated)
+        return attention.replace(index=index.replace(position=position))
+
+    blocks = (block.replace(mixer=mixer(layer, block.mixer)) for layer, block in enumerate(model.layers))
+    return model.replace(layers=tuple(blocks))
+
+
 def llama4(keys: FileKeys, model: Any) -> Any:
     """Layers that rotate have chunks and norms after the rotation; queries of the others grow with their position."""
     has_norms = keys.count("expert_count", 0) != WITHOUT_NORMS
     norms = {"qk_norm": RMSNorm(eps=model.final_norm.eps, weight=False), "qk_norm_after_rope": True}
     rotated = {"pattern": Chunked(size=CHUNK), **(norms if has_norms else {})}
     growing = {"query_scale": QueryScale(beta=0.1, length=CHUNK, offset=1)}
-    return _changed(
+    return changed(
         model,
         lambda mixer: mixer.replace(**(growing if mixer.position.is_absent else rotated)),
         lambda part: part.replace(weighs="inputs") if isinstance(part, MixtureOfExperts) else part,
@@ -59,7 +76,7 @@ def growing(keys: FileKeys, model: Any) -> Any:
     if not (beta := keys.number("attention.temperature_scale", 0.0)):
         return model
     scale = QueryScale(beta=beta, length=keys.size("rope.scaling.original_context_length"))
-    return _changed(model, lambda mixer: mixer.replace(query_scale=scale))
+    return changed(model, lambda mixer: mixer.replace(query_scale=scale))
 
 
 def growing_keys(model: Any) -> Keys:
@@ -74,7 +91,7 @@ def grok(keys: FileKeys, model: Any) -> Any:
     scale = keys.positive("attention.output_scale", 128**-0.5)
     softcap = keys.positive("attn_logit_softcapping", 30.0)
     usual = abs(scale - head_dim**-0.5) < 1e-7 * scale
-    model = _changed(model, lambda mixer: mixer.replace(scale=None if usual else scale, softcap=softcap))
+    model = changed(model, lambda mixer: mixer.replace(scale=None if usual else scale, softcap=softcap))
     return model.replace(head=model.head.replace(softcap=keys.optional_positive("final_logit_softcapping")))
 
 
@@ -99,7 +116,7 @@ def with_shares(model: Any) -> Any:
 
     if not all(isinstance(block.wiring, SandwichNorm) for block in model.layers):
         return model
-    return _changed(model, lambda mixer: mixer, change)
+    return changed(model, lambda mixer: mixer, change)
 
 
 def _scale_of_scores(model: Any, largest: int) -> float | None:
@@ -129,7 +146,7 @@ GEMMA3_THETA = 10_000.0  # of layers with windows
 def gemma2(keys: FileKeys, model: Any) -> Any:
     """Soft caps of scores and logits, and another scale of the scores in the largest model."""
     softcap, scale = keys.positive("attn_logit_softcapping", 50.0), _scale_of_scores(model, GEMMA2_LAYERS)
-    model = _changed(model, lambda mixer: mixer.replace(scale=scale, softcap=softcap))
+    model = changed(model, lambda mixer: mixer.replace(scale=scale, softcap=softcap))
     return model.replace(head=model.head.replace(softcap=keys.positive("final_logit_softcapping", 30.0)))
 
 
@@ -144,7 +161,7 @@ def gemma2_keys(model: Any) -> Keys:
 def gemma3(keys: FileKeys, model: Any) -> Any:
     """A soft cap of the logits, and another scale of the scores in the largest model."""
     softcap, scale = keys.optional_positive("final_logit_softcapping"), _scale_of_scores(model, GEMMA3_LAYERS)
-    model = _changed(model, lambda mixer: mixer.replace(scale=scale))
+    model = changed(model, lambda mixer: mixer.replace(scale=scale))
     return model.replace(head=model.head.replace(softcap=softcap))
 
 
@@ -169,13 +186,13 @@ def minicpm3(keys: FileKeys, model: Any) -> Any:
 def bitnet(keys: FileKeys, model: Any) -> Any:
     """Norms of the inputs of both output projections."""
     norm = RMSNorm(eps=model.final_norm.eps)
-    return _changed(model, lambda mixer: mixer.replace(heads_norm=norm), lambda part: part.replace(hidden_norm=norm))
+    return changed(model, lambda mixer: mixer.replace(heads_norm=norm), lambda part: part.replace(hidden_norm=norm))
 
 
 def scaled_values(keys: FileKeys, model: Any) -> Any:
     """Values have a constant factor (MiMo-V2)."""
     scale = keys.number("attention.value_scale", 0.0) or 1.0
-    return _changed(model, lambda mixer: mixer.replace(value_scale=scale))
+    return changed(model, lambda mixer: mixer.replace(value_scale=scale))
 
 
 def scaled_values_keys(model: Any) -> Keys:
@@ -184,7 +201,7 @@ def scaled_values_keys(model: Any) -> Keys:
 
 def halved_width(keys: FileKeys, model: Any) -> Any:
     """Networks of half the width that the key says, which counts gate and up together (the first Qwen)."""
-    return _changed(model, lambda mixer: mixer, lambda part: part.replace(d_ff=part.d_ff // 2))
+    return changed(model, lambda mixer: mixer, lambda part: part.replace(d_ff=part.d_ff // 2))
 
 
 def doubled_width(model: Any) -> Keys:
@@ -214,7 +231,7 @@ def without_factors(model: Any) -> Any:
 
     if any((block.mixer, block.feedforward) != (first.mixer, first.feedforward) for block in model.layers):
         raise unsupported("layers[*]", "layers with other factors than the first in falcon-h1")
-    plain = _changed(model, mixer, network)
+    plain = changed(model, mixer, network)
     embedding, head = model.embedding.replace(scale=1.0), model.head.replace(scale=1.0)
     return plain.replace(embedding=embedding, head=head)
 
@@ -230,12 +247,12 @@ def in_pairs(model: Any) -> Any:
         index = getattr(latent, "index", None)
         return pairs(latent) if index is None else pairs(latent).replace(index=pairs(index))
 
-    return _changed(model, mixer)
+    return changed(model, mixer)
 
 
 def slopes(keys: FileKeys, model: Any) -> Any:
     """ALiBi's slopes instead of a rotation (Refact)."""
-    return _changed(model, lambda mixer: mixer.replace(position=Alibi()))
+    return changed(model, lambda mixer: mixer.replace(position=Alibi()))
 
 
 def bloom(keys: FileKeys, model: Any) -> Any:
@@ -266,7 +283,7 @@ def jais(keys: FileKeys, model: Any) -> Any:
         raise keys.error("attention.max_alibi_bias", f"{exponent} is not supported", f"only {LARGEST_SLOPE} is")
     scale = 1.0 / _first(model).sizes(model.d_model).head_dim
     position = Alibi() if exponent else NoPosition()
-    return _changed(model, lambda mixer: mixer.replace(position=position, scale=scale))
+    return changed(model, lambda mixer: mixer.replace(position=position, scale=scale))
 
 
 def jais_keys(model: Any) -> Keys:
@@ -275,7 +292,7 @@ def jais_keys(model: Any) -> Keys:
 
 def jina_bert_v2(keys: FileKeys, model: Any) -> Any:
     """Slopes in both directions, and networks with a bias in their last projection alone."""
-    return _changed(
+    return changed(
         model, lambda mixer: mixer.replace(position=Alibi()), lambda part: part.replace(bias=False, down_bias=True)
     )
 
@@ -290,7 +307,7 @@ def deepseek_ocr(keys: FileKeys, model: Any) -> Any:
             )
         return mixer.replace(position=Rotary())
 
-    return _changed(model, rotated)
+    return changed(model, rotated)
 
 
 def periodic(keys: FileKeys, model: Any) -> Any:
@@ -341,31 +358,47 @@ def capped_keys(model: Any) -> Keys:
     return {} if model.head.softcap is None else {"final_logit_softcapping": model.head.softcap}
 
 
-def limited(keys: FileKeys, model: Any) -> Any:
-    """Bounded gates and contents of the experts (Maple)."""
-    bounds = keys.get("swiglu_clamp_exp", 0.0)
-    bounds = bounds if isinstance(bounds, list) else [bounds] * model.num_layers
-    if len(bounds) < model.num_layers or not all(isinstance(bound, float) for bound in bounds):
-        raise keys.error("swiglu_clamp_exp", f"{bounds!r:.80} lacks layers", "fix the file")
+CLAMP, OTHERS_CLAMP = "swiglu_clamp_exp", "swiglu_clamp_shexp"  # of experts, and of shared experts and dense networks
+
+
+def limited(keys: FileKeys, model: Any, everywhere: bool = False) -> Any:
+    """Bounded gates and contents of the experts (Maple), or of all networks."""
+    bounds = _bounds(keys, CLAMP, [0.0] * model.num_layers)
+    others = _bounds(keys, OTHERS_CLAMP, bounds) if everywhere else [0.0] * model.num_layers
+
+    def network(part: Any, limit: float | None, other: float | None) -> Any:
+        if not isinstance(part, MixtureOfExperts):
+            return part.replace(limit=other) if everywhere else part
+        shared = part.shared.replace(limit=other) if part.shared is not None and everywhere else part.shared
+        return part.replace(expert=part.expert.replace(limit=limit), shared=shared)
+
     blocks = (
-        block.replace(feedforward=_with_limit(block.feedforward, bound or None))
-        for block, bound in zip(model.layers, bounds, strict=False)
+        block.replace(feedforward=network(block.feedforward, bound or None, other or None))
+        for block, bound, other in zip(model.layers, bounds, others, strict=False)
     )
     return model.replace(layers=tuple(blocks))
 
 
-def _with_limit(part: Any, limit: float | None) -> Any:
-    return part.replace(expert=part.expert.replace(limit=limit)) if isinstance(part, MixtureOfExperts) else part
+def _bounds(keys: FileKeys, name: str, default: list[float]) -> list[float]:
+    # of each layer
+    bounds = keys.get(name, default)
+    bounds = bounds if isinstance(bounds, list) else [bounds] * len(default)
+    if len(bounds) < len(default) or not all(isinstance(bound, float) for bound in bounds):
+        raise keys.error(name, f"{bounds!r:.80} lacks layers", "fix the file")
+    return bounds
 
 
-def limited_keys(model: Any) -> Keys:
-    experts = (getattr(block.feedforward, "expert", None) for block in model.layers)
-    return {"swiglu_clamp_exp": [getattr(expert, "limit", None) or 0.0 for expert in experts]}
+def limited_keys(model: Any, everywhere: bool = False) -> Keys:
+    parts = [block.feedforward for block in model.layers]
+    experts = [getattr(part, "expert", None) for part in parts]
+    others = [getattr(part, "shared", None) if expert else part for part, expert in zip(parts, experts, strict=True)]
+    networks = {CLAMP: experts, **({OTHERS_CLAMP: others} if everywhere else {})}
+    return {name: [getattr(one, "limit", None) or 0.0 for one in of_each] for name, of_each in networks.items()}
 
 
 def unlimited(keys: FileKeys, model: Any) -> Any:
     """Refuse bounds of gates behind their activation."""
-    for name in ("swiglu_clamp_exp", "swiglu_clamp_shexp"):
+    for name in (CLAMP, OTHERS_CLAMP):
         bounds = keys.get(name, 0.0)
         if any(bounds if isinstance(bounds, list) else [bounds]):
             raise keys.error(name, "bounds gates behind their activation", "this model is not supported")
@@ -383,8 +416,26 @@ def step35(keys: FileKeys, model: Any) -> Any:
             raise keys.error("rope.scaling.type", "scales rotations", "this model is not supported")
         return mixer.replace(position=mixer.position.replace(dim=mixer.sizes(model.d_model).head_dim // 2))
 
-    return _changed(unlimited(keys, model), half)
+    return changed(unlimited(keys, model), half)
 
 
 def step35_keys(model: Any) -> Keys:
     return {"rope.dimension_count": _first(model).sizes(model.d_model).head_dim}
+
+
+def looped(keys: FileKeys, model: Any) -> Any:
+    """Layers that are computed several times, with the last norm between the passes (Nanbeige 4.2)."""
+    passes = keys.size("num_loops", 1, most=MAX_LAYERS // model.num_layers)
+    between = not keys.flag("skip_loop_final_norm", False)
+    return model.replace(layers=unrolled(model.layers, passes, norm_between=between))
+
+
+def one_pass(model: Any) -> Any:
+    """Return the model with the layers that have weights of their own."""
+    return model.replace(layers=tuple(block for block in model.layers if block.weights_of is None))
+
+
+def looped_keys(model: Any) -> Keys:
+    passes = model.num_layers // one_pass(model).num_layers
+    normed = any(block.norm_between for block in model.layers)
+    return {"num_loops": passes, "skip_loop_final_norm": passes > 1 and not normed}

@@ -5,6 +5,7 @@ from typing import Any
 
 from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
 from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.names import OUTER
 from archetype.convert.gguf.rope import FACTORS, UNROTATED
 from archetype.errors import CheckpointError
 from archetype.families.gemma4_text import GLOBAL, LOCAL, gemma4_text
@@ -141,14 +142,11 @@ def _global(keys: FileKeys, theta: float) -> Rotary:
     return GLOBAL.replace(theta=theta, scaling=scaling)
 
 
-OUTER = weight_rules("""
-    token_embd                       embedding.token
+PER_LAYER_TABLES = """
     per_layer_token_embd             embedding.per_layer.token
     per_layer_model_proj             embedding.per_layer.projection
     per_layer_proj_norm              embedding.per_layer.norm
-    output_norm                      final_norm
-    output                           lm_head
-""")
+"""
 INNER = """
     blk.{i}.attn_norm                        blocks.{b}.mixer_norm
     blk.{i}.attn_{q,k,v,output}              blocks.{b}.mixer.{q,k,v,o}
@@ -181,7 +179,7 @@ SPARSE = """
 
 def rules(model: Any) -> tuple[Rule, ...]:
     """Return the rules of a model, whose layers have one block or two."""
-    all_rules = list(OUTER)
+    all_rules = list(weight_rules(OUTER + PER_LAYER_TABLES))
     begins = [index for index, block in enumerate(model.layers) if not block.mixer.is_absent]
     for layer, (begin, end) in enumerate(zip(begins, [*begins[1:], len(model.layers)], strict=True)):
         block = model.layers[begin]

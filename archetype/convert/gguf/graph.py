@@ -72,18 +72,6 @@ class Windows:
         return [not self.period or layer % self.period != end for layer in range(num_layers)]
 
 
-def _always(layer: Layer, local: bool, windows: bool) -> bool:
-    return True
-
-
-def _as_read(keys: FileKeys, model: Any) -> Any:
-    return model
-
-
-def _no_keys(model: Any) -> Keys:
-    return {}
-
-
 @dataclass(frozen=True)
 class Graph:
     """What llama.cpp computes for one architecture, where neither keys nor tensors say it.
@@ -129,6 +117,7 @@ class Graph:
         apart: whether a layer may lack a mixer, and with Nemotron-H has either a mixer or a feed-forward part.
         finish: (keys, the model that everything else describes) -> the model (see `finish.py`).
         further: keys that `finish` reads.
+        stored: the model whose layers are those of the file; `finish` adds the others.
     """
 
     norm: Norm = RMS_NORM
@@ -140,7 +129,7 @@ class Graph:
     gated: bool = True
     interleaved: bool = False
     whole: bool = False
-    rotates: Callable[[Layer, bool, bool], bool] = _always
+    rotates: Callable[[Layer, bool, bool], bool] = lambda layer, local, windows: True
     unrotated: bool = False
     truncate: bool = True
     every_yarn: bool = False
@@ -168,8 +157,9 @@ class Graph:
     marked: bool = True
     together: bool = False
     apart: bool = False
-    finish: Callable[[FileKeys, Any], Any] = _as_read
-    further: Callable[[Any], Keys] = _no_keys
+    finish: Callable[[FileKeys, Any], Any] = lambda keys, model: model
+    further: Callable[[Any], Keys] = lambda model: {}
+    stored: Callable[[Any], Any] = lambda model: model
 
     @property
     def eps_key(self) -> str:
@@ -267,14 +257,15 @@ class Graph:
         return keys
 
     def _write_body(self, model: Decoder | Encoder) -> Keys:
-        check_activations(model.layers, self.activations)
+        stored = self.stored(model)
+        check_activations(stored.layers, self.activations)
         keys: Keys = {
-            **written_sizes(model),
+            **written_sizes(stored),
             self.eps_key: float(getattr(model.final_norm, "eps", 0.0)) or _eps(model),
         }
         if self.both_eps:
             keys["attention.layer_norm_epsilon"] = keys[self.eps_key]
-        return keys | self._write_layers(model) | self._write_networks(model) | self.further(model)
+        return keys | self._write_layers(stored) | self._write_networks(stored) | self.further(model)
 
     def _factor(self, keys: FileKeys, name: str) -> float:
         # llama.cpp takes 0 for no factor
@@ -435,8 +426,6 @@ class Graph:
         ]
         keys["attention.head_count"] = _alike([size.num_heads for size in sizes])
         keys["attention.head_count_kv"] = _alike([size.num_kv_heads for size in sizes])
-        if self.output_bias == "no" and any(mixer.bias.o for mixer in attentions):
-            raise unsupported("layers[*].mixer.bias", "a bias of the output projection in this architecture")
         v_head_dim = attentions[0].v_head_dim if self.wide_values else None
         keys |= {"attention.key_length": first.head_dim, "attention.value_length": v_head_dim or first.head_dim}
         if "attention" in self.scales and attentions[0].scale is not None:

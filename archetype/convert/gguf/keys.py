@@ -24,6 +24,11 @@ from archetype.spec.base import MAX_LENGTH, MAX_WIDE
 from archetype.spec.edit import differences
 from archetype.spec.errors import explain
 
+
+class Wide(list[int]):
+    """List of whole numbers that a file stores with 64 bits."""
+
+
 Value = str | int | float | bool | list[int] | list[float] | list[bool]
 Keys = dict[str, Value]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -197,11 +202,12 @@ def unsupported(field: str, feature: str, remedy: str = "export with --format hf
 
 
 def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], path: str = "layers[{i}]") -> None:
-    """Refuse feed-forward layers with an activation that is not in `known`."""
+    """Refuse feed-forward layers with an activation of another kind than those in `known`."""
+    kinds = {activation.kind for activation in known}
     for index, block in enumerate(layers):
         part = block.feedforward
         network = part.expert if isinstance(part, MixtureOfExperts) else part
-        if isinstance(network, MLP | GatedMLP) and network.activation not in known:
-            names = enumeration((repr(activation.kind) for activation in known), "or")
+        if isinstance(network, MLP | GatedMLP) and network.activation.kind not in kinds:
+            names = enumeration((repr(kind) for kind in dict.fromkeys(a.kind for a in known)), "or")
             field = f"{path.replace('{i}', str(index))}.feedforward.activation"
             raise unsupported(field, f"{network.activation.kind!r} here, only {names}")

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from archetype.convert.gguf.finish import changed, with_index
 from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
-from archetype.convert.gguf.layers import Layer
 from archetype.families.keys import expect_kind
 from archetype.parts.activation.spec import Swish
 from archetype.parts.attention.spec import Attention
@@ -18,35 +18,23 @@ INDEX = """
 """
 
 
-def with_index(keys: FileKeys, model: Any) -> Any:
+def with_blocks(keys: FileKeys, model: Any) -> Any:
     """An index where its tensors are, and bounded gates in all networks."""
-    head_dim = keys.size(f"{PREFIX}.key_length")
     index = BlockIndex(
         block=keys.size(f"{PREFIX}.block_size"),
         top_blocks=keys.size(f"{PREFIX}.top_k"),
         num_heads=keys.size(f"{PREFIX}.head_count"),
-        head_dim=head_dim,
+        head_dim=keys.size(f"{PREFIX}.key_length"),
         local_blocks=keys.size(f"{PREFIX}.local_blocks"),
         norm=model.final_norm,
     )
-
-    def mixer(layer: int, attention: Any) -> Any:
-        if not Layer(keys, layer).has("indexer.q_proj.weight"):
-            return attention
-        rotated = attention.sizes(model.d_model).rotary_dim
-        position = attention.position.replace(dim=None if rotated == head_dim else rotated)
-        return attention.replace(index=index.replace(position=position))
 
     def network(part: Any) -> Any:
         if not isinstance(part, MixtureOfExperts):
             return part.replace(**NETWORK)
         return part if part.shared is None else part.replace(shared=part.shared.replace(**NETWORK))
 
-    blocks = (
-        block.replace(mixer=mixer(layer, block.mixer), feedforward=network(block.feedforward))
-        for layer, block in enumerate(model.layers)
-    )
-    return model.replace(layers=tuple(blocks))
+    return changed(with_index(keys, model, index), lambda mixer: mixer, network)
 
 
 def index_keys(model: Any) -> Keys:

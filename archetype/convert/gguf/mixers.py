@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from archetype.convert.gguf.keys import Keys, unsupported
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.layers import Has, Layer
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.mamba.spec import Mamba
@@ -126,45 +126,46 @@ def _write_delta(mixer: Any, decoder: Decoder) -> Keys:
     }
 
 
-def _read_channels(layer: Layer, eps: float) -> GatedDeltaNet:
-    # Kimi delta attention, whose projections to decays and gates have the rank of a head's width
-    width = layer.keys.size("kda.head_dim")
+def _read_channels(layer: Layer, eps: float, low: str = "decay gate", bounded: Has = "no") -> GatedDeltaNet:
+    # Kimi delta attention. `low`: which projections have the rank of a head's width instead of a full matrix
+    keys, width = layer.keys, layer.keys.size("kda.head_dim")
+    bound = keys.number("kda.gate_lower_bound", 0.0) if bounded != "no" else 0.0
+    if bound > 0.0 or (bounded == "all" and not bound):
+        raise keys.error("kda.gate_lower_bound", f"{bound} is not negative", "fix the file")
     return GatedDeltaNet(
         num_heads=layer.count("attention.head_count"),
         head_dim=width,
         v_head_dim=width,
-        conv_kernel=layer.keys.size("ssm.conv_kernel"),
+        conv_kernel=keys.size("ssm.conv_kernel"),
         decay="channel",
-        decay_rank=width,
+        decay_rank=width if "decay" in low else None,
+        decay_bound=bound or None,
         gate="sigmoid",
-        gate_rank=width,
+        gate_rank=width if "gate" in low else None,
         eps=eps,
     )
 
 
-def _write_channels(mixer: Any, decoder: Decoder) -> Keys:
+def _write_channels(mixer: Any, decoder: Decoder, bounded: Has = "no") -> Keys:
+    bound = {} if mixer.decay_bound is None or bounded == "no" else {"kda.gate_lower_bound": mixer.decay_bound}
     return {
         "ssm.conv_kernel": mixer.conv_kernel,
         "kda.head_dim": mixer.head_dim,
         "attention.head_count": mixer.num_heads,
+        **bound,
     }
 
 
-def _read_bounded(layer: Layer, eps: float) -> GatedDeltaNet:
-    # Ling 3: projections of full rank, and a decay that is a sigmoid
-    keys = layer.keys
-    keys.expect("kda.safe_gate", True, "unbounded decays")
-    keys.used.add("attention.head_count_kv")
-    bound = keys.number("kda.gate_lower_bound", 0.0)
-    if bound >= 0.0:
-        raise keys.error("kda.gate_lower_bound", f"{bound} is not negative", "fix the file")
-    return _read_channels(layer, eps).replace(decay_rank=None, gate_rank=None, decay_bound=bound)
+def _read_ling(layer: Layer, eps: float) -> GatedDeltaNet:
+    layer.keys.expect("kda.safe_gate", True, "unbounded decays")
+    layer.keys.used.add("attention.head_count_kv")
+    return _read_channels(layer, eps, low="", bounded="all")
 
 
-def _write_bounded(mixer: Any, decoder: Decoder) -> Keys:
+def _write_ling(mixer: Any, decoder: Decoder) -> Keys:
     if mixer.decay_bound is None:
         raise unsupported("layers[*].mixer.decay_bound", "unbounded decays here")
-    return _write_channels(mixer, decoder) | {"kda.safe_gate": True, "kda.gate_lower_bound": mixer.decay_bound}
+    return _write_channels(mixer, decoder, bounded="all") | {"kda.safe_gate": True}
 
 
 MAMBA = OtherMixer(Mamba, "ssm_x.weight", _read_mamba, _write_mamba)
@@ -173,7 +174,12 @@ MAMBA_2 = OtherMixer(Mamba2, "ssm_d", _read_mamba2, _write_mamba2)
 MAMBA_2_LIMITED = replace(MAMBA_2, read=partial(_read_mamba2, dt_limit_min=1e-3))
 DELTA_NET = OtherMixer(GatedDeltaNet, "ssm_conv1d.weight", _read_delta, _write_delta)
 CHANNEL_DELTA_NET = OtherMixer(GatedDeltaNet, "ssm_conv1d_q.weight", _read_channels, _write_channels)
-BOUNDED_CHANNELS = replace(CHANNEL_DELTA_NET, read=_read_bounded, write=_write_bounded)
+LING_CHANNELS = replace(CHANNEL_DELTA_NET, read=_read_ling, write=_write_ling)
+# GLM-5.3-Flash, and Kimi K3, whose gate is a full matrix
+BOUNDED_CHANNELS = replace(
+    CHANNEL_DELTA_NET, read=partial(_read_channels, bounded="any"), write=partial(_write_channels, bounded="any")
+)
+K3_CHANNELS = replace(BOUNDED_CHANNELS, read=partial(_read_channels, low="decay", bounded="any"))
 SHORT = OtherMixer(
     ShortConvolution,
     "shortconv.conv.weight",

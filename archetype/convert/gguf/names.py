@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from archetype.convert.gguf import deepseek2
+from archetype.convert.gguf import deepseek2, kimi_k3
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.spec import ModelSpec
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
@@ -181,12 +181,12 @@ def delta_rules(rates: str) -> Callable[[ModelSpec], tuple[Rule, ...]]:
     return rules
 
 
-def kimi_rules(model: Any) -> tuple[Rule, ...]:
+def kimi_rules(model: Any, further: str = "", experts: str = EXPERTS, channels: str = CHANNELS) -> tuple[Rule, ...]:
     # the convolution over queries, keys and values is three tensors
-    rows = list(weight_rules("\n".join((OUTER, PRE, EXPERTS))))
+    rows = list(weight_rules("\n".join((OUTER, PRE, experts, further))))
     for index, block in enumerate(model.layers):
         mixer = block.mixer
-        table = CHANNELS if isinstance(mixer, GatedDeltaNet) else deepseek2.ATTENTION
+        table = channels if isinstance(mixer, GatedDeltaNet) else deepseek2.ATTENTION
         rows += weight_rules(table.replace("{i}", str(index)))
         if isinstance(mixer, GatedDeltaNet):
             size = mixer.num_heads * mixer.head_dim
@@ -199,3 +199,8 @@ def kimi_rules(model: Any) -> tuple[Rule, ...]:
                 for name, start in zip("qkv", (0, size, 2 * size), strict=True)
             ]
     return tuple(rows)
+
+
+def k3_rules(model: Any) -> tuple[Rule, ...]:
+    experts, channels = EXPERTS.replace("ffn_latent", "ffn_routed"), CHANNELS.replace("ssm_{f,g}_a", "ssm_{f_a,g}")
+    return kimi_rules(model, kimi_k3.NORM, experts, channels) + kimi_k3.score_rules(model)

@@ -75,7 +75,8 @@ def read_experts(layer: Layer, routing: Routing, expert: Callable[..., MLP | Gat
     if not routing.scaled:
         keys.expect("expert_weights_scale", 1.0, "a factor on the weights")
     kind = SoftmaxRouter if number == SOFTMAX else SigmoidRouter
-    shared, latent = layer.shape("ffn_down_shexp.weight"), layer.shape("ffn_latent_down.weight")
+    shared = layer.shape("ffn_down_shexp.weight")
+    latent = layer.shape("ffn_latent_down.weight") or layer.shape("ffn_routed_down.weight")
     if not routing.shared or (shared is None and routing.has_shared == "any"):
         shared = None
     elif shared is None:

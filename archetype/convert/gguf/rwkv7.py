@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from archetype.convert.gguf.changes import Change
+from archetype.convert.gguf.changes import Change, reshaped
 from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
+from archetype.convert.gguf.names import OUTER
 from archetype.families.keys import expect_kind
 from archetype.families.rules import weight_rules
 from archetype.models.block.spec import Block, PreNorm
@@ -79,24 +80,21 @@ def _doubled(part: str) -> Change:
     )
 
 
-SHARES = Change(
+# one tensor of all shares: (6 D) as (6, 1, 1, D)
+SHARES = reshaped(
     r"blk\.\d+\.time_mix_lerp_fused\.weight",
-    lambda tensor, model, blocks: (tensor.view(len(MIXED), 1, 1, -1),),
-    lambda stored, model: stored[0].flatten(),
-    shapes=lambda shape, model: ((len(MIXED), 1, 1, shape[0] // len(MIXED)),),
+    lambda s, model: (len(MIXED), 1, 1, s[0] // len(MIXED)),
+    lambda s, model: (-1,),
 )
-BONUS = Change(
+BONUS = reshaped(
     r"blk\.\d+\.time_mix_r_k\.weight",
-    lambda tensor, model, blocks: (tensor.flatten(),),
-    lambda stored, model: stored[0].unflatten(0, (model.layers[0].mixer.num_heads, -1)),
-    shapes=lambda shape, model: ((shape[0] * shape[1],),),
+    lambda s, model: (s[0] * s[1],),
+    lambda s, model: (model.layers[0].mixer.num_heads, -1),
 )
 CHANGES = (SHARES, BONUS, *map(_doubled, "012"))
-RULES = weight_rules("""
-    token_embd                                          embedding.token
-    token_embd_norm                                     embedding.norm
-    output_norm                                         final_norm
-    output                                              lm_head
+RULES = weight_rules(
+    OUTER
+    + """
     blk.{i}.attn_norm                                   blocks.{i}.mixer_norm
     blk.{i}.attn_norm_2                                 blocks.{i}.feedforward_norm
     blk.{i}.time_mix_{receptance,key,value,output}      blocks.{i}.mixer.{r,k,v,o}
@@ -108,4 +106,5 @@ RULES = weight_rules("""
     blk.{i}.time_mix_ln                                 blocks.{i}.mixer.norm
     blk.{i}.channel_mix_lerp_k.weight                 = blocks.{i}.feedforward.mix
     blk.{i}.channel_mix_{key,value}                     blocks.{i}.feedforward.{up,down}
-""")
+"""
+)

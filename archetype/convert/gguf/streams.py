@@ -1,30 +1,53 @@
-"""Residual streams in GGUF that are not mixed (Hy4)."""
+"""Residual streams in GGUF: those of Hy4, which are not mixed, of DeepSeek-V4 and of GLM-5.3-Flash."""
 
 from typing import Any
 
 from archetype.convert.gguf.finish import limited, limited_keys
-from archetype.convert.gguf.keys import FileKeys, Keys
+from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
 from archetype.families.keys import expect_kind
 from archetype.parts.streams.spec import Streams
 
-PREFIX = "hyper_connection"
+PREFIX, MIXED = "hyper_connection", 4  # number of streams that llama.cpp mixes, a constant of it
 
 
-def with_streams(keys: FileKeys, model: Any) -> Any:
-    """Residual streams, and bounded gates of the experts."""
+def read_streams(keys: FileKeys, norm_eps: float, mixed: bool = True, **fields: Any) -> Streams:
+    if mixed:
+        keys.expect(f"{PREFIX}.count", MIXED, f"other than {MIXED} streams")
+        fields["sinkhorn_steps"] = keys.size(f"{PREFIX}.sinkhorn_iterations")
     eps = keys.positive(f"{PREFIX}.epsilon")
-    streams = Streams(
-        num_streams=keys.size(f"{PREFIX}.count"),
+    return Streams(num_streams=keys.size(f"{PREFIX}.count"), eps=eps, norm_eps=norm_eps, **fields)
+
+
+def written_streams(model: Any) -> Keys:
+    """Return the keys of streams that are mixed.
+
+    Raises:
+        CheckpointError: the model has another residual, or another number of streams.
+    """
+    streams = expect_kind(Streams, model.residual, "residual")
+    if streams.num_streams != MIXED:
+        raise unsupported("residual.num_streams", f"{streams.num_streams} here, only {MIXED}")
+    return {
+        f"{PREFIX}.count": MIXED,
+        f"{PREFIX}.sinkhorn_iterations": streams.sinkhorn_steps,
+        f"{PREFIX}.epsilon": streams.eps,
+    }
+
+
+def hy4(keys: FileKeys, model: Any) -> Any:
+    """Residual streams that are not mixed, and bounded gates of the experts."""
+    streams = read_streams(
+        keys,
+        model.final_norm.eps,
+        mixed=False,
         sinkhorn_steps=0,
         write_scale=keys.positive(f"{PREFIX}.magnitude"),
-        eps=eps,
-        write_eps=eps,
-        norm_eps=model.final_norm.eps,
+        write_eps=keys.positive(f"{PREFIX}.epsilon"),
     )
     return limited(keys, model).replace(residual=streams)
 
 
-def streams_keys(model: Any) -> Keys:
+def hy4_keys(model: Any) -> Keys:
     streams = expect_kind(Streams, model.residual, "residual")
     return {
         f"{PREFIX}.count": streams.num_streams,
@@ -32,3 +55,13 @@ def streams_keys(model: Any) -> Keys:
         f"{PREFIX}.magnitude": streams.write_scale,
         **limited_keys(model),
     }
+
+
+def glm5(keys: FileKeys, model: Any) -> Any:
+    """Residual streams whose mean is the output, and bounded gates of all networks (GLM-5.3-Flash)."""
+    streams = read_streams(keys, model.final_norm.eps, exit="mean")
+    return limited(keys, model, everywhere=True).replace(residual=streams)
+
+
+def glm5_keys(model: Any) -> Keys:
+    return written_streams(model) | limited_keys(model, everywhere=True)

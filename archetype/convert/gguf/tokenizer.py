@@ -4,39 +4,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from archetype.convert.gguf.pretokenizers import (
-    ADD_BOS,
-    ALWAYS_BOS,
-    CUTS,
-    GPT2,
-    IGNORE_MERGES,
-    MASK,
-    MASK_TAKES_SPACES,
-    SAME_CUTS,
-    SPACED,
-    canonical,
-)
+from archetype.convert.gguf import pretokenizers
 from archetype.convert.gguf.vocabulary import CONTINUES, SPACE, Vocabulary, bytes_of, is_padding
 from archetype.convert.gguf.vocabulary_keys import read_vocabulary
 from archetype.errors import ArchetypeError, DataError
+from archetype.tokenizers import sentencepiece
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.tokenizers.definition import frame
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 from archetype.tokenizers.known_templates import TEMPLATES
 from archetype.tokenizers.rwkv import END, RWKVTokenizer
-from archetype.tokenizers.sentencepiece import (
-    BPE,
-    CONTROL,
-    NORMAL,
-    UNIGRAM,
-    UNKNOWN,
-    USER_DEFINED,
-    ModelSettings,
-    Piece,
-    SentencePieceTokenizer,
-    write_model,
-)
 from archetype.tokenizers.tokenizer import Tokenizer
 
 TEMPLATE = "tokenizer.chat_template"
@@ -64,12 +42,12 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
     special = vocabulary.special
     tokenizer.bos = special.get("bos", special.get("cls"))  # BERT's first token
     kinds = zip(vocabulary.tokens, vocabulary.types, strict=True)
-    ends = (id for id, (token, kind) in enumerate(kinds) if kind == CONTROL and token in ENDS)
+    ends = (id for id, (token, kind) in enumerate(kinds) if kind == sentencepiece.CONTROL and token in ENDS)
     named = (special[role] for role in ("eos", "eot") if role in special)
     tokenizer.eos = tuple(dict.fromkeys((*named, *ends)))
     # a key in the file has precedence over what llama.cpp assumes for the model
-    starts = STARTS.get(vocabulary.model, vocabulary.pre in ADD_BOS)
-    always = vocabulary.model in ALWAYS_BOS or vocabulary.pre in ALWAYS_BOS
+    starts = STARTS.get(vocabulary.model, vocabulary.pre in pretokenizers.ADD_BOS)
+    always = vocabulary.model in pretokenizers.ALWAYS_BOS or vocabulary.pre in pretokenizers.ALWAYS_BOS
     tokenizer.adds_bos = tokenizer.bos is not None and (always or vocabulary.flags.get("add_bos_token", starts))
     return tokenizer
 
@@ -103,19 +81,21 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     match vocabulary.model:
         case "gemma4":
             return _spaced_bpe(vocabulary)
-        case "gpt2" if vocabulary.pre in SPACED:
+        case "gpt2" if vocabulary.pre in pretokenizers.SPACED:
             return _spaced_bpe(vocabulary)
         case "gpt2":
             return _byte_level(vocabulary)
         case "llama":
-            return _sentencepiece(vocabulary, BPE, joins_spaces=False)
+            return _sentencepiece(vocabulary, sentencepiece.BPE, joins_spaces=False)
         case "t5":
-            return _sentencepiece(vocabulary, UNIGRAM, vocabulary.flags.get("remove_extra_whitespaces", False))
+            return _sentencepiece(
+                vocabulary, sentencepiece.UNIGRAM, vocabulary.flags.get("remove_extra_whitespaces", False)
+            )
         case "bert":
             return _wordpiece(vocabulary)
         case "rwkv":
             used = _used(vocabulary)
-            words = {id: bytes_of(token) for id, (token, type) in used.items() if type != CONTROL}
+            words = {id: bytes_of(token) for id, (token, type) in used.items() if type != sentencepiece.CONTROL}
             return RWKVTokenizer(words, {"eos_token": used.get(END, (None,))[0]})
         case kind:
             known = "use gpt2, gemma4, llama, t5, bert or rwkv"
@@ -132,19 +112,19 @@ def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
 
 
 def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> HuggingFaceTokenizer:
-    takes_spaces = vocabulary.pre in MASK_TAKES_SPACES
+    takes_spaces = vocabulary.pre in pretokenizers.MASK_TAKES_SPACES
     added = [
         {
             "id": id,
             "content": token,
             "single_word": False,
-            "lstrip": token == MASK and takes_spaces,
+            "lstrip": token == pretokenizers.MASK and takes_spaces,
             "rstrip": False,
             "normalized": False,
-            "special": type == CONTROL,
+            "special": type == sentencepiece.CONTROL,
         }
         for id, (token, type) in _used(vocabulary).items()
-        if type in (CONTROL, USER_DEFINED)
+        if type in (sentencepiece.CONTROL, sentencepiece.USER_DEFINED)
     ]
     names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
     # a tokenizer.json has all of these keys; null is a step that does nothing
@@ -155,21 +135,26 @@ def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> 
 def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     tokens = {token: id for id, (token, _) in _used(vocabulary).items()}
     # written by `single_bytes`
-    if tokens == byte_of_character() and vocabulary.pre == GPT2:
+    if tokens == byte_of_character() and vocabulary.pre == pretokenizers.GPT2:
         return ByteTokenizer()
     pairs = (merge.partition(" ") for merge in vocabulary.merges or ())
     # a tokenizer.json must not name unknown tokens; such merges could never apply
     merges = [[left, right] for left, _, right in pairs if {left, right, left + right} <= tokens.keys()]
-    pre = canonical(vocabulary.pre)
+    pre = pretokenizers.canonical(vocabulary.pre)
     # GPT-2's cuts are those of ByteLevel itself; any other expressions cut first, and ByteLevel only writes bytes
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": pre == GPT2}
+    level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": pre == pretokenizers.GPT2,
+    }
     cut: dict[str, Any] = level
-    if pre != GPT2:
-        if pre not in CUTS:
-            known = ", ".join((*CUTS, *SAME_CUTS))
+    if pre != pretokenizers.GPT2:
+        if pre not in pretokenizers.CUTS:
+            known = ", ".join((*pretokenizers.CUTS, *pretokenizers.SAME_CUTS))
             raise DataError("tokenizer.ggml.pre", f"{vocabulary.pre!r:.40} is not supported", f"use one of {known}")
         split = {"type": "Split", "behavior": "Isolated", "invert": False}
-        splits = [split | {"pattern": {"Regex": expression}} for expression in CUTS[pre]]
+        splits = [split | {"pattern": {"Regex": expression}} for expression in pretokenizers.CUTS[pre]]
         cut = {"type": "Sequence", "pretokenizers": [*splits, level]}
     model = {
         "type": "BPE",
@@ -181,7 +166,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
         "continuing_subword_prefix": None,
         "end_of_word_suffix": None,
         "byte_fallback": False,
-        "ignore_merges": vocabulary.pre in IGNORE_MERGES,
+        "ignore_merges": vocabulary.pre in pretokenizers.IGNORE_MERGES,
     }
     steps = {"pre_tokenizer": cut, "post_processor": _frame(vocabulary), "decoder": level | {"use_regex": True}}
     return _definition(vocabulary, model, **steps)
@@ -230,28 +215,28 @@ def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tok
     # SentencePiece numbers its pieces in order, so padding may only be at the end
     if [*used] != [*range(len(used))]:
         raise DataError("tokenizer.ggml.tokens", "has gaps between ids", "convert the model again")
-    settings = ModelSettings(
+    settings = sentencepiece.ModelSettings(
         kind=kind,
         charsmap=vocabulary.charsmap,
-        adds_prefix=vocabulary.flags.get("add_space_prefix", kind == BPE),
+        adds_prefix=vocabulary.flags.get("add_space_prefix", kind == sentencepiece.BPE),
         joins_spaces=joins_spaces,
         space_behind=False,
     )
-    known = (id for id, (_, type) in used.items() if type == UNKNOWN)
+    known = (id for id, (_, type) in used.items() if type == sentencepiece.UNKNOWN)
     unknown = next(known, vocabulary.special.get("unknown"))
     if unknown is None or unknown not in used:
         raise DataError("tokenizer.ggml.token_type", "does not define an unknown token", "convert the model again")
     pieces = []
     for id, (token, type) in used.items():
         # matched in raw text, before spaces become ▁
-        text = token.replace(" ", SPACE) if type == USER_DEFINED else token
-        pieces.append(Piece(text, float(scores[id]), UNKNOWN if id == unknown else type))
+        text = token.replace(" ", SPACE) if type == sentencepiece.USER_DEFINED else token
+        pieces.append(sentencepiece.Piece(text, float(scores[id]), sentencepiece.UNKNOWN if id == unknown else type))
     special = {"unk": used[unknown][0]}
     for role, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
-        token, type = used.get(vocabulary.special.get(key, -1), ("", NORMAL))
-        if type == CONTROL:
+        token, type = used.get(vocabulary.special.get(key, -1), ("", sentencepiece.NORMAL))
+        if type == sentencepiece.CONTROL:
             special[role] = token
-    return SentencePieceTokenizer(write_model(pieces, settings, special))
+    return sentencepiece.SentencePieceTokenizer(sentencepiece.write_model(pieces, settings, special))
 
 
 def _wordpiece(vocabulary: Vocabulary) -> Tokenizer:
@@ -260,7 +245,7 @@ def _wordpiece(vocabulary: Vocabulary) -> Tokenizer:
             return token.removeprefix(SPACE)
         # GGUF marks the pieces that begin a word, a tokenizer.json those that continue one
         bracketed = token.startswith("[") and token.endswith("]")
-        return token if type != NORMAL or bracketed else CONTINUES + token
+        return token if type != sentencepiece.NORMAL or bracketed else CONTINUES + token
 
     used = _used(vocabulary)
     vocab = {piece(token, type): id for id, (token, type) in used.items()}

@@ -278,7 +278,7 @@ def _router(info: CheckpointInfo, names: Names) -> Router:
     scoring, renormalize = info.first(SCORING), info.first(RENORMALIZE)
     if info.config.get("expert_selection_fn") == "softmax":  # softmax over the selected experts only
         renormalize = True
-    if scoring and scoring not in ROUTERS:
+    if scoring and scoring not in (*ROUTERS,):  # a list, say, is no key
         raise info.missing(f"{info.config.place}: {SCORING[0]}", f"the score function {scoring!r} of a router")
     sigmoid = scoring == "sigmoid"
     if not scoring:

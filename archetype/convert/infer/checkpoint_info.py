@@ -8,7 +8,7 @@ from typing import Any
 from archetype.convert.infer.missing import MISSING_BY_PLACE, MISSING_BY_TENSOR
 from archetype.convert.infer.names import LEFT_OUT
 from archetype.convert.infer.quirks import QUIRKS, FamilyQuirks
-from archetype.convert.infer.spellings import ACTIVATION, DECODERS, EPS, LAYER_KINDS, OVERRIDES
+from archetype.convert.infer.spellings import ACTIVATION, CONTEXT, DECODERS, EPS, LAYER_KINDS, OVERRIDES
 from archetype.errors import CheckpointError, SpecError, enumeration, one_line
 from archetype.families.class_keys import DERIVED
 from archetype.families.config import ACTIVATIONS, Config
@@ -23,6 +23,7 @@ from archetype.spec.base import MAX_SIZE
 BIDIRECTIONAL = "use_bidirectional_attention"  # whether tokens see later ones: all tokens, or only those of an image
 USUAL_EPS = 1e-5
 NAMED_PARTS = 3  # missing parts that fit into one line
+NO_QUIRKS = FamilyQuirks()
 Shapes = Mapping[str, Shape]  # by the names of the file
 
 
@@ -57,7 +58,7 @@ class CheckpointInfo:
     @property
     def quirks(self) -> FamilyQuirks:
         """Settings fixed by the family's code."""
-        return QUIRKS.get(self.type, FamilyQuirks())
+        return QUIRKS.get(self.type, NO_QUIRKS)
 
     @property
     def class_head(self) -> ClassHead | None:
@@ -113,7 +114,7 @@ class CheckpointInfo:
         if self.config.get(BIDIRECTIONAL) not in (None, False, "vision"):  # images are left out
             raise self.missing(f"{self.config.place}: {BIDIRECTIONAL}", "attention to later tokens")
         self._check_overrides()
-        outer = QUIRKS.get(self.outer_type, FamilyQuirks())
+        outer = QUIRKS.get(self.outer_type, NO_QUIRKS)
         for key, value in {*self.quirks.only, *outer.only}:
             if key in self.stated:
                 self.config.expect(key, value, f"the {self.type} class treats it differently")
@@ -195,7 +196,16 @@ class CheckpointInfo:
         # keys in the file have precedence over those with a default of the class
         self.config.used |= set(keys)
         known = [key for key in keys if self.config.values.get(key) is not None]
-        return next((key for key in known if key in self.stated), known[0] if known else None)
+        stated = [key for key in known if key in self.stated]
+        if not known:
+            return None
+        first = (stated or known)[0]
+        value = self.config.values[first]
+        # of two lengths the first is safe; a list has a value for each layer, in place of one for all
+        for key in stated if keys != CONTEXT and not isinstance(value, list) else ():
+            if self.config.values[key] != value:
+                raise self.config.error(key, f"contradicts {first}", "remove one of them")
+        return first
 
     def refuse_derived(self, *keys: str) -> None:
         """Refuse a file that lacks one of these keys if the class derives the key's value."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
+from archetype.families.loops import unrolled
 from archetype.models.block.spec import Block
 from archetype.spec.repeats import MAX_LAYERS
 
@@ -38,11 +39,7 @@ class Loop(NamedTuple):
 
     def unrolled(self, blocks: Sequence[Block]) -> tuple[Block, ...]:
         """Return the layers of all passes."""
-        again = [
-            block.replace(weights_of=self.start + index) for index, block in enumerate(blocks[self.start : self.end])
-        ]
-        again[0] = again[0].replace(**self.between)
-        return (*blocks[: self.end], *again * (self.passes - 1), *blocks[self.end :])
+        return unrolled(blocks, self.passes, self.start, self.end, **self.between)
 
 
 class Cycles(NamedTuple):

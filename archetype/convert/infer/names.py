@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from archetype.errors import enumeration
 from archetype.families.config import Config
@@ -239,6 +240,7 @@ AFTER_ATTENTION = (
 )
 
 
+@lru_cache(2**16)  # all layers have the same paths: about a thousand with hundreds of experts
 def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:
     """Return Archetype's name for a path, and the index of the expert if there is one; None if no pattern matches."""
     for pattern, param in table:

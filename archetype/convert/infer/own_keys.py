@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.rope import FRACTION, rotary_section
 
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
 COMPRESSED = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
@@ -227,30 +228,60 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
     count, ratios, kinds = keys.get("num_hidden_layers") or 0, keys.get("compress_ratios"), keys.get("layer_types")
     if kinds is None and isinstance(ratios, list):
         kinds = [COMPRESSED.get(ratio) for ratio in ratios[:count]]
-    keys.used |= {"compress_ratios", "compress_rope_theta", "num_hash_layers", "expert_dtype", "partial_rotary_factor"}
-    stated = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
-    main, pooled = (stated.get(name) if isinstance(stated, dict) else None for name in ("main", "compress"))
-    if not (isinstance(main, dict) and isinstance(pooled, dict)):
-        flat = {key: value for key, value in dict(stated).items() if key not in ("main", "compress")}
+    keys.used |= {"compress_ratios", "compress_rope_theta", "num_hash_layers", "expert_dtype"}
+    section, head_dim, share = rotary_section(keys), keys.size("head_dim", 512), keys.optional_positive(FRACTION)
+    stated = {} if section is None else section.values
+    main, pooled = stated.get("main"), stated.get("compress")
+    if isinstance(main, dict) and isinstance(pooled, dict):
+        shares = [Config(one, keys.place).positive(FRACTION, share or 1.0) for one in (main, pooled)]
+        if shares[0] != shares[1]:
+            cause = f"rotates {shares[0]} of a head in some layers and {shares[1]} in others"
+            raise keys.error("rope_parameters", cause, f"use one {FRACTION}")
+        share = shares[0]
+    else:
+        flat = {key: value for key, value in stated.items() if key not in ("main", "compress")}
         main = {"rope_type": "default", "rope_theta": keys.get("rope_theta", 10_000.0)}
         pooled = {**flat, "rope_theta": keys.get("compress_rope_theta", 160_000.0)}
         pooled["rope_type"] = pooled.pop("type", pooled.get("rope_type", "default"))
         if pooled["rope_type"] == "yarn":
             pooled.setdefault("attention_factor", 1.0)
-    share = keys.get("partial_rotary_factor") or 0.125
+    if "proportional" in (main.get("rope_type"), pooled.get("rope_type")):
+        raise keys.error("rope_parameters", "'proportional' scaling is not supported here", "use another model")
+    share = share or keys.size("qk_rope_head_dim", head_dim // 8) / head_dim
     sections = {kind: pooled if ratio else main for ratio, kind in COMPRESSED.items()}
-    unshared = {kind: {k: v for k, v in one.items() if k != "partial_rotary_factor"} for kind, one in sections.items()}
+    unshared = {kind: {k: v for k, v in one.items() if k != FRACTION} for kind, one in sections.items()}
     return {
         "layer_types": kinds,
         "rope_parameters": unshared,
         "rope_scaling": None,
-        "partial_rotary_factor": None,
-        "qk_rope_head_dim": keys.get("qk_rope_head_dim") or int(keys.size("head_dim", 512) * share),
+        FRACTION: None,
+        "qk_rope_head_dim": int(head_dim * share),
     }
+
+
+def bailing_hybrid(keys: Config) -> dict[str, Any]:
+    """Return the rotary settings of Ling 3's class, for which a length named `model_max_length` comes too late."""
+    section = rotary_section(keys)
+    if section is None or section.values.get("rope_type", section.values.get("type", "default")) == "default":
+        return {}
+    original = {"original_max_position_embeddings": keys.size("max_position_embeddings")}
+    return {"rope_parameters": original | section.values, "rope_scaling": None}
+
+
+def modernbert_decoder(keys: Config) -> dict[str, Any]:
+    """Return the rotary settings of each kind of layer, which older files state outside `rope_parameters`."""
+    stated, scaling = keys.section("rope_parameters") or Config({}), keys.section("rope_scaling") or Config({})
+    thetas = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
+    sections = {
+        kind: {"rope_type": "default", "rope_theta": keys.positive(*theta)} | (stated.get(kind) or {}) | scaling.values
+        for kind, theta in thetas.items()
+    }
+    return {"rope_parameters": sections, "rope_scaling": None, "rope_theta": None}
 
 
 def longcat_flash(keys: Config) -> dict[str, Any]:
     """Return how LongCat-Flash's router scores experts, which its class fixes."""
+    keys.expect("head_dim", keys.get("qk_rope_head_dim"), "the class rotates this number of features")
     keys.expect("router_bias", False, "a bias that the class does not read")
     return {"scoring_func": "softmax"}
 
@@ -270,6 +301,22 @@ def zaya(keys: Config) -> dict[str, Any]:
     # published files also have a key `rope_type`, which the class deletes
     rotary = {ZAYA_KINDS[kind]: section for kind, section in sections.items() if kind in ZAYA_KINDS}
     return {"layer_types": [ZAYA_KINDS[kind] for kind in kinds], "rope_parameters": rotary}
+
+
+def gemma4(keys: Config) -> dict[str, Any]:
+    """Return what Gemma 4's class reads: the last layer has full attention, and unscaled rotations turn whole heads."""
+    kinds, sections = keys.get("layer_types"), keys.get("rope_parameters")
+    derived = {"hidden_act": keys.get("hidden_activation")}  # the other key is that of its encoders
+    if isinstance(kinds, list):
+        derived["layer_types"] = [*kinds[:-1], "full_attention"]
+    if isinstance(sections, dict):
+        derived["rope_parameters"] = {
+            kind: section | {"partial_rotary_factor": 1.0}
+            if isinstance(section, dict) and section.get("rope_type", "default") == "default"
+            else section
+            for kind, section in sections.items()
+        }
+    return derived
 
 
 def half_layer(name: re.Match[str]) -> str:
@@ -316,8 +363,10 @@ def moshi(keys: Config) -> dict[str, Any]:
 def recurrent_gemma(keys: Config) -> dict[str, Any]:
     """Return RecurrentGemma's keys under the usual names, and sqrt(d_model) as its class rounds it, to bfloat16."""
     fraction, exponent = math.frexp(keys.size("hidden_size") ** 0.5)
+    window = keys.size("attention_window_size")
+    keys.expect("sliding_window", window, "it is another name of attention_window_size")
     return {
-        "sliding_window": keys.size("attention_window_size"),
+        "sliding_window": window,
         "final_logit_softcapping": keys.positive("logits_soft_cap"),
         "embedding_multiplier": math.ldexp(round(fraction * 2**8), exponent - 8),
     }

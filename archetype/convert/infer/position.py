@@ -5,14 +5,13 @@ from typing import Any
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.spellings import FULL_EVERY, LAYER_KINDS, ROTARY, ROTARY_FRACTION, WINDOW
 from archetype.families.config import Config
-from archetype.families.rope import SECTIONS, read_rotary, rotary_section
+from archetype.families.rope import FRACTION, SECTIONS, read_rotary, rotary_section
 from archetype.parts.pattern.spec import Chunked, Full, Window
 from archetype.parts.position.spec import Alibi, NoPosition, Rotary
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import MixerPosition
 
 NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # keys in the rotary section for other purposes
-FRACTION = "partial_rotary_factor"  # fraction of a head's features that rotate
 THETA = ("rotary_emb_base", "rope_theta")
 USUAL_THETA = 10_000.0
 CHUNK = "attention_chunk_size"  # size of chunks within which tokens attend
@@ -29,6 +28,8 @@ def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int
     if stated is not None and kind is not None and isinstance(stated.values.get(kind), dict):  # one section per kind
         stated = stated.section(kind)
     if stated is not None:
+        if stated.values.get("rope_type") == "proportional":
+            raise stated.error("rope_type", "'proportional' is not supported for latent attention", "use another model")
         # keys for other purposes, and a share that is this part of a head (Mistral 4)
         left_out = {key for key in NOT_ROTARY if key in stated.values}
         share = stated.values.get(FRACTION)
@@ -95,11 +96,17 @@ def _rotary_section(info: CheckpointInfo, layer: int) -> dict[str, Any] | None:
     theta = config.optional_positive("rope_local_base_freq")
     # one section per kind of layer
     if stated is not None and any(isinstance(value, dict) for value in section.values()):
+        if kind is None and info.defaults is not None:
+            cause = f"has a section for each kind of layers, which the {info.type} class does not read"
+            raise config.error("rope_parameters", cause, "move the settings of one section to its top level")
         if section.get(kind or "full_attention", section) is None:  # said to have no rotary positions (Beam)
             return None
         section = dict((stated.section(kind or "full_attention") or Config({})).values)
     elif theta is not None and kind in WINDOWED:
         section = {"rope_theta": theta}  # spelling of older Gemma 3 files
+    elif info.quirks.scaled_full_layers and stated is not None and config.get("rope_parameters"):
+        cause = f"has no section for each kind of layers, without which the {info.type} class reads nothing of it"
+        raise config.error("rope_parameters", cause, "write full_attention and sliding_attention")
     elif info.quirks.scaled_full_layers and stated is not None and "rope_type" not in section:
         raise config.error("rope_scaling", f"has no rope_type, which the {info.type} class requires", "add it")
     elif info.quirks.scaled_full_layers and kind in WINDOWED:
@@ -188,6 +195,8 @@ def read_pattern(info: CheckpointInfo, layer: int) -> Pattern:
         info.refuse_derived(*LAYER_KINDS)
     if kind is not None:
         windowed = kind in WINDOWED
+        if windowed and not (info.config.flag("use_sliding_window", True) and info.first(WINDOW) != 0):
+            raise info.config.error(LAYER_KINDS[0], "has windows, which other keys switch off", "fix the file")
     else:
         # Qwen2: windows from this layer on, if they are used at all
         first = info.config.count("max_window_layers", 0)

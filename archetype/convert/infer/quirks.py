@@ -5,32 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from archetype.convert.infer import own_keys
 from archetype.convert.infer.names import HASHES
-from archetype.convert.infer.own_keys import (
-    dbrx,
-    deepseek_v4,
-    doge,
-    dory,
-    first_half,
-    half_layer,
-    hrm_text,
-    inkling,
-    longcat_flash,
-    mimo_v2,
-    mimo_v2_flash,
-    moshi,
-    muse_glimmer,
-    naive_n05_flash,
-    nanbeige,
-    pair_of_layers,
-    recurrent_gemma,
-    solar_open2,
-    stack_in_turn,
-    step3p5,
-    xlm,
-    xlstm,
-    zaya,
-)
 from archetype.families.config import Config
 from archetype.parts.activation.spec import GELUTanh, ReLU
 from archetype.parts.norm.spec import L2Norm, LayerNorm, RMSNorm
@@ -141,19 +117,19 @@ GEMMA4 = FamilyQuirks(
     renormalize=True,
     overridden=("head_dim", "num_key_value_heads"),
     asks=("layer_types", "rope_parameters"),
+    derive=own_keys.gemma4,
 )
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
 LONGCAT = FamilyQuirks(
     interleaved=True,
-    head_dim_replaced=True,
     latents_scaled=True,
     delayed_experts=True,
-    derive=longcat_flash,
+    derive=own_keys.longcat_flash,
     renames=(
-        (r"(model\.layers\.)(\d+)\.mlp\.(.*)", first_half),
+        (r"(model\.layers\.)(\d+)\.mlp\.(.*)", own_keys.first_half),
         (
             r"(model\.layers\.)(\d+)\.(self_attn|mlps|(?:input|post_attention)_layernorm)\.([01])\.(.*)",
-            half_layer,
+            own_keys.half_layer,
         ),
     ),
 )
@@ -208,7 +184,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(
         ("xlm", "flaubert"),
         FamilyQuirks(
-            derive=xlm,
+            derive=own_keys.xlm,
             renames=(
                 (r"transformer\.attentions\.(\d+)\.(.*)", r"transformer.layers.\1.attention.\2"),
                 (r"transformer\.ffns\.(\d+)\.(.*)", r"transformer.layers.\1.ffn.\2"),
@@ -236,7 +212,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         norm=LayerNorm(),
         renames=((r"norm_attn_norm\.(.*)", r"\1"),),
         asks=("attn_config", "ffn_config"),
-        derive=dbrx,
+        derive=own_keys.dbrx,
     ),
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
     "axk2": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True, doubled_query="query_gate_per_head"),
@@ -249,6 +225,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         latents_scaled=True,
         latents_eps_is_shared=True,
         share_is_of_head=True,
+        yarn_scales_scores=False,
     ),
     "glm5_next_text": FamilyQuirks(
         sigmoid=True,
@@ -260,14 +237,14 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     **dict.fromkeys(("longcat_flash", "longcat_flash_ngram"), LONGCAT),
     "doge": FamilyQuirks(
-        derive=doge,
+        derive=own_keys.doge,
         renames=(
             ("input_residual", "mixer_residual.carried.weight"),
             ("post_attention_residual", "feedforward_residual.carried.weight"),
         ),
     ),
     "zaya": FamilyQuirks(
-        derive=zaya,
+        derive=own_keys.zaya,
         qk_norm=True,
         qk_norm_eps=1e-12,
         embedding_factors=True,
@@ -293,17 +270,19 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "mistral4": FamilyQuirks(interleaved=True, share_is_of_head=True, asks=("rope_parameters",)),
     "kimi_linear": FamilyQuirks(sigmoid=True, unrotated=True),
-    "bailing_hybrid": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True),
+    "bailing_hybrid": FamilyQuirks(
+        sigmoid=True, interleaved=True, head_dim_replaced=True, derive=own_keys.bailing_hybrid
+    ),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
     "lara_mini": FamilyQuirks(full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
     "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
-    "mimo_v2_flash": FamilyQuirks(sigmoid=True, derive=mimo_v2_flash),
+    "mimo_v2_flash": FamilyQuirks(sigmoid=True, derive=own_keys.mimo_v2_flash),
     "step3p5": FamilyQuirks(
         norm=RMSNorm(unit_offset=True),
         sigmoid=True,
-        derive=step3p5,
+        derive=own_keys.step3p5,
         renames=(
             (r"(.*\.)?moe\.gate_proj\.weight", r"\1moe.experts.mlp.w1"),
             (r"(.*\.)?moe\.up_proj\.weight", r"\1moe.experts.mlp.v1"),
@@ -312,22 +291,27 @@ QUIRKS: dict[str, FamilyQuirks] = {
             (r"(.*\.)?share_expert\.(.*)", r"\1shared_expert.\2"),
         ),
     ),
-    "naive_n05_flash": FamilyQuirks(norm=RMSNorm(), sigmoid=True, derive=naive_n05_flash),
-    "solar_open2": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, derive=solar_open2),
-    "mimo_v2": FamilyQuirks(norm=RMSNorm(), sigmoid=True, fused_order="qkv_per_shard", derive=mimo_v2),
+    "naive_n05_flash": FamilyQuirks(norm=RMSNorm(), sigmoid=True, derive=own_keys.naive_n05_flash),
+    "solar_open2": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, derive=own_keys.solar_open2),
+    "mimo_v2": FamilyQuirks(norm=RMSNorm(), sigmoid=True, fused_order="qkv_per_shard", derive=own_keys.mimo_v2),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
     "hy_v4": FamilyQuirks(
-        sigmoid=True, clamps="experts", head_dim_replaced=True, index_rotates="last", index_eps_is_shared=True
+        sigmoid=True,
+        clamps="experts",
+        head_dim_replaced=True,
+        index_rotates="last",
+        index_eps_is_shared=True,
+        only=(("hidden_act", "silu"),),  # experts have no other
     ),
     "inkling_text": FamilyQuirks(
         sigmoid=True,
         renormalize=True,
-        derive=inkling,
+        derive=own_keys.inkling,
         renames=((r"(.*\.)?attn_sconv\.(.*)", r"\1self_attn.output_sconv.\2"),),
     ),
-    "nanbeige": FamilyQuirks(loops="num_loops", derive=nanbeige),
+    "nanbeige": FamilyQuirks(loops="num_loops", derive=own_keys.nanbeige),
     "ouro": FamilyQuirks(loops="total_ut_steps", only=(("early_exit_step", None), ("use_sliding_window", False))),
     "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
     "ctrl": FamilyQuirks(
@@ -343,18 +327,22 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "llama4_text": FamilyQuirks(
         sigmoid=True, weighs_inputs=True, interleaved=True, qk_norm=True, qk_norm_after_rope=True
     ),
-    "recurrent_gemma": FamilyQuirks(norm=RMSNorm(unit_offset=True), derive=recurrent_gemma),
+    "recurrent_gemma": FamilyQuirks(norm=RMSNorm(unit_offset=True), derive=own_keys.recurrent_gemma),
     "rwkv": FamilyQuirks(
         norm=LayerNorm(),
         only=(("layer_norm_epsilon", 1e-5),),  # except in the last norm
         renames=((r"rwkv\.blocks\.0\.pre_ln\.(.*)", r"embedding_norm.\1"), (r"head\.(.*)", r"lm_head.\1")),
     ),
-    "xlstm": FamilyQuirks(norm=RMSNorm(), derive=xlstm),
+    "xlstm": FamilyQuirks(norm=RMSNorm(), derive=own_keys.xlstm),
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
     "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, steps_from_min=True),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
     "muse_glimmer_text": FamilyQuirks(
-        norm=RMSNorm(unit_offset=True), plain_final_norm=True, embedding_norm=True, qk_norm=True, derive=muse_glimmer
+        norm=RMSNorm(unit_offset=True),
+        plain_final_norm=True,
+        embedding_norm=True,
+        qk_norm=True,
+        derive=own_keys.muse_glimmer,
     ),
     "nanochat": FamilyQuirks(
         norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True
@@ -368,12 +356,13 @@ QUIRKS: dict[str, FamilyQuirks] = {
             (r"mlp\.Wo\.(.*)", r"mlp.down_proj.\1"),
         ),
         only=(("classifier_activation", "gelu"),),
+        derive=own_keys.modernbert_decoder,
         half_window=True,
     ),
     # `attention_scaling` of its class: (1 + (i + 1) / 2048)^0.1 at position i
     "beam": FamilyQuirks(sigmoid=True, scaled_residual=True, query_power=(0.1, 2048)),
     "deepseek_v4": FamilyQuirks(
-        derive=deepseek_v4,
+        derive=own_keys.deepseek_v4,
         asks=("layer_types",),
         clamps="all",
         renormalize=True,
@@ -389,9 +378,9 @@ QUIRKS: dict[str, FamilyQuirks] = {
         eps=1e-6,
         qk_norm=True,
         output_norms=True,
-        derive=dory,
+        derive=own_keys.dory,
         renames=(
-            (r"(.*layers\.)(\d+)\.(mixer|attn_alpha|mlp_alpha)(.*)", pair_of_layers),
+            (r"(.*layers\.)(\d+)\.(mixer|attn_alpha|mlp_alpha)(.*)", own_keys.pair_of_layers),
             (r"lm_head\.logit_scale", "lm_head.gain.weight"),
             (r"self_attn\.sqk", "self_attn.query_gain.weight"),
             (r"self_attn\.s_gate", "self_attn.gate_gain.weight"),
@@ -402,13 +391,13 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "hrm_text": FamilyQuirks(
         norm=RMSNorm(weight=False),
-        derive=hrm_text,
+        derive=own_keys.hrm_text,
         asks=("embedding_scale", "num_layers_per_stack"),
         zeros=r"model\.z_L_init",
-        renames=((r"(model\.)([HL])_module\.layers\.(\d+)\.(.*)", stack_in_turn),),
+        renames=((r"(model\.)([HL])_module\.layers\.(\d+)\.(.*)", own_keys.stack_in_turn),),
     ),
     "moshi": FamilyQuirks(
-        derive=moshi,
+        derive=own_keys.moshi,
         renames=((r"(.*_proj)\.linear\.(.*)", r"\1.\2"), (r"(.*\.mlp)\.fc1\.(.*)", r"\1.gate_up_proj.\2")),
     ),
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),

@@ -180,12 +180,12 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["num_experts_per_tok"] = 1
     if "index_kpool" in sizes:  # whole pools
         ratios["index_topk"] = 2 * SIZES["index_kpool"]
-    if values.get("qk_rope_head_dim") == 0:  # no rotated features
-        ratios["qk_rope_head_dim"] = 0
+    # no rotated features, or no per-layer inputs
+    ratios |= {key: 0 for key in ("qk_rope_head_dim", "hidden_size_per_layer_input") if values.get(key) == 0}
+    if sizes.get("intermediate_size") == sizes.get("expand", 0) * sizes.get("hidden_size", 0):  # channels of Mamba
+        ratios["intermediate_size"] = sizes["expand"] * SIZES["hidden_size"]
     if "mamba_d_ssm" in sizes:  # of Falcon-H1: the channels of all heads
         ratios["mamba_d_ssm"] = SIZES["mamba_n_heads"] * SIZES["mamba_d_head"]
-    if values.get("hidden_size_per_layer_input") == 0:  # no per-layer inputs
-        ratios["hidden_size_per_layer_input"] = 0
     if "index_topk_blocks" in sizes and "num_key_value_heads" in small:  # each key head selects blocks of its own
         ratios["index_n_heads"] = ratios.get("num_key_value_heads") or small["num_key_value_heads"]
     return ratios

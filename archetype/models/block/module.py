@@ -192,15 +192,11 @@ class InterpolatedBlock(Block):
     def __init__(self, block: spec.Block, place: Place) -> None:
         super().__init__(block, place)
         assert isinstance(block.wiring, spec.Interpolated)
-        self.stored_rate = block.wiring.stored(place.d_model)
-        self.rate_scale = block.wiring.rate / self.stored_rate
+        stored_rate = block.wiring.stored(place.d_model)
+        self.rate_scale = block.wiring.rate / stored_rate
+        self.initial_values = {f"{content}_rate": stored_rate for content in self.contents}
         for content in self.contents:
             self.register_parameter(f"{content}_rate", nn.Parameter(torch.empty(place.d_model)))
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_rate := name.endswith("_rate"):
-            tensor.fill_(self.stored_rate)
-        return is_rate
 
     def sublayers(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         for content in self.contents:

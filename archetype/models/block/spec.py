@@ -181,17 +181,9 @@ class NoMixer(Mixer):
     """No mixer: the block has only a feed-forward part."""
 
     is_absent: ClassVar[bool] = True
+    separates_documents: ClassVar[bool] = True  # no information passes between positions
+    needs_whole_rows: ClassVar[None] = None  # positions are independent
     kind: Literal["none"] = "none"
-
-    @property
-    def separates_documents(self) -> bool:
-        # no information passes between positions
-        return True
-
-    @property
-    def needs_whole_rows(self) -> None:
-        # positions are independent
-        return
 
 
 Reinject = Flag | Literal["unit"]

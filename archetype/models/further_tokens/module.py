@@ -1,6 +1,7 @@
 """Multi-token prediction: blocks that predict tokens after the next, for a training loss or speculative decoding."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -20,12 +21,8 @@ from archetype.weights.linear import Linear
 class HiddenCache(LayerState):
     """Cache of the vectors that the head reads: slot s holds position s."""
 
+    can_shorten: ClassVar[bool] = True  # slot s always holds position s
     vectors: Float[Tensor, "B 1 S D"]
-
-    @property
-    def can_shorten(self) -> bool:
-        # slot s always holds position s
-        return True
 
     def append(self, x: Vectors, context: ForwardContext) -> None:
         write_slots(self.vectors, x[:, None], context)

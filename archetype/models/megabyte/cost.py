@@ -54,6 +54,10 @@ class MegaByteCost(ModelCost):
         return self.stacks[:1]  # the local model recomputes its patch for each byte
 
     @property
+    def state_period(self) -> int:
+        return self.patch_size * super().state_period
+
+    @property
     def state_names(self) -> list[str]:
         return [*super().state_names, "open patch"]
 

@@ -18,6 +18,7 @@ class ExitGate(nn.Module):
     """
 
     constant_buffers: ClassVar = ("weight", "bias")  # of the checkpoint
+    initial_values: ClassVar = {"weight": 0.0}  # gates of 1/2 for every token
     weight: Tensor
     bias: Tensor
 
@@ -26,11 +27,6 @@ class ExitGate(nn.Module):
         self.threshold = early_exit.threshold  # None: no token leaves before the last pass
         self.register_buffer("weight", torch.empty(1, d_model))
         self.register_buffer("bias", torch.empty(1))
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Begin with gates of 1/2 for every token."""
-        tensor.zero_()
-        return True
 
     def forward(self, x: Vectors) -> Float[Tensor, "B T 1"]:
         """Return the probability that a token which has not left before leaves after this pass."""

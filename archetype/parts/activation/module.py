@@ -94,6 +94,8 @@ class XIELU(nn.Module):
     """xIELU (Huang 2024), in the form and with the tensors of Apertus."""
 
     constant_buffers: ClassVar = ("beta", "eps")  # of the checkpoint; training does not update them
+    # both slopes begin at 0.8, the second including beta
+    initial_values: ClassVar = {"alpha_p": log(expm1(0.8)), "alpha_n": log(expm1(0.3)), "beta": 0.5, "eps": -1e-6}
     beta: Tensor
     eps: Tensor
 
@@ -102,11 +104,6 @@ class XIELU(nn.Module):
         self.alpha_p, self.alpha_n = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
         self.register_buffer("beta", torch.empty(()))
         self.register_buffer("eps", torch.empty(()))
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        # both slopes begin at 0.8, the second including beta
-        tensor.fill_({"alpha_p": log(expm1(0.8)), "alpha_n": log(expm1(0.3)), "beta": 0.5, "eps": -1e-6}[name])
-        return True
 
     def forward(self, x: Float[Tensor, "... F"]) -> Float[Tensor, "... F"]:
         a, b, eps = nn.functional.softplus(self.alpha_p), self.beta, self.eps
@@ -120,15 +117,12 @@ class PolyNorm(nn.Module):
     """Weighted sum of the normed powers of x (Zhuo 2024, equation 6)."""
 
     parameter_roles: ClassVar = {"weight": "vector"}
+    initial_values: ClassVar = {"weight": 1 / 3}
 
     def __init__(self, choice: spec.PolyNorm) -> None:
         super().__init__()
         self.eps = choice.eps
         self.weight, self.bias = nn.Parameter(torch.empty(3)), nn.Parameter(torch.empty(1))
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        tensor.fill_(1 / 3 if name == "weight" else 0.0)
-        return True
 
     def forward(self, x: Float[Tensor, "... F"]) -> Float[Tensor, "... F"]:
         square, exact = x * x, torch.promote_types(x.dtype, torch.float32)

@@ -28,7 +28,7 @@ class Difference(nn.Module):
         for name in spec.LAMBDAS:
             self.register_parameter(name, nn.Parameter(torch.empty(head_dim)))
         self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * layer)
-        self.norm = None if differential.norm.is_absent else build_norm(differential.norm, 2 * value_width)
+        self.norm = build_norm(differential.norm, 2 * value_width)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         # small, so that lambda starts near lambda_init
@@ -39,8 +39,7 @@ class Difference(nn.Module):
         """Combine heads h and h + H / 2 into H heads of half the features, (B, H, T, Q)."""
         first, second = y.chunk(2, dim=1)
         difference = first - self.weight_of_second().to(y.dtype) * second  # (B, H / 2, T, 2 Q)
-        normed: Tensor = difference if self.norm is None else self.norm(difference)
-        normed = (1 - self.lambda_init) * normed
+        normed = (1 - self.lambda_init) * self.norm(difference)
         heads: Tensor = normed.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2)
         return heads
 

@@ -19,16 +19,12 @@ class KeyBias(nn.Module):
     """exp(a softplus(v W)) of the values of all heads: one number for each key head (Doge)."""
 
     parameter_roles: ClassVar = {"rate": "vector"}
+    initial_values: ClassVar = {"rate": 0.0}  # every key begins with the same number
 
     def __init__(self, num_kv_heads: int, values: int, bias: bool) -> None:
         super().__init__()
         self.rate = nn.Parameter(torch.empty(num_kv_heads))
         self.project = Linear(values, num_kv_heads, bias=bias)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_rate := name == "rate":
-            tensor.zero_()  # every key begins with the same number
-        return is_rate
 
     def forward(self, v: Float[Tensor, "B K S Q"]) -> Float[Tensor, "B K S"]:
         steps = nn.functional.softplus(at_least_float32(self.project(v.transpose(1, 2).flatten(2))))

@@ -151,7 +151,7 @@ class Attention(MultiHeadProjection):
             scales = kv_cache.scales if k.dtype == torch.int8 else ()
             keys = Keys(k, v, positions, kv_cache.is_ring, scales=scales)
         else:
-            k, v = context.probe(self, "k", k), context.probe(self, "v", v)
+            k, v = context.probes(self, k=k, v=v)
             if context.rows is not None:  # context parallelism: T positions here, S in all
                 k, v = map(context.rows.shares.gather, (k, v))
             keys = Keys(k, v)
@@ -186,10 +186,10 @@ class Attention(MultiHeadProjection):
             return self.key_bias
         return self.score_bias if self.spec.stack_bias is None else context.position_bias
 
-    def rotate(self, x: Heads, context: ForwardContext, norm: nn.Module | None) -> Heads:
+    def rotate(self, x: Heads, context: ForwardContext, norm: nn.Module) -> Heads:
         """Rotate queries or keys by their positions if positions are rotary, then normalize if `qk_norm_after_rope`."""
         y = x if self.rotary is None else self.rotary(x, context.positions, context)
-        return norm(y) if norm is not None and self.spec.qk_norm_after_rope else y
+        return norm(y) if self.spec.qk_norm_after_rope else y
 
     def attend_globally(self, y: ValueHeads, x: Vectors, context: ForwardContext) -> ValueHeads:
         """Replace the results of global tokens, which attend to all with separate projections (Beltagy 2020, 3.1)."""
@@ -200,7 +200,7 @@ class Attention(MultiHeadProjection):
             self.rotate(self.split_heads_and_norm(projected, norm), context, norm)
             for projected, norm in ((self.q_global(x), self.q_norm), (self.k_global(x), self.k_norm))
         )
-        q, k = context.probe(self, "q_global", q), context.probe(self, "k_global", k)
+        q, k = context.probes(self, q_global=q, k_global=k)
         v = context.probe(self, "v_global", self.split_values(self.v_global(x)))
         mask = None if context.num_tokens is None else present_keys(context.num_tokens, context.positions[0])
         if (bias := self.bias(context)) is not None:

@@ -21,13 +21,13 @@ from archetype.weights.linear import Linear
 Heads = Float[Tensor, "B H T P"]
 ValueHeads = Float[Tensor, "B H T Q"]  # weighted sums of values
 ValuesOfKeys = Float[Tensor, "B K T Q"]
-RowKeys = Float[Tensor, "B K S P"]  # of whole sequences; with context parallelism the queries have fewer positions
 
 
 class MultiHeadProjection(KeepsKeys, nn.Module):
     """Projections from vectors to heads and back, and the score function."""
 
     parameter_roles: ClassVar = {"score": "vector"}  # of each head
+    initial_values: ClassVar = {"sinks": 0.0}
     # inputs of scores and of o
     probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S Q", "heads": "B H T Q", "position_query": "B H T r"}
 
@@ -47,9 +47,10 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         self.o = Linear(outputs, d_model, bias=attention.bias.o)
         further = attention.position.query_features  # of each head's query, which only the position reads
         self.position_query = Linear(d_model, self.sizes.num_heads * further, bias=False) if further else None
-        self.q_norm, self.k_norm = self._norm(queries), self._norm(keys) if has_keys else None
-        has_value_norm = has_keys and not attention.value_norm.is_absent
-        self.value_norm = build_norm(attention.value_norm, self.value_width) if has_value_norm else None
+        self.q_norm = self._norm(queries)
+        if has_keys:
+            self.k_norm = self._norm(keys)
+            self.value_norm = build_norm(attention.value_norm, self.value_width)
         heads = self.sizes.num_heads, self.sizes.head_dim
         self.score = nn.Parameter(torch.empty(heads)) if attention.score == "additive" else None
         self.sinks = nn.Parameter(torch.empty(heads[0])) if attention.sinks else None
@@ -60,8 +61,7 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         self.gate_bias = nn.Parameter(torch.empty(heads[0])) if has_gate_bias else None
         self.query_gain = build_gain(attention.query_gain, queries)
         self.gate_gain = build_gain(attention.gate_gain, 0 if self.gate is None else self.gate.out_features)
-        has_heads_norm = not attention.heads_norm.is_absent
-        self.heads_norm = build_norm(attention.heads_norm, outputs) if has_heads_norm else None
+        self.heads_norm = build_norm(attention.heads_norm, outputs)
         self.convolutions: Convolutions | None = None
         if attention.convolutions is not None:
             widths = {"input": d_model, "q": queries, "k": keys, "v": values, "output": d_model}
@@ -80,15 +80,8 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
             else:
                 self.value_gate = Linear(value_embedding.gate.features or d_model, self.sizes.num_kv_heads, bias=False)
 
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_fixed := name in ("sinks", "gate_bias", "key_factors"):
-            tensor.fill_(1.0 if name == "key_factors" else 0.0)
-        return is_fixed
-
-    def _norm(self, features: int) -> nn.Module | None:
+    def _norm(self, features: int) -> nn.Module:
         # over each head, or over all `features` together
-        if self.spec.qk_norm.is_absent:
-            return None
         return build_norm(self.spec.qk_norm, self.sizes.head_dim if self.spec.qk_norm_over == "head" else features)
 
     @property
@@ -113,8 +106,7 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
 
     def split_values(self, x: Float[Tensor, "B S KQ"]) -> Float[Tensor, "B K S Q"]:
         """Return the values of each head: normalized, clipped and scaled."""
-        v = x.view(*x.shape[:2], -1, self.value_width).transpose(1, 2)
-        v = v if self.value_norm is None else self.value_norm(v)
+        v: Tensor = self.value_norm(x.view(*x.shape[:2], -1, self.value_width).transpose(1, 2))
         bound, scale = self.spec.clip_qkv, self.spec.value_scale
         v = v if bound is None else v.clamp(-bound, bound)
         return v if scale == 1.0 else v * scale
@@ -140,12 +132,11 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         )
         return factors.transpose(1, 2)[..., None]  # (B, K, T, 1)
 
-    def split_heads_and_norm(self, x: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Heads:
-        norm = None if self.spec.qk_norm_after_rope else norm
-        if norm is not None and self.spec.qk_norm_over == "all":  # before the split: one norm over all heads
-            x, norm = norm(x), None
+    def split_heads_and_norm(self, x: Float[Tensor, "B T HP"], norm: nn.Module) -> Heads:
+        is_normed, over_all = not self.spec.qk_norm_after_rope, self.spec.qk_norm_over == "all"
+        x = norm(x) if is_normed and over_all else x  # one norm over all heads
         y = x.view(*x.shape[:2], -1, self.sizes.head_dim).transpose(1, 2)  # (B, H, T, P)
-        y = y if norm is None else norm(y)
+        y = norm(y) if is_normed and not over_all else y
         bound = self.spec.clip_qkv
         return y if bound is None else y.clamp(-bound, bound)
 
@@ -170,7 +161,7 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
 
     def normalize_heads(self, y: ValueHeads) -> ValueHeads:
         """Normalize the results of all heads together, if there is a norm before `o`."""
-        if self.heads_norm is None:
+        if self.spec.heads_norm.is_absent:
             return y
         heads: Tensor = self.heads_norm(y.transpose(1, 2).flatten(2))  # (B, T, H Q)
         normed: Tensor = heads.unflatten(-1, (y.shape[1], -1)).transpose(1, 2)

@@ -1,14 +1,24 @@
 """Specification of attention and its options."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import model_validator
 
 from archetype.errors import SpecError, enumeration
-from archetype.parts.convolutions.spec import Convolutions
+from archetype.parts.attention.options import (
+    AttentionConvolutions,
+    Biases,
+    Differential,
+    JointConvolution,
+    OutputGate,
+    ProjectionBiases,
+    QueryScale,
+    ValueEmbedding,
+    ValueGate,
+)
 from archetype.parts.gain.spec import Gain
-from archetype.parts.norm.spec import NoNorm, RMSNorm
+from archetype.parts.norm.spec import NoNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
 from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary
 from archetype.roles.mixer import AttentionCall, Mixer
@@ -17,10 +27,10 @@ from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.pattern import AnyPattern, pattern_rule
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import MAX_SIZE, Flag, LayerIndex, Length, Positive, Probability, Size, Spec
-from archetype.spec.errors import inside, invalid
+from archetype.spec.base import Flag, LayerIndex, Positive, Probability
+from archetype.spec.errors import inside, invalid, refuse_set
 from archetype.spec.kinds import part
-from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
+from archetype.spec.sizes import Heads, HeadWidth, ScoreScale
 
 __all__ = [
     "Attention",
@@ -35,39 +45,7 @@ __all__ = [
 ]
 
 
-class ProjectionBiases(Spec):
-    """Biases of the four attention projections.
-
-    Attributes:
-        q: bias of the query projection.
-        k: bias of the key projection.
-        v: bias of the value projection.
-        o: bias of the output projection.
-    """
-
-    q: Flag = False
-    k: Flag = False
-    v: Flag = False
-    o: Flag = False
-
-
-def _all_alike(value: Any) -> Any:
-    return dict.fromkeys("qkvo", value) if isinstance(value, bool) else value
-
-
-def _shortest(value: ProjectionBiases) -> Any:  # written as true or false if all are alike
-    flags = {value.q, value.k, value.v, value.o}
-    return flags.pop() if len(flags) == 1 else value.dump()
-
-
 Softmax = Literal["standard", "off_by_one", "softpick"]
-Biases = Annotated[
-    ProjectionBiases,
-    BeforeValidator(_all_alike, json_schema_input_type=bool | ProjectionBiases),
-    PlainSerializer(_shortest),
-]
-
-
 # Vectors of differential attention, of which lambda is made.
 LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
@@ -87,108 +65,6 @@ OF_KEYS = (
     "value_norm",
     "value_scale",
 )
-
-
-class OutputGate(Spec):
-    """Gate on the attention output before the output projection: activation(x Wg) (Qiu 2025).
-
-    Each feature has its own gate, or all features of a head share one. With `bias`, the gate is activation(x Wg + b),
-    with one number b for each head (Beam).
-
-    Attributes:
-        per: `feature`: one gate for each feature; `head`: one gate shared by all features of a head.
-        activation: activation function of the gate.
-        bias: whether each head has a learned number that is added before the activation.
-    """
-
-    per: Literal["feature", "head"] = "feature"
-    activation: Literal["sigmoid", "softplus"] = "sigmoid"
-    bias: Flag = False
-
-
-class Differential(Spec):
-    """Differential attention: the weights of head h + H / 2 times a learned lambda, subtracted from those of head h.
-
-    The difference weighs the values of both heads, which the norm then normalizes together (Ye 2024). Lambda begins at
-    0.8 - 0.6 exp(-0.3 l) in layer l.
-
-    Attributes:
-        norm: norm of the result of each pair of heads.
-    """
-
-    norm: VectorNorm = RMSNorm(weight=False)
-
-
-class ValueGate(Spec):
-    """Gate on the value embedding of each key/value head: scale * sigmoid(x W).
-
-    Attributes:
-        features: number of leading features of x that the gate reads (absent: all).
-        scale: factor of the sigmoid, which is near one half at initialization.
-    """
-
-    features: Width | None = None
-    scale: Positive = 2.0
-
-
-class ValueEmbedding(Spec):
-    """Table with a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
-
-    Attributes:
-        gate: factor on the row (absent: one learned scalar).
-    """
-
-    gate: ValueGate | None = None
-
-
-class AttentionConvolutions(Convolutions):
-    """Short convolutions of attention: of its input, of the projected queries, keys and values, and of its output.
-
-    Canon layers are those of the input (A) and of q, k and v (B); Inkling has k, v and output.
-
-    Attributes:
-        at: places: `input`, `q`, `k`, `v` (before their norms and rotation) and `output`.
-    """
-
-    at: tuple[Literal["input", "q", "k", "v", "output"], ...] = ("input", "q", "k", "v")
-
-
-class JointConvolution(Spec):
-    """Convolutions over the projected queries and keys of all heads together (CCA, arXiv 2510.04476; ZAYA1).
-
-    The first convolves each feature alone, the second all features of a head; both have biases. Each query adds to
-    the output the mean of its own projection and that of its key head, and each key the average of these means over
-    its query heads. The second half of all projected values is that of the previous token.
-
-    Attributes:
-        kernels: number of positions of both convolutions, the token's own among them.
-    """
-
-    kernels: tuple[Size, Size] = (2, 2)
-
-    @property
-    def reach(self) -> int:
-        """Number of earlier positions that are read."""
-        return sum(self.kernels) - 2
-
-
-class QueryScale(Spec):
-    """Query scaling by 1 + beta ln(1 + floor(i / length)) at position i; sharpens attention in long texts (Llama 4).
-
-    With `form: power` the factor is (1 + i / length)^beta (Beam), and with `form: log_ratio` it is
-    1 + beta ln(max(i / length, 1)) (Inkling).
-
-    Attributes:
-        beta: strength of the scaling.
-        length: number of tokens after which the factor increases.
-        offset: index of the first position (1 in Llama 4).
-        form: whether the factor grows as a logarithm, in steps or steadily from `length` on, or as a power.
-    """
-
-    beta: Positive
-    length: Length
-    offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
-    form: Literal["log", "log_ratio", "power"] = "log"
 
 
 @part
@@ -291,16 +167,15 @@ class Attention(Mixer):
             cause = f"{self.num_kv_heads} does not divide num_heads {self.num_heads}"
             invalid("num_kv_heads", cause, f"use {enumeration(valid, 'or')}")
         if self.head_dim is not None:
-            self._rotation_fits(self.head_dim)
+            self.position.check_heads(self.head_dim)
         return self
 
     @model_validator(mode="after")
     def _choices_agree(self) -> "Attention":
         is_full = isinstance(self.pattern, Full)
         if self.score == "additive":
-            for name, value in (("scale", self.scale), ("softcap", self.softcap)):
-                if value is not None:
-                    invalid(name, "does not apply to additive scores", f"remove {name}, or use score dot")
+            unscaled = {"scale": self.scale is not None, "softcap": self.softcap is not None}
+            refuse_set(unscaled, "does not apply to additive scores", "remove {field}, or use score dot")
             if isinstance(self.position, Rotary):
                 cause = "rotary positions only affect dot products of queries and keys"
                 invalid("position", cause, "use relative_bias or alibi, or score dot")
@@ -317,9 +192,8 @@ class Attention(Mixer):
                 "index": self.index is not None,
                 "keys_from": self.keys_from is not None,
             }
-            for field in (name for name, is_set in unsupported.items() if is_set):
-                cause = f"{self.position.kind} positions need dot-product scores of all keys of this layer"
-                invalid(field, cause, f"remove {field}, or use other positions")
+            cause = f"{self.position.kind} positions need dot-product scores of all keys of this layer"
+            refuse_set(unsupported, cause, "remove {field}, or use other positions")
         if self.key_bias:
             unsupported = {
                 "position": not (self.position.is_absent or self.position.rotates),
@@ -327,9 +201,8 @@ class Attention(Mixer):
                 "index": self.index is not None,
                 "keys_from": self.keys_from is not None,
             }
-            for field in (name for name, is_set in unsupported.items() if is_set):
-                cause = "key_bias is all that is added to scores, of all keys of this layer"
-                invalid(field, cause, f"remove {field}, or use key_bias: false")
+            cause = "key_bias is all that is added to scores, of all keys of this layer"
+            refuse_set(unsupported, cause, "remove {field}, or use key_bias: false")
         if self.index is not None and self.num_heads % self.index.num_selections:
             cause = f"{self.index.num_selections} heads that select keys do not divide num_heads {self.num_heads}"
             invalid("index.num_heads", cause, "use 1, or as many as num_kv_heads")
@@ -350,16 +223,12 @@ class Attention(Mixer):
             if self.keys_follow_length:
                 cause = "scaling by sequence length does not support global projections"
                 invalid("position.scaling", cause, "use another scaling")
-            if self.value_embedding is not None:
-                cause = "global projections have no value embedding"
-                invalid("value_embedding", cause, "remove it, or use global_projections: false")
-            for name in ("query_gain", "key_factors"):
-                if getattr(self, name):
-                    cause = "global projections have queries and keys of their own"
-                    invalid(name, cause, "remove it, or use global_projections: false")
-            if self.keys_as_values:
-                cause = "global projections have values of their own"
-                invalid("keys_as_values", cause, "remove it, or use global_projections: false")
+            remedy = "remove it, or use global_projections: false"
+            no_table = {"value_embedding": self.value_embedding is not None}
+            refuse_set(no_table, "global projections have no value embedding", remedy)
+            of_queries = {"query_gain": self.query_gain is not None, "key_factors": self.key_factors}
+            refuse_set(of_queries, "global projections have queries and keys of their own", remedy)
+            refuse_set({"keys_as_values": self.keys_as_values}, "global projections have values of their own", remedy)
         return self
 
     @model_validator(mode="after")
@@ -394,8 +263,7 @@ class Attention(Mixer):
             "bias": self.bias != ProjectionBiases(o=self.bias.o),
             "pattern.global_projections": self.projects_globally,
         }
-        for name in (name for name, is_set in unsupported.items() if is_set):
-            invalid(name, "queries, keys and values are convolved together", "remove it or joint_convolution")
+        refuse_set(unsupported, "queries, keys and values are convolved together", "remove it or joint_convolution")
         if self.joint_convolution.reach < 1:
             invalid("joint_convolution.kernels", "no position reads another one", "use a kernel of 2 or more")
         return self
@@ -407,13 +275,12 @@ class Attention(Mixer):
         if self.bias.k or self.bias.v:
             remedy = "use {q: true, o: true}, or no bias"
             invalid("bias", "keys and values of another layer already have that layer's biases", remedy)
-        for name in ("value_embedding", "convolutions", "joint_convolution", "key_factors"):
-            if getattr(self, name):
-                invalid(name, "keys_from reads the keys and values of another layer", "remove it or keys_from")
-        if self.index is not None or self.projects_globally:
-            name = "pattern.global_projections" if self.index is None else "index"
-            cause = "needs its own keys, but keys_from reads the keys of another layer"
-            invalid(name, cause, f"remove {name} or keys_from")
+        of_keys = ("value_embedding", "convolutions", "joint_convolution", "key_factors")
+        cause = "keys_from reads the keys and values of another layer"
+        refuse_set({name: bool(getattr(self, name)) for name in of_keys}, cause, "remove it or keys_from")
+        own_keys = {"index": self.index is not None, "pattern.global_projections": self.projects_globally}
+        cause = "needs its own keys, but keys_from reads the keys of another layer"
+        refuse_set(own_keys, cause, "remove {field} or keys_from")
         return self
 
     def source(self, layer: int) -> int | None:
@@ -450,15 +317,6 @@ class Attention(Mixer):
             if differing := [name for name in OF_KEYS if ours[name] != theirs[name]]:
                 invalid("", f"{', '.join(differing)} differs from the referenced layer", "make them equal")
 
-    def _rotation_fits(self, head_dim: int) -> None:
-        if not isinstance(self.position, Rotary):
-            return
-        if self.position.dim is None and head_dim % 2:
-            invalid("head_dim", f"{head_dim} features cannot be paired for rotary positions", "use an even head_dim")
-        if self.position.dim is not None and self.position.dim > head_dim:
-            invalid("position.dim", f"{self.position.dim} is more than head_dim {head_dim}", f"use at most {head_dim}")
-        self.position.scaling.check(self.position.dim or head_dim)
-
     def check(self, width: int, causal: bool) -> None:
         if self.head_dim is None:
             if width % self.num_heads:
@@ -467,7 +325,7 @@ class Attention(Mixer):
                 # the three divisors nearest to the number that was given
                 near = sorted(sorted(divisors, key=lambda h: abs(h - self.num_heads))[:3])
                 invalid("num_heads", cause, f"use {', '.join(map(str, near))} or set head_dim")
-            self._rotation_fits(width // self.num_heads)
+            self.position.check_heads(width // self.num_heads)
         gate = self.value_embedding and self.value_embedding.gate
         if gate and gate.features is not None and gate.features > width:
             cause = f"{gate.features} is more than d_model {width}"

@@ -18,12 +18,9 @@ class BlockIndexCost(LearnedIndexCost):
 
     def __init__(self, part: spec.BlockIndex, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)
-        own = {"q": Linear(d, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
-        self.projections = own if part.own_projections else {}
-
-    def parameters(self) -> Counts:
-        counts = self.projection_parameters()
-        return counts | (dict.fromkeys(("q_norm", "k_norm"), self.norm.parameters()) if counts else {})
+        if part.own_projections:
+            self.projections = {"q": Linear(d, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
+            self.vectors = dict.fromkeys(("q_norm", "k_norm"), self.norm.parameters())
 
     def flops(self, work: Work) -> Counts:
         # only keys are computed if nothing is left out

@@ -2,44 +2,28 @@
 
 import math
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import KeepsKeys, LayerState, write_slots
+from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
-from archetype.nn.registry import build_norm, module_for
-from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence, of_blocks
+from archetype.nn.registry import module_for
+from archetype.nn.selection import EVERY_KEY, Choice, best_blocks, mean_divergence, of_blocks
 from archetype.nn.symbolic import is_symbolic, num_blocks
 from archetype.parts.block_index import spec
+from archetype.parts.lightning_index.module import LearnedIndex
 from archetype.parts.pattern.scores import MASKED, at_least_float32, of_symbolic_length
-from archetype.parts.position.module import Rotary
-from archetype.weights.linear import Linear
 
 
 @module_for(spec.BlockIndex)
-class BlockIndex(KeepsKeys, KeySelector):
+class BlockIndex(LearnedIndex):
     """Select the blocks of keys with the largest pooled q_t k_s, and the blocks up to the query's own."""
 
-    keeps_int8 = False
-
     def __init__(self, index: spec.BlockIndex, place: Place, query_features: int) -> None:
-        super().__init__()
-        self.spec = index
-        self.rotary = None
-        if not index.own_projections:
-            return
-        self.q = Linear(place.d_model, index.num_heads * index.head_dim, bias=False)
-        self.k = Linear(place.d_model, index.head_dim, bias=False)
-        norms = (None if index.norm.is_absent else build_norm(index.norm, index.head_dim) for _ in range(2))
-        self.q_norm, self.k_norm = norms
-        self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
-
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys | None:
-        if not self.spec.own_projections:
-            return None
-        return IndexKeys.empty(batch, capacity, self.spec.head_dim, self.cache_dtype or dtype, device)
+        super().__init__(index, place, place.d_model, index.head_dim if index.own_projections else 0)
+        if index.own_projections:
+            self.q_norm, self.k_norm = self.build_norm(), self.build_norm()
 
     def forward(
         self,
@@ -50,15 +34,11 @@ class BlockIndex(KeepsKeys, KeySelector):
         state: LayerState | None = None,
     ) -> Choice:
         x = x.detach()  # the index's loss must not train the model
-        keys = self._heads(self.k(x), self.k_norm, 1, context)  # (B, 1, T, P)
-        if state is not None:
-            assert isinstance(state, IndexKeys)
-            write_slots(state.keys, keys, context)
-            keys = state.keys.to(x.dtype)  # (B, 1, S, P), every slot
-        learns = self.training and self.spec.adds_to_loss
-        if not (learns or self._leaves_out(keys)):  # the scores would change nothing
+        keys = self.rotated(self.heads(self.k(x), self.k_norm), context)  # (B, 1, T, P)
+        keys = self.with_earlier(keys, x, context, state)  # (B, 1, S, P)
+        if not (self.learns or self._leaves_out(keys)):  # the scores would change nothing
             return EVERY_KEY
-        q = self._heads(self.q(x), self.q_norm, self.spec.num_heads, context)  # (B, H, T, P)
+        q = self.rotated(self.heads(self.q(x), self.q_norm), context)  # (B, H, T, P)
         return self.choose(q, keys, allowed, context)
 
     def choose(
@@ -70,10 +50,10 @@ class BlockIndex(KeepsKeys, KeySelector):
     ) -> Choice:
         """Choose blocks for each query head; every key head serves H / K of them. The choice has no gradient."""
         size, count = self.spec.block, keys.shape[2]
-        learns, leaves_out = self.training and self.spec.adds_to_loss, self._leaves_out(keys)
-        if not (learns or leaves_out):
+        leaves_out = self._leaves_out(keys)
+        if not (self.learns or leaves_out):
             return EVERY_KEY
-        if not learns:
+        if not self.learns:
             q, keys = q.detach(), keys.detach()
         if keys.shape[1] > 1:
             (keys,) = of_symbolic_length(q, keys)
@@ -83,14 +63,11 @@ class BlockIndex(KeepsKeys, KeySelector):
         blocks = self._pooled(scores, allowed)  # (B, H, T, blocks)
         chosen = None
         if leaves_out:
-            own = context.shared_positions[:, None, :, None] // size  # (b, 1, T, 1)
-            distance = own - torch.arange(blocks.shape[3], device=blocks.device)
-            local = (distance >= 0) & (distance < self.spec.local_blocks)
-            best = best_keys(blocks.detach().masked_fill(local, math.inf).flatten(0, 1), self.spec.top_blocks)
-            selected = best.view_as(blocks)
+            of_spec = size, self.spec.top_blocks, self.spec.local_blocks
+            selected = best_blocks(blocks, context.shared_positions, *of_spec)
             chosen = context.probe(self, "chosen", allowed & of_blocks(selected, size, count))
             blocks = blocks.masked_fill(~selected, MASKED)
-        return Choice(chosen, self.spec.top_blocks * size, blocks if learns else None)
+        return Choice(chosen, self.spec.top_blocks * size, blocks if self.learns else None)
 
     def _leaves_out(self, keys: Float[Tensor, "B K S P"]) -> bool:
         count = keys.shape[2]
@@ -101,15 +78,8 @@ class BlockIndex(KeepsKeys, KeySelector):
         assert choice.scores is not None
         log_weights = (choice.scores / math.sqrt(self.spec.head_dim)).log_softmax(-1)  # (B, H, T, blocks)
         target = self._blocks(attended, 0.0).sum(-1)
-        return self.spec.loss_weight * mean_divergence(log_weights, target, context)
-
-    def _heads(
-        self, x: Float[Tensor, "B T HP"], norm: nn.Module | None, heads: int, context: ForwardContext
-    ) -> Float[Tensor, "B H T P"]:
-        split = x.unflatten(-1, (heads, self.spec.head_dim))  # (B, T, H, P)
-        split = (split if norm is None else norm(split)).transpose(1, 2)
-        rotated: Tensor = split if self.rotary is None else self.rotary(split, context.positions, context)
-        return rotated
+        loss: Tensor = self.spec.loss_weight * mean_divergence(log_weights, target, context)
+        return loss
 
     def _pooled(
         self, scores: Float[Tensor, "B H T S"], allowed: Bool[Tensor, "b 1 t S"]

@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from archetype.parts.norm.spec import RMSNorm
-from archetype.parts.position.spec import Rotary
+from archetype.parts.position.spec import DEPENDS_ON_LENGTH, Rotary
 from archetype.roles.norm import VectorNorm
 from archetype.roles.position import AttentionSizes
 from archetype.roles.selection import KeySelection
 from archetype.spec.base import Flag, NotNegative, Size
-from archetype.spec.errors import invalid
+from archetype.spec.errors import invalid, refuse_set
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 
@@ -70,15 +70,13 @@ class BlockIndex(KeySelection):
             cause = f"{self.local_blocks} is more than top_blocks {self.top_blocks}"
             invalid("local_blocks", cause, f"use at most {self.top_blocks}")
         if not self.own_projections:
-            for name, value, is_set in (
-                ("position", "null", self.position is not None),
-                ("norm", "none", not self.norm.is_absent),
-                ("loss_weight", "0", self.loss_weight > 0),
-            ):
-                if is_set:
-                    invalid(name, "the attention's own queries and keys select", f"use {name}: {value}")
+            cause = "the attention's own queries and keys select"
+            refuse_set({"position": self.position is not None}, cause, "use {field}: null")
+            refuse_set({"norm": not self.norm.is_absent}, cause, "use {field}: none")
+            refuse_set({"loss_weight": self.loss_weight > 0}, cause, "use {field}: 0")
         if self.position is not None:
-            self.position.check_index(self.head_dim)
+            self.position.check_heads(self.head_dim)
+            self.position.check_kept_keys(DEPENDS_ON_LENGTH)
         return self
 
     def sees_all(self, length: int) -> bool:

@@ -19,10 +19,7 @@ class ChannelMixingCost(FeedForwardCost):
         self.projections = {"up": Linear(d, inner), "down": Linear(inner, d)}
         if part.receptance:
             self.projections["receptance"] = Linear(d, d)
-
-    def parameters(self) -> Counts:
-        counts = self.projection_parameters()
-        return counts | dict.fromkeys(("mix", "mix_receptance")[: 1 + self.part.receptance], self.d)
+        self.vectors = dict.fromkeys(("mix", "mix_receptance")[: 1 + part.receptance], d)
 
     def flops(self, tokens: Formula) -> Counts:
         return self.projection_flops(tokens)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import ConvolutionState
 from archetype.nn.place import Place
@@ -41,10 +41,9 @@ class ChannelMixing(nn.Module):
         return ConvolutionState(torch.zeros(batch, self.up.in_features, 1, dtype=dtype, device=device))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, ConvolutionState)
-        previous, conv = previous_tokens(x, context, context.before(state).conv)
-        state.conv = conv.to(state.conv.dtype)
+        state, before = opened(self, ConvolutionState, x, context, cache)
+        previous, conv = previous_tokens(x, context, before.conv)
+        state.keep(conv=conv)
         of_previous = self.spec.mix_of == "previous"
         hidden = torch.relu(self.up(mixed(x, previous, self.mix, of_previous))).square()
         y: Tensor = self.down(context.probe(self, "hidden", hidden))

@@ -25,11 +25,8 @@ class ChannelMixing(FeedForward):
     """
 
     title: ClassVar[str] = "Channel mixing"
+    separates_documents: ClassVar[bool] = False
     kind: Literal["channel_mixing"] = "channel_mixing"
     d_ff: WideWidth
     receptance: Flag = False
     mix_of: MixOf = "previous"
-
-    @property
-    def separates_documents(self) -> bool:
-        return False

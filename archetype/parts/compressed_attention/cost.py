@@ -21,9 +21,8 @@ class PoolCost:
         self.norm = NormCost.of(part.norm, features)
         self.stride = symbol("s", self.rate, part)
 
-    def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
-        return counts | {"offsets": self.stride * self.width, "norm": self.norm.parameters()}
+    def vectors(self) -> Counts:
+        return {"offsets": self.stride * self.width, "norm": self.norm.parameters()}
 
     def state(self, length: int) -> int:
         # complete windows and the open one, and the projections that later windows need
@@ -69,6 +68,7 @@ class CompressedAttentionCost(MixerCost):
         if part.pooling is not None:
             self.pools["pool"] = PoolCost(part, self.head_dim, d)
             self.stride = symbol("s", part.pooling.rate, part)
+            self.state_period = part.pooling.rate
             self.complexity = Complexity("O(T (W + T / s) H P)", "O((W + T / s) H P)", "O((W + T / s) P)")
         if part.index is not None:
             self.index_heads = symbol("H", part.index.num_heads, part)
@@ -76,15 +76,10 @@ class CompressedAttentionCost(MixerCost):
             self.projections["index.q"] = Linear(self.rank, self.index_heads * self.index_dim)
             self.projections["index.weights"] = Linear(d, self.index_heads)
             self.pools["index.pool"] = PoolCost(part, self.index_dim, d)
+        self.vectors = {name: norm.parameters() for name, norm in self.norms.items()} | {"sinks": self.heads}
         for name, pool in self.pools.items():
             self.projections |= {f"{name}.{inner}": each for inner, each in pool.projections.items()}
-
-    def parameters(self) -> Counts:
-        counts = self.projection_parameters()
-        counts |= {name: norm.parameters() for name, norm in self.norms.items()} | {"sinks": self.heads}
-        for name, pool in self.pools.items():
-            counts |= prefixed(f"{name}.", pool.parameters())
-        return counts
+            self.vectors |= prefixed(f"{name}.", pool.vectors())
 
     def flops(self, work: Work) -> Counts:
         counts = self.projection_flops(work.tokens)

@@ -1,8 +1,7 @@
 """Attention to a window and to pooled earlier positions, whole or with a state that keeps both."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,7 +17,7 @@ from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.core import attend, attention_weights
 from archetype.parts.compressed_attention import spec
 from archetype.parts.lightning_index.module import relevances
-from archetype.parts.pattern.scores import MASKED, ScoreFunction, at_least_float32
+from archetype.parts.pattern.scores import MASKED, ScoreFunction, at_least_float32, near_pairs
 from archetype.parts.position.module import Rotary
 from archetype.weights.linear import Linear, matrix_of
 
@@ -39,9 +38,6 @@ class CompressedState(LayerState):
     pooled: PooledState
     index: PooledState | None
 
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((name, state) for name, state in super()._values() if state is not None)
-
 
 class Pool(nn.Module):
     """Pooled vectors of windows of positions, one for each `rate` positions (DeepSeek-AI 2026, section 2.3).
@@ -51,6 +47,7 @@ class Pool(nn.Module):
     """
 
     parameter_roles: ClassVar = {"offsets": "vector"}  # added to the logits of a window's positions
+    initial_values: ClassVar = {"offsets": 0.0}
 
     def __init__(self, attention: spec.CompressedAttention, features: int, d_model: int) -> None:
         super().__init__()
@@ -61,11 +58,6 @@ class Pool(nn.Module):
         self.kv, self.gate = (Linear(d_model, width, bias=False) for _ in range(2))
         self.offsets = nn.Parameter(torch.empty(self.rate, width))
         self.norm = build_norm(attention.norm, features)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if name == "offsets":
-            tensor.zero_()
-        return name == "offsets"
 
     def new_state(
         self, batch: int, capacity: int, features: int, dtype: torch.dtype, device: torch.device
@@ -132,6 +124,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
     """
 
     probes: ClassVar = {"q": "B H T P", "k": "B 1 S P", "allowed": "B 1 T S", "heads": "B H T P"}
+    initial_values: ClassVar = {"sinks": 0.0}
     keeps_int8 = False
 
     def __init__(self, attention: spec.CompressedAttention, place: Place) -> None:
@@ -150,11 +143,6 @@ class CompressedAttention(KeepsKeys, nn.Module):
         self.rotary_back = Rotary(back, attention.rotary_sizes)
         self.pool = None if attention.pooling is None else Pool(attention, size, d_model)
         self.index = None if attention.index is None else PooledIndex(attention, attention.index, d_model)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if name == "sinks":
-            tensor.zero_()
-        return name == "sinks"
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         dtype = self.cache_dtype or dtype
@@ -183,7 +171,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
             keys = torch.cat((keys, pooled.to(keys.dtype)), dim=2)
             allowed = torch.cat((allowed.expand(choice.keys.shape[0], -1, -1, -1), choice.keys), dim=3)
         if state is None:
-            keys, allowed = context.probe(self, "k", keys), context.probe(self, "allowed", allowed)
+            keys, allowed = context.probes(self, k=keys, allowed=allowed)
         if choice is not None and self.index is not None:
             first = keys.shape[2] - choice.keys.shape[3]  # type: ignore[union-attr]
             learn(self.index, choice, lambda: attention_weights(q, keys, score, allowed)[..., first:], context)
@@ -221,8 +209,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
             plain, turned = keys.split((self.spec.head_dim - self.spec.rotated, self.spec.rotated), dim=-1)
             plain, turned, positions = window.append(plain, turned, context)
             keys = torch.cat((plain, turned), dim=-1).to(x.dtype)
-        distance = context.shared_positions[:, :, None] - positions[:, None]  # (b, T, S); negative of an empty slot
-        return keys, ((distance >= 0) & (distance < self.spec.window))[:, None]
+        return keys, near_pairs(context.shared_positions, positions, self.spec.window)
 
     def _pooled(
         self, x: Vectors, low: Float[Tensor, "B T r"], context: ForwardContext, state: LayerState | None

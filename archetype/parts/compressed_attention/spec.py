@@ -111,9 +111,7 @@ class CompressedAttention(Mixer):
         if self.position.dim is not None:
             invalid("position.dim", "the rotated features are counted by rotary_dim", "remove it")
         self.position.scaling.check(self.rotated)
-        if self.position.scaling.follows_length:
-            cause = "pooled keys that are stored cannot rotate again when the text grows"
-            invalid("position.scaling", cause, "use another scaling")
+        self.position.check_kept_keys("pooled keys that are stored cannot rotate again when the text grows")
         if self.index is not None and self.index.head_dim < self.rotated:
             cause = f"{self.index.head_dim} is less than rotary_dim {self.rotated}"
             invalid("pooling.index.head_dim", cause, "use more features")

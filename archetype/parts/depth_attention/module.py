@@ -1,5 +1,7 @@
 """Attention over depth, with the sums of all blocks of layers as the residual stream."""
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from archetype.parts.depth_attention import spec
 class DepthQuery(nn.Module):
     """Query of one sublayer, or of the stack's output."""
 
+    initial_values: ClassVar = {"query": 0.0}  # begin with the mean
     norm_weight: nn.Parameter | None
 
     def __init__(self, residual: spec.DepthAttention, d_model: int) -> None:
@@ -22,10 +25,6 @@ class DepthQuery(nn.Module):
         self.spec, self.query = residual, nn.Parameter(torch.empty(1, d_model))
         weight = nn.Parameter(torch.empty(d_model)) if residual.norm_weight else None
         self.register_parameter("norm_weight", weight)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        tensor.fill_(float(name == "norm_weight"))  # queries of zero: begin with the mean
-        return True
 
     def forward(self, stream: Float[Tensor, "B T n D"]) -> Vectors:
         with without_autocast(stream):

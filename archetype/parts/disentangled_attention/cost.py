@@ -36,9 +36,6 @@ class DisentangledAttentionCost(MixerCost):
         keys = dict.fromkeys(("k", "position_k"), Linear(d, d, part.key_bias))
         self.projections = {name: keys.get(name, Linear(d, d, True)) for name in ("q", "k", "v", "o", *own_names)}
 
-    def parameters(self) -> Counts:
-        return self.projection_parameters()
-
     def flops(self, work: Work) -> Counts:
         # every layer projects the table once
         pairs = 2 * work.tokens * work.length * self.d

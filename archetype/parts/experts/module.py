@@ -37,6 +37,7 @@ class MixtureOfExperts(nn.Module):
 
     probes: ClassVar = {"router_logits": "N E", "weights": "N k", "chosen": "N k"}
     constant_buffers: ClassVar = ("correction",)  # of the checkpoint; training does not update it
+    initial_values: ClassVar = {"correction": 0.0}  # no expert is preferred
     correction: Tensor | None
     expert_scales: Tensor | None
 
@@ -49,22 +50,16 @@ class MixtureOfExperts(nn.Module):
         self.router: Any = module_class(feedforward.router)(feedforward.router, total, router_place)
         scales = nn.Parameter(torch.empty(total)) if feedforward.router.expert_scales else None
         self.register_parameter("expert_scales", scales)
-        self.norm = None if feedforward.norm.is_absent else build_norm(feedforward.norm, d_model)
+        self.norm = build_norm(feedforward.norm, d_model)
         width = feedforward.latent_width
         self.latent_down = None if width is None else Linear(d_model, width, bias=False)
-        latent_norm = feedforward.latent_norm
-        self.latent_norm = None if latent_norm.is_absent else build_norm(latent_norm, width or d_model)
+        self.latent_norm = build_norm(feedforward.latent_norm, width or d_model)
         self.latent_up = None if width is None else Linear(width, d_model, bias=False)
         self.experts = Experts(feedforward.expert, feedforward.num_computed, width or d_model)
         self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, place)
         self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
         correction = torch.empty(total - feedforward.always) if feedforward.router.expert_bias else None
         self.register_buffer("correction", correction)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize corrections to zero and scales to one, so that no expert is preferred."""
-        tensor.fill_(1.0 if name == "expert_scales" else 0.0)
-        return True
 
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
@@ -75,12 +70,12 @@ class MixtureOfExperts(nn.Module):
         affinities = self.router.affinities(logits)  # (N, E)
         of_tokens = self.router.experts_of(context) if self.spec.router.routes_tokens else None
         weights, chosen = self._choose(affinities, logits, of_tokens)  # (N, k) each
-        weights, chosen = context.probe(self, "weights", weights), context.probe(self, "chosen", chosen)
+        weights, chosen = context.probes(self, weights=weights, chosen=chosen)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
             choices = self._choices(affinities), chosen[:, : self.spec.experts_per_token]
             context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(*choices, valid))
-        x = x if self.norm is None else self.norm(x, context)
+        x = self.norm(x, context)
         y = self._routed(x.flatten(0, -2), chosen, weights, context.kernels).view_as(x)
         return y if self.shared is None else y + self._shared(x, context)
 
@@ -100,7 +95,7 @@ class MixtureOfExperts(nn.Module):
             outputs = self.experts(inputs, chosen.reshape(-1, 1), kernels=kernels).view(*chosen.shape, -1)
             # biases are added to an input of zeros, too
             y = (outputs if left_out is None else outputs.masked_fill(left_out[..., None], 0.0)).sum(1)
-        y = y if self.latent_norm is None else self.latent_norm(y)
+        y = self.latent_norm(y)
         return y if self.latent_up is None else self.latent_up(y)
 
     def _routed(

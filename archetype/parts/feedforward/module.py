@@ -43,7 +43,7 @@ class MLP(Convolved):
         self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
         self.activation = activation(feedforward.activation)
         self.up_gain = build_gain(feedforward.hidden_gain, d_ff)
-        self.hidden_norm = hidden_norm(feedforward, d_ff)
+        self.hidden_norm = build_norm(feedforward.hidden_norm, d_ff)
         self.convolutions = convolutions(feedforward, d_model, d_ff)
         self.divides = divides(feedforward)
 
@@ -53,8 +53,7 @@ class MLP(Convolved):
         convolve = convolving(self.convolutions, state, context)
         up = amplified(self.up_gain, convolve("hidden", self.up(convolve("input", x))))
         hidden = context.probe(self, "hidden", self.activation(up))  # (..., F)
-        y: Tensor = self.down(hidden if self.hidden_norm is None else self.hidden_norm(hidden))
-        return convolve("output", y)
+        return convolve("output", self.down(self.hidden_norm(hidden)))
 
 
 @module_for(spec.GatedMLP)
@@ -70,7 +69,7 @@ class GatedMLP(Convolved):
         self.up = Linear(d_model, d_ff, bias=feedforward.has_bias("up"))
         self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
         self.gate_gain, self.up_gain = (build_gain(feedforward.hidden_gain, d_ff) for _ in range(2))
-        self.hidden_norm = hidden_norm(feedforward, d_ff)
+        self.hidden_norm = build_norm(feedforward.hidden_norm, d_ff)
         self.convolutions = convolutions(feedforward, d_model, 2 * d_ff)
         self.divides = divides(feedforward)
         function = activation(feedforward.activation)
@@ -87,19 +86,13 @@ class GatedMLP(Convolved):
             gate, up = convolve("hidden", torch.cat((gate, up), dim=-1)).chunk(2, dim=-1)
         gate, up = amplified(self.gate_gain, gate), amplified(self.up_gain, up)
         hidden = context.probe(self, "hidden", self.product(context.kernels, gate, up))  # (..., F)
-        y: Tensor = self.down(hidden if self.hidden_norm is None else self.hidden_norm(hidden))
-        return convolve("output", y)
+        return convolve("output", self.down(self.hidden_norm(hidden)))
 
 
 def convolutions(feedforward: spec.MLP | spec.GatedMLP, d_model: int, hidden: int) -> Convolutions | None:
     """Build the convolutions of a network with `hidden` projected features; None if there are none."""
     widths = {"input": d_model, "hidden": hidden, "output": d_model}
     return None if feedforward.convolutions is None else Convolutions(feedforward.convolutions, widths)
-
-
-def hidden_norm(feedforward: spec.MLP | spec.GatedMLP, d_ff: int) -> nn.Module | None:
-    """Build the norm of the hidden features; None if there is none."""
-    return None if feedforward.hidden_norm.is_absent else build_norm(feedforward.hidden_norm, d_ff)
 
 
 def divides(feedforward: spec.MLP | spec.GatedMLP) -> bool:

@@ -12,12 +12,9 @@ class Gain(nn.Module):
 
     def __init__(self, gain: spec.Gain, features: int) -> None:
         super().__init__()
-        self.stored, self.scale, self.squared = gain.stored, gain.scale, gain.squared
+        self.scale, self.squared = gain.scale, gain.squared
+        self.initial_values = {"weight": gain.stored}
         self.weight = nn.Parameter(torch.empty(features))
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        tensor.fill_(self.stored)
-        return True
 
     def factors(self) -> Float[Tensor, " F"]:
         factors: Tensor = self.weight * self.scale

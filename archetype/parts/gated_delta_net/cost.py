@@ -22,7 +22,6 @@ class GatedDeltaNetCost(ChunkedCost):
         self.keys, self.values = symbol("K", part.key_heads, part) * self.head_dim, self.heads * self.v_dim
         self.channels = 2 * self.keys + self.values
         decays = {"head": self.heads, "channel": self.heads * self.head_dim, "none": None}[part.decay]
-        self.decays = decays
         narrow = {"gate": part.gate_rank, "a": part.decay_rank}
         widths = {"q": self.keys, "k": self.keys, "v": self.values, "gate": self.values, "a": decays, "b": self.heads}
         self.projections: dict[str, Linear] = {}
@@ -30,12 +29,8 @@ class GatedDeltaNetCost(ChunkedCost):
             self.projections |= {} if width is None else projection_of(name, d, width, narrow.get(name))
         conv = Linear(symbol("c", part.conv_kernel, part), self.channels)
         self.projections |= {"conv": conv, "o": Linear(self.values, d)}
-
-    def parameters(self) -> Counts:
-        counts = self.projection_parameters()
-        if self.decays is not None:
-            counts |= {"dt_bias": self.decays, "A_log": self.heads}
-        return counts | {"norm": self.v_dim}
+        self.vectors = {} if decays is None else {"dt_bias": decays, "A_log": self.heads}
+        self.vectors["norm"] = self.v_dim
 
     def products(self, chunks: Chunks) -> Counts:
         # keys with keys, and keys with queries; with decays of channels only with those of earlier positions

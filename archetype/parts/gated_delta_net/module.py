@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import linear_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
@@ -44,6 +44,7 @@ class GatedDeltaNet(nn.Module):
 
     parameter_roles: ClassVar = {"A_log": "vector"}  # rates, which weight decay must not shrink
     probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H *dims", "rate": "B T H"}
+    shown_means: ClassVar = ("rate", "log_decay")
 
     def __init__(self, mixer: spec.GatedDeltaNet, place: Place) -> None:
         super().__init__()
@@ -75,14 +76,12 @@ class GatedDeltaNet(nn.Module):
         return MatrixState(self.conv.new_state(batch, dtype, device), memory)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, MatrixState)
+        state, before = opened(self, MatrixState, x, context, cache)
         mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
-        before = context.before(state)
-        # (B, channels, W), (B, H, P, Q)
-        conv, memory = before.conv, before.memory
         # one depthwise convolution over the channels of q, k and v
-        u, conv = self.conv.convolve(torch.cat([projected(self, name, x) for name in "qkv"], dim=-1), context, conv)
+        u, conv = self.conv.convolve(
+            torch.cat([projected(self, name, x) for name in "qkv"], dim=-1), context, before.conv
+        )
         both, v = nn.functional.silu(u).to(exact).split((2 * self.keys, self.values), dim=-1)
         # (B, T, 2 K, P), (B, T, H, Q)
         both, v = both.unflatten(-1, (2 * mixer.key_heads, -1)), v.unflatten(-1, (mixer.num_heads, -1))
@@ -94,11 +93,10 @@ class GatedDeltaNet(nn.Module):
         b = projected(self, "b", x).to(exact).sigmoid()
         b = 2.0 * b if mixer.negative_eigenvalues else b
         a, b = context.fill_padding(a), context.fill_padding(b)  # neither decay nor correction
-        q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
-        a, b = context.probe(self, "log_decay", a), context.probe(self, "rate", b)
+        q, k, v, a, b = context.probes(self, q=q, k=k, v=v, log_decay=a, rate=b)
         inputs = q * mixer.head_dim**-0.5, k, v, a, b
-        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (memory.to(exact),), *inputs)  # y: (B, T, H, Q)
-        state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (before.memory.to(exact),), *inputs)  # y: (B, T, H, Q)
+        state.keep(conv=conv, memory=memory)
         # gate as (B, T, H, Q); the heads are joined to (B, T, H Q)
         z: Tensor = self.o(self.norm(y, projected(self, "gate", x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
         return z

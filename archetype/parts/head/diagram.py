@@ -1,16 +1,6 @@
 """Drawing of heads, at the end of a stream."""
 
-from archetype.parts.head.spec import (
-    ClassHead,
-    ClassificationHead,
-    HeadTransform,
-    LanguageModelHead,
-    MaskedLanguageModelHead,
-    MaskedLogitsHead,
-    NoHead,
-    SpanHead,
-    TokenClassificationHead,
-)
+from archetype.parts.head import spec
 from archetype.roles.drawing import Step, pill, steps_of, title
 from archetype.roles.head import Head
 from archetype.spec.registry import provided
@@ -22,8 +12,8 @@ def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[
     return steps
 
 
-@steps_of(LanguageModelHead)
-def language_model_head(head: LanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
+@steps_of(spec.LanguageModelHead)
+def language_model_head(head: spec.LanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
     cap = head.softcap
     logits = _logits(head.tied, _inner(width, head.table_width), table)._replace(gives="" if cap else LOGITS.gives)
     if head.gain is not None:
@@ -34,23 +24,23 @@ def language_model_head(head: LanguageModelHead, width: str, table: str) -> tupl
     return (*steps, LOGITS)
 
 
-@steps_of(MaskedLanguageModelHead, MaskedLogitsHead)
+@steps_of(spec.MaskedLanguageModelHead, spec.MaskedLogitsHead)
 def masked_language_model_head(
-    head: MaskedLanguageModelHead | MaskedLogitsHead, width: str, table: str
+    head: spec.MaskedLanguageModelHead | spec.MaskedLogitsHead, width: str, table: str
 ) -> tuple[Step, ...]:
     return language_model_head(head.as_language_model_head, width, table)
 
 
-@steps_of(ClassificationHead, TokenClassificationHead, SpanHead)
-def classification_head(head: ClassHead, width: str, table: str) -> tuple[Step, ...]:
+@steps_of(spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)
+def classification_head(head: spec.ClassHead, width: str, table: str) -> tuple[Step, ...]:
     inner = _inner(width, head.transform.width if head.transform else None)
     classifier = Step("classifier", "classifier", f"{inner} → Y", "head", "head", gives=CLASSES.gives)
     answer = TOKEN_CLASSES if head.labels_tokens else CLASSES
     return *_transform(head.transform, width, "classifier"), classifier, answer
 
 
-@steps_of(NoHead)
-def no_head(head: NoHead, width: str, table: str) -> tuple[Step, ...]:
+@steps_of(spec.NoHead)
+def no_head(head: spec.NoHead, width: str, table: str) -> tuple[Step, ...]:
     return (pill("vectors", "vectors", "(B, T, D)", "output"),)
 
 
@@ -73,7 +63,7 @@ def _inner(width: str, inner: int | None) -> str:
     return width if inner is None else "D_e"
 
 
-def _transform(transform: HeadTransform | None, outer: str, head: str) -> tuple[Step, ...]:
+def _transform(transform: spec.HeadTransform | None, outer: str, head: str) -> tuple[Step, ...]:
     if transform is None:
         return ()
     width = _inner(outer, transform.width)

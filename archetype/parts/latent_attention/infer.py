@@ -56,7 +56,7 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     if ignores:
         tensors.entry("head_dim")
     elif (stated := tensors.size(HEAD_DIM)) not in (None, whole):
-        raise tensors.missing(f"latent attention that rotates {rope_dim} features, where a key says {stated}")
+        raise tensors.missing(f"latent attention that rotates {rope_dim} features, where head_dim says {stated}")
     tensors.settle("latent_order", ("nope_rope",), "no file says which features of a head rotate")
     query: Query = DirectQuery()
     joins = _joins_unnormed(tensors)
@@ -71,6 +71,9 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         raise tensors.missing("latent attention with positions, which no model of this type has")
     if not tensors.quirks.unrotated:
         position = tensors.rotary(rope_dim, nope_dim + rope_dim)
+    scale = None
+    if isinstance(position, Rotary) and tensors.quirks.yarn_scales_scores:
+        scale = yarn_score_scale(nope_dim + rope_dim, position.scaling)
     return LatentAttention(
         num_heads=heads,
         query=query,
@@ -83,7 +86,7 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         latent_scale=math.sqrt(width / latent_rank) if scales else 1.0,
         key_norm=RMSNorm(eps=tensors.eps) if "k_norm.weight" in tensors.shapes else NoNorm(),
         bias="o.bias" in tensors.shapes,
-        scale=yarn_score_scale(nope_dim + rope_dim, position.scaling) if isinstance(position, Rotary) else None,
+        scale=scale,
         sinks="sinks" in tensors.shapes,
         gate=_gate(tensors, heads, v_dim),
         gate_from="query" if joins else "input",

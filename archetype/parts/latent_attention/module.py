@@ -52,6 +52,8 @@ class LatentAttention(KeepsKeys, nn.Module):
         "heads": "B H T Q",
     }
 
+    initial_values: ClassVar = {"sinks": 0.0}
+
     def __init__(self, mixer: spec.LatentAttention, place: Place) -> None:
         super().__init__()
         d_model = place.d_model
@@ -68,7 +70,7 @@ class LatentAttention(KeepsKeys, nn.Module):
                 assert_never(mixer.query)
         self.kv_down = Linear(d_model, latent + mixer.qk_rope_head_dim, bias=mixer.bias)
         self.kv_norm = build_norm(mixer.norm, latent)
-        self.k_norm = None if mixer.key_norm.is_absent else build_norm(mixer.key_norm, mixer.qk_rope_head_dim)
+        self.k_norm = build_norm(mixer.key_norm, mixer.qk_rope_head_dim)
         self.kv_up = nn.Linear(latent, heads * (mixer.qk_nope_head_dim + mixer.v_head_dim), bias=False)
         self.o = Linear(heads * mixer.v_head_dim, d_model, bias=mixer.bias)
         self.rotary = Rotary(mixer.position, mixer.sizes) if isinstance(mixer.position, RotarySpec) else None
@@ -80,11 +82,6 @@ class LatentAttention(KeepsKeys, nn.Module):
         has_gate_bias = mixer.gate is not None and mixer.gate.bias
         self.gate_bias = nn.Parameter(torch.empty(heads)) if has_gate_bias else None
         self.index = build_selection(mixer.index, place, mixer.query_features(d_model))
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_zero := name in ("sinks", "gate_bias"):
-            tensor.zero_()
-        return is_zero
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         """Return empty latents and rotated keys for `capacity` positions: C + R values each."""
@@ -204,7 +201,7 @@ class LatentAttention(KeepsKeys, nn.Module):
     def _latents(self, x: Vectors, context: ForwardContext) -> Latents:
         # one projection, then two vectors as a single head: (B, 1, T, C) and (B, 1, T, R)
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
-        key = key if self.k_norm is None else self.k_norm(key)
+        key = self.k_norm(key)
         key = key if self.rotary is None else self.rotary(key, context.positions, context)
         latent = scaled(self.kv_norm(latent), self.spec.latent_scale)
         return context.probe(self, "latent", latent), context.probe(self, "k_rope", key)

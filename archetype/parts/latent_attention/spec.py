@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from archetype.parts.attention.spec import OutputGate, QueryScale
 from archetype.parts.norm.spec import NoNorm, RMSNorm
-from archetype.parts.position.spec import Rotary
+from archetype.parts.position.spec import DEPENDS_ON_LENGTH, Rotary
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
@@ -87,6 +87,8 @@ class LatentAttention(Mixer):
         "r": "rank of queries",
     }
     sees_later: ClassVar[bool] = True
+    separates_documents: ClassVar[bool] = True  # a mask separates them
+    source_name: ClassVar[str] = "index"
     kind: Literal["latent"] = "latent"
     num_heads: Heads
     query: Query = DirectQuery()
@@ -120,9 +122,7 @@ class LatentAttention(Mixer):
         if self.position.dim is not None:
             invalid("position.dim", "all of these features are rotated", "use qk_rope_head_dim")
         self.position.scaling.check(self.qk_rope_head_dim)
-        if self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
-            invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
+        self.position.check_kept_keys(DEPENDS_ON_LENGTH, "use yarn, as DeepSeek-V2 does, or another scaling")
         return self
 
     @model_validator(mode="after")
@@ -151,10 +151,6 @@ class LatentAttention(Mixer):
         return None if self.index is None else self.index.source(layer)
 
     @property
-    def source_name(self) -> str:
-        return "index"
-
-    @property
     def own(self) -> "LatentAttention":
         if self.index is None or self.index.own == self.index:
             return self
@@ -168,11 +164,6 @@ class LatentAttention(Mixer):
     @property
     def adds_to_loss(self) -> bool:
         return self.index is not None and self.index.adds_to_loss
-
-    @property
-    def separates_documents(self) -> bool:
-        # a mask separates them
-        return True
 
     @property
     def head_dim(self) -> int:

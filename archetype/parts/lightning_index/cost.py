@@ -40,21 +40,10 @@ class LightningIndexCost(LearnedIndexCost):
     def __init__(self, part: spec.LightningIndex, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)
         self.is_own = part.from_layer is None
-        self.projections = (
-            {
-                "q": Linear(query, self.heads * self.head_dim),
-                "k": Linear(d, self.head_dim),
-                "weights": Linear(d, self.heads),
-            }
-            if self.is_own
-            else {}
-        )
-
-    def parameters(self) -> Counts:
-        if not self.is_own:
-            return {}
-        counts = self.projection_parameters()
-        return counts | {"k_norm": self.norm.parameters()}
+        if self.is_own:
+            queries, keys = Linear(query, self.heads * self.head_dim), Linear(d, self.head_dim)
+            self.projections = {"q": queries, "k": keys, "weights": Linear(d, self.heads)}
+            self.vectors = {"k_norm": self.norm.parameters()}
 
     def flops(self, work: Work) -> Counts:
         if not self.is_own:

@@ -1,10 +1,11 @@
 """Lightning index: scores by a small attention, and the best keys of each query."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from archetype.nn.cache import KeepsKeys, LayerState, write_slots
 from archetype.nn.context import ForwardContext, Vectors
@@ -31,27 +32,68 @@ def relevances(
     return scores
 
 
-@module_for(spec.LightningIndex)
-class LightningIndex(KeepsKeys, KeySelector):
-    """Select the keys with the largest sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) (DeepSeek-AI 2025)."""
+class LearnedIndex(KeepsKeys, KeySelector):
+    """Base of indexes that score keys by queries q and keys of their own, which are their state.
+
+    Args:
+        query_features: width of the vectors from which queries are projected.
+        key_features: numbers that are kept of each position, G; 0 for an index that computes nothing.
+    """
 
     keeps_int8 = False
 
-    def __init__(self, index: spec.LightningIndex, place: Place, query_features: int) -> None:
+    def __init__(self, index: Any, place: Place, query_features: int, key_features: int) -> None:
         super().__init__()
-        self.spec = index
-        if index.from_layer is not None:  # nothing is computed here
-            return
-        self.q = Linear(query_features, index.num_heads * index.head_dim, bias=False)
-        self.k = Linear(place.d_model, index.head_dim, bias=False)
-        self.k_norm = None if index.norm.is_absent else build_norm(index.norm, index.head_dim)
-        self.weights = Linear(place.d_model, index.num_heads, bias=False)
+        self.spec, self.key_features = index, key_features
         self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
+        if key_features:
+            self.q = Linear(query_features, index.num_heads * index.head_dim, bias=False)
+            self.k = Linear(place.d_model, index.head_dim, bias=False)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys | None:
-        if self.spec.from_layer is not None:
+        """Return empty keys of all positions."""
+        if not self.key_features:
             return None
-        return IndexKeys.empty(batch, capacity, self.spec.head_dim, self.cache_dtype or dtype, device)
+        return IndexKeys.empty(batch, capacity, self.key_features, self.cache_dtype or dtype, device)
+
+    @property
+    def learns(self) -> bool:
+        return self.training and bool(self.spec.adds_to_loss)
+
+    def heads(self, projected: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Float[Tensor, "B H T P"]:
+        """Return each head's features, normalized."""
+        split = projected.unflatten(-1, (-1, self.spec.head_dim))  # (B, T, H, P)
+        heads: Tensor = (split if norm is None else norm(split)).transpose(1, 2)
+        return heads
+
+    def rotated(self, x: Float[Tensor, "B H T P"], context: ForwardContext) -> Float[Tensor, "B H T P"]:
+        rotated: Tensor = x if self.rotary is None else self.rotary(x, context.positions, context)
+        return rotated
+
+    def with_earlier(
+        self, keys: Float[Tensor, "B 1 T G"], x: Vectors, context: ForwardContext, state: LayerState | None
+    ) -> Float[Tensor, "B 1 S G"]:
+        """Write the keys of the new positions to the state, and return those of all slots in the type of `x`."""
+        if state is None:
+            return keys
+        assert isinstance(state, IndexKeys)
+        write_slots(state.keys, keys, context)
+        return state.keys.to(x.dtype)
+
+    def build_norm(self) -> nn.Module:
+        return build_norm(self.spec.norm, self.spec.head_dim)
+
+
+@module_for(spec.LightningIndex)
+class LightningIndex(LearnedIndex):
+    """Select the keys with the largest sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) (DeepSeek-AI 2025)."""
+
+    def __init__(self, index: spec.LightningIndex, place: Place, query_features: int) -> None:
+        is_own = index.from_layer is None  # otherwise nothing is computed here
+        super().__init__(index, place, query_features, index.head_dim if is_own else 0)
+        if is_own:
+            self.k_norm = self.build_norm()
+            self.weights = Linear(place.d_model, index.num_heads, bias=False)
 
     def forward(
         self,
@@ -67,45 +109,28 @@ class LightningIndex(KeepsKeys, KeySelector):
                 return choice
             return choice._replace(keys=context.probe(self, "chosen", choice.keys))
         x, queries = x.detach(), queries.detach()  # the index's loss must not train the model
-        keys = self._keys(x, context)
-        if state is not None:
-            assert isinstance(state, IndexKeys)
-            write_slots(state.keys, keys, context)
-            keys = state.keys.to(x.dtype)  # (B, 1, S, P), every slot
-        learns = self.training and self.spec.adds_to_loss
+        keys = self.rotated(self.heads(self.k(x), self.k_norm), context)  # (B, 1, T, P)
+        keys = self.with_earlier(keys, x, context, state)  # (B, 1, S, P)
         leaves_out = is_symbolic(keys.shape[2]) or keys.shape[2] > self.spec.top_k
-        if not (learns or leaves_out):  # the scores would change nothing
+        if not (self.learns or leaves_out):  # the scores would change nothing
             context.leave(EVERY_KEY)
             return EVERY_KEY
-        # (B, T, S)
-        scores = self._scores(x, queries, keys, context).masked_fill(~allowed[:, 0], MASKED)
+        q = self.rotated(self.heads(self.q(queries)), context)  # (B, H, T, P)
+        scores = relevances(q, keys, self.weights(x)).masked_fill(~allowed[:, 0], MASKED)  # (B, T, S)
         chosen = None
         if leaves_out:
             chosen = context.probe(self, "chosen", allowed & best_keys(scores.detach(), self.spec.top_k)[:, None])
             scores = scores.masked_fill(~chosen[:, 0], MASKED)
         context.leave(Choice(chosen, self.spec.top_k))  # without scores, for only this layer trains its index
-        return Choice(chosen, self.spec.top_k, scores if learns else None)
+        return Choice(chosen, self.spec.top_k, scores if self.learns else None)
 
     def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
         """Return KL(attended || softmax of scores), averaged over queries that are not padding, times its weight."""
         assert choice.scores is not None
-        return self.spec.loss_weight * mean_divergence(choice.scores.log_softmax(-1), attended, context)
+        loss: Tensor = self.spec.loss_weight * mean_divergence(choice.scores.log_softmax(-1), attended, context)
+        return loss
 
-    def _keys(self, x: Vectors, context: ForwardContext) -> Float[Tensor, "B 1 T P"]:
-        keys = self.k(x) if self.k_norm is None else self.k_norm(self.k(x))  # (B, T, P)
-        return self._rotated(keys[:, None], context)
-
-    def _scores(
-        self, x: Vectors, queries: Float[Tensor, "B T r"], keys: Float[Tensor, "B 1 S P"], context: ForwardContext
-    ) -> Float[Tensor, "B T S"]:
-        heads, size = self.spec.num_heads, self.spec.head_dim
-        q = self._rotated(self.q(queries).unflatten(-1, (heads, size)).transpose(1, 2), context)  # (B, H, T, P)
-        return relevances(q, keys, self.weights(x))
-
-    def _rotated(self, x: Float[Tensor, "B H T P"], context: ForwardContext) -> Float[Tensor, "B H T P"]:
-        if self.rotary is None:
-            return x
+    def rotated(self, x: Float[Tensor, "B H T P"], context: ForwardContext) -> Float[Tensor, "B H T P"]:
         # products of queries and keys do not depend on the order of features
         x = x.roll(self.spec.sizes.rotary_dim, -1) if self.spec.rotates == "last" else x
-        rotated: Tensor = self.rotary(x, context.positions, context)
-        return rotated
+        return super().rotated(x, context)

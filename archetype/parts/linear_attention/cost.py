@@ -40,16 +40,13 @@ class LinearAttentionCost(ChunkedCost):
         self.projections["o"] = Linear(self.values, d)
         self.norm = NormCost.of(part.norm, self.v_dim if part.norm_over == "head" else self.values)
         self.position = PositionCost.of(part.position, d)
+        if not part.qk_norm.is_absent:
+            self.vectors = dict.fromkeys(("q_norm", "k_norm"), self._qk_norm().parameters())
+        self.vectors["norm"] = self.norm.parameters()
 
     @property
     def by_channel(self) -> bool:
         return isinstance(self.part.decay, spec.ChannelDecay)
-
-    def parameters(self) -> Counts:
-        counts = self.projection_parameters()
-        if not self.part.qk_norm.is_absent:
-            counts |= dict.fromkeys(("q_norm", "k_norm"), self._qk_norm().parameters())
-        return counts | {"norm": self.norm.parameters()}
 
     def products(self, chunks: Chunks) -> Counts:
         pairs = symbol("A_e", chunks.earlier) if self.by_channel else chunks.pairs

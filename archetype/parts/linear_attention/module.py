@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import linear_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
@@ -44,6 +44,7 @@ class LinearAttention(nn.Module):
     """
 
     probes: ClassVar = {"q": "B T H P", "k": "B T H P", "v": "B T H Q", "log_decay": "b T H *dims"}
+    shown_means: ClassVar = ("log_decay",)
 
     def __init__(self, mixer: spec.LinearAttention, place: Place) -> None:
         super().__init__()
@@ -82,15 +83,14 @@ class LinearAttention(nn.Module):
         return MatrixState(self.conv.new_state(batch, dtype, device), memory)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, MemoryState | MatrixState)
-        mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
-        before, heads = context.before(state), (mixer.num_heads, -1)
+        kind: type[MemoryState] | type[MatrixState] = MemoryState if self.conv is None else MatrixState
+        state, before = opened(self, kind, x, context, cache)
+        mixer, exact, heads = self.spec, torch.promote_types(x.dtype, torch.float32), (self.spec.num_heads, -1)
         inputs = [projected(self, name, x) for name in self.widths]  # (B, T, H P or H Q) each
         if self.conv is not None:
-            assert isinstance(state, MatrixState) and isinstance(before, MatrixState)
+            assert isinstance(before, MatrixState)
             u, conv = self.conv.convolve(torch.cat(inputs, dim=-1), context, before.conv)
-            state.conv = conv.to(state.conv.dtype)
+            state.keep(conv=conv)
             inputs = list(u.split([*self.widths.values()], dim=-1))
         parts = dict(zip(self.widths, (part.to(exact).unflatten(-1, heads) for part in inputs), strict=True))
         a = self._log_decay(x, exact)  # (b, T, H) or (B, T, H, P)
@@ -100,11 +100,9 @@ class LinearAttention(nn.Module):
         k = self._prepared("k", parts["k"] if "k" in parts else -torch.expm1(a), context)
         v = ACTIVATIONS[mixer.value_activation](parts["v"])
         k, a = context.fill_padding(k), context.fill_padding(a)  # no decay, and nothing is written
-        q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
-        a = context.probe(self, "log_decay", a)
-        memory = before.memory.to(exact)
-        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (memory,), q, k, v, a)  # (B, T, H, Q)
-        state.memory = memory.to(state.memory.dtype)
+        q, k, v, a = context.probes(self, q=q, k=k, v=v, log_decay=a)
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (before.memory.to(exact),), q, k, v, a)  # (B, T, H, Q)
+        state.keep(memory=memory)
         y = self.norm(y.to(x.dtype) if mixer.norm_over == "head" else y.to(x.dtype).flatten(-2), context)
         y = y.flatten(-2) if mixer.norm_over == "head" else y
         if mixer.gate != "none":

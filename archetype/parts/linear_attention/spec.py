@@ -129,9 +129,8 @@ class LinearAttention(Mixer):
             invalid("gate_rank", "is the rank of a gate, and there is none", "use gate: silu, or remove it")
         if not isinstance(self.position, NoPosition | Rotary):
             invalid("position", f"{self.position.kind} positions need scores", "use rotary, or none")
-        if isinstance(self.position, Rotary) and self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling changes keys that are already in the memory"
-            invalid("position.scaling", cause, "use another scaling")
+        if isinstance(self.position, Rotary):
+            self.position.check_kept_keys("{kind} scaling changes keys that are already in the memory")
         return self
 
     def check(self, width: int, causal: bool) -> None:

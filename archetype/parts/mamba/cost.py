@@ -27,12 +27,10 @@ class MambaCost(MixerCost):
             "dt_proj": Linear(self.rank, self.inner, bias=True),
             "out_proj": Linear(self.inner, d, part.bias),
         }
-
-    def parameters(self) -> Counts:
-        counts = self.projection_parameters()
         sizes = {"dt_norm": self.rank, "b_norm": self.state_size, "c_norm": self.state_size}
-        norms = {name: NormCost.of(self.part.norm, size).parameters() for name, size in sizes.items()}
-        return counts | {"A_log": self.inner * self.state_size, "D": self.inner} | norms
+        self.norms = {name: NormCost.of(part.norm, size) for name, size in sizes.items()}
+        self.vectors = {"A_log": self.inner * self.state_size, "D": self.inner}
+        self.vectors |= {name: norm.parameters() for name, norm in self.norms.items()}
 
     def flops(self, work: Work) -> Counts:
         counts = self.projection_flops(work.tokens)
@@ -50,5 +48,4 @@ class MambaCost(MixerCost):
         states = -(-work.length // math.isqrt(work.length)) * inner * state_size * FLOAT32
         padding = (self.part.conv_kernel - 1) * inner * work.itemsize  # padding of the convolution
         saved = work.input_bytes(self.d.value) + work.tokens * steps + work.rows * (states + padding)
-        sizes = self.rank, self.state_size, self.state_size
-        return saved + sum(NormCost.of(self.part.norm, size).saved_activations(work.tokens) for size in sizes)
+        return saved + sum(norm.saved_activations(work.tokens) for norm in self.norms.values())

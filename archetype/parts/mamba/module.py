@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution
 from archetype.nn.place import Place
@@ -61,6 +61,7 @@ class Mamba(nn.Module):
     # rates and gains, which weight decay must not shrink
     parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}
     probes: ClassVar = {"u": "B T I", "delta": "B T I", "b": "B T Z", "c": "B T Z"}
+    shown_means: ClassVar = ("delta",)
 
     def __init__(self, mixer: spec.Mamba, place: Place) -> None:
         super().__init__()
@@ -90,16 +91,13 @@ class Mamba(nn.Module):
         return MambaState(self.conv.new_state(batch, dtype, device), hidden)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, MambaState)
+        state, before = opened(self, MambaState, x, context, cache)
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, I) each
-        before = context.before(state)
-        conv, hidden = before.conv, before.hidden  # (B, I, W), (B, I, Z)
         # depthwise over the last W + 1 positions; `conv` is then the last W inputs
-        u, conv = self.conv.convolve(u, context, conv)
-        y, hidden = self.selective_scan(nn.functional.silu(u), context, hidden)  # y: (B, T, I)
+        u, conv = self.conv.convolve(u, context, before.conv)
+        y, hidden = self.selective_scan(nn.functional.silu(u), context, before.hidden)  # y: (B, T, I)
         z: Tensor = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))  # (B, T, D)
-        state.conv, state.hidden = conv.to(state.conv.dtype), hidden.to(state.hidden.dtype)
+        state.keep(conv=conv, hidden=hidden)
         return z
 
     def selective_scan(
@@ -110,7 +108,7 @@ class Mamba(nn.Module):
         b, c = (norm(x).to(exact) for norm, x in zip((self.b_norm, self.c_norm), selected, strict=True))
         delta = nn.functional.softplus(self.dt_proj(self.dt_norm(low_rank)).to(exact))  # (B, T, I)
         delta = context.fill_padding(delta)  # a step of zero leaves the state unchanged
-        rates, u = -torch.exp(self.A_log.to(exact)), context.probe(self, "u", u.to(exact))
-        delta, b, c = context.probe(self, "delta", delta), context.probe(self, "b", b), context.probe(self, "c", c)
+        rates = -torch.exp(self.A_log.to(exact))
+        u, delta, b, c = context.probes(self, u=u.to(exact), delta=delta, b=b, c=c)
         y, hidden = scan(delta, delta * u, b, c, rates, hidden.to(exact))
         return y + self.D.to(exact) * u, hidden  # the skip connection D u of each channel

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import linear_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
@@ -43,6 +43,7 @@ class Mamba2(nn.Module):
     # rates and gains, which weight decay must not shrink
     parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}
     probes: ClassVar = {"u": "B T H P", "delta": "B T H", "b": "B T groups Z", "c": "B T groups Z"}
+    shown_means: ClassVar = ("delta",)
 
     def __init__(self, mixer: spec.Mamba2, place: Place) -> None:
         super().__init__()
@@ -71,16 +72,13 @@ class Mamba2(nn.Module):
         return MatrixState(self.conv.new_state(batch, dtype, device), memory)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, MatrixState)
+        state, before = opened(self, MatrixState, x, context, cache)
         mixer = self.spec
         # gate (B, T, HP), channels of the convolution, steps (B, T, H)
         z, u, r = self._scaled(self.in_proj(x)).split((mixer.inner, mixer.conv_channels, mixer.num_heads), dim=-1)
-        before = context.before(state)
-        conv, memory = before.conv, before.memory
-        u, conv = self.conv.convolve(u, context, conv)
-        y, memory = self.scan(nn.functional.silu(u), r, context, memory)
-        state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
+        u, conv = self.conv.convolve(u, context, before.conv)
+        y, memory = self.scan(nn.functional.silu(u), r, context, before.memory)
+        state.keep(conv=conv, memory=memory)
         y = self.norm(y, z) if mixer.has_norm else (y * nn.functional.silu(z.to(y.dtype))).to(z.dtype)
         out: Tensor = self.out_proj(y)
         return out
@@ -113,12 +111,7 @@ class Mamba2(nn.Module):
             part.unflatten(-1, sizes)
             for part, sizes in ((v, (mixer.num_heads, -1)), (b, (mixer.num_groups, -1)), (c, (mixer.num_groups, -1)))
         )
-        v, delta, b, c = (
-            context.probe(self, "u", v),
-            context.probe(self, "delta", delta),
-            context.probe(self, "b", b),
-            context.probe(self, "c", c),
-        )
+        v, delta, b, c = context.probes(self, u=v, delta=delta, b=b, c=c)
         # as linear attention: queries c, keys b, values delta v, log decays delta A
         inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
         # y: (B, T, H, P)

@@ -23,19 +23,18 @@ class Mamba3Cost(MixerCost):
         self.angles = symbol("R2", part.angles)
         widths = 2 * self.inner + 2 * rows + 3 * self.heads + self.angles
         self.projections = {"in_proj": Linear(d, widths), "out_proj": Linear(self.inner, d)}
-
-    def parameters(self) -> Counts:
-        counts = {name: projection.parameters for name, projection in self.projections.items()}
-        counts |= dict.fromkeys(("dt_bias", "D"), self.heads) | dict.fromkeys(("b_norm", "c_norm"), self.state_size)
-        counts |= dict.fromkeys(("b_bias", "c_bias"), self.heads * self.rank * self.state_size)
-        if self.part.rank > 1:
-            counts |= dict.fromkeys(("mimo_x", "mimo_z", "mimo_o"), self.rank * self.inner)
-        return counts | ({"norm": self.inner} if self.part.norm else {})
+        self.vectors = dict.fromkeys(("dt_bias", "D"), self.heads)
+        self.vectors |= dict.fromkeys(("b_norm", "c_norm"), self.state_size)
+        self.vectors |= dict.fromkeys(("b_bias", "c_bias"), self.heads * self.rank * self.state_size)
+        if part.rank > 1:
+            self.vectors |= dict.fromkeys(("mimo_x", "mimo_z", "mimo_o"), self.rank * self.inner)
+        if part.norm:
+            self.vectors["norm"] = self.inner
 
     def flops(self, work: Work) -> Counts:
         rows, rank, length = 2 * work.rows, self.rank, work.queries.value
         chunks, inner, keys = Chunks.of(work, self.part.chunk_size), self.inner, self.heads * self.state_size
-        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        counts = self.projection_flops(work.tokens)
         # several vectors of a token are a chunk, too
         alone = chunks.single_tokens if self.part.rank > 1 else 0
         pairs, vectors = rank * rank * (chunks.pairs + alone), rank * (chunks.tokens + alone)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import linear_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
@@ -97,6 +97,7 @@ class Mamba3(nn.Module):
     probes: ClassVar[Mapping[str, str]] = {
         "x": "B T H P", "b": "B T K r Z", "c": "B T K r Z", "delta": "B T H", "log_decay": "B T H", "share": "B T H"
     }  # fmt: skip
+    shown_means: ClassVar = ("delta", "log_decay", "share")
 
     def __init__(self, mixer: spec.Mamba3, place: Place) -> None:
         super().__init__()
@@ -131,9 +132,8 @@ class Mamba3(nn.Module):
         return Mamba3State(*(torch.zeros(batch, *size, dtype=dtype, device=device) for size in sizes))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, Mamba3State)
-        mixer, exact, before = self.spec, torch.promote_types(x.dtype, torch.float32), context.before(state)
+        state, before = opened(self, Mamba3State, x, context, cache)
+        mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
         z, u, b, c, steps, rates, shares, angles = self.in_proj(x).split(mixer.widths, dim=-1)
         z, u = (part.to(exact).unflatten(-1, (mixer.num_heads, -1)) for part in (z, u))  # (B, T, H, P)
         delta = nn.functional.softplus(steps.to(exact) + self.dt_bias.to(exact))  # (B, T, H)
@@ -144,9 +144,7 @@ class Mamba3(nn.Module):
         rows = (mixer.rank, mixer.num_groups, mixer.state_size)
         b, c = (norm(part.unflatten(-1, rows), context).to(exact).transpose(2, 3) for norm, part in
                 ((self.b_norm, b), (self.c_norm, c)))  # fmt: skip
-        u, b, c = context.probe(self, "x", u), context.probe(self, "b", b), context.probe(self, "c", c)
-        delta, a = context.probe(self, "delta", delta), context.probe(self, "log_decay", a)
-        share = context.probe(self, "share", share)
+        u, b, c, delta, a, share = context.probes(self, x=u, b=b, c=c, delta=delta, log_decay=a, share=share)
         turns = math.pi * delta[..., None] * torch.tanh(angles.to(exact))[:, :, None]  # (B, T, H, angles)
         of_ranks = self._of_ranks(u)
         states = before.memory.to(exact), before.angle.to(exact), self._of_heads(before.b.to(exact), self.b_bias)
@@ -155,9 +153,8 @@ class Mamba3(nn.Module):
             self._of_heads(c, self.c_bias), self._of_heads(b, self.b_bias), of_ranks,
             a, share * delta, (1.0 - share) * delta, turns,
         )  # fmt: skip
-        state.memory, state.angle = memory.to(state.memory.dtype), angle.to(state.angle.dtype)
-        state.b = _newest(b, before.b, context).to(state.b.dtype)
-        state.x = _newest(u, before.x, context).to(state.x.dtype)
+        newest_b, newest_x = _newest(b, before.b, context), _newest(u, before.x, context)
+        state.keep(memory=memory, angle=angle, b=newest_b, x=newest_x)
         out: Tensor = self.out_proj(self._gated(y + self.D.to(exact)[:, None, None] * of_ranks, z).to(x.dtype))
         return out
 

@@ -26,10 +26,7 @@ class MLSTMCost(ChunkedCost):
             **{name: Linear(d, self.heads, bias=True) for name in ("input_gate", "forget_gate")},
             "o": Linear(self.values, d, bias),
         }
-
-    def parameters(self) -> Counts:
-        counts = self.projection_parameters()
-        return counts | {"norm": self.values * (1 + self.part.bias)}
+        self.vectors = {"norm": self.values * (1 + bias)}
 
     def products(self, chunks: Chunks) -> Counts:
         memory = chunks.memory_products(2, 1) * self.head_dim * self.sums

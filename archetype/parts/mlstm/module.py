@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import linear_chunk, read_chunks, stabilized
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.head_norm import HeadLayerNorm
@@ -70,6 +70,7 @@ class MLSTM(nn.Module):
     probes: ClassVar[Mapping[str, str]] = {
         "q": "B T H P", "k": "B T H P", "v": "B T H Q", "log_forget": "B T H", "log_input": "B T H"
     }  # fmt: skip
+    shown_means: ClassVar = ("log_forget", "log_input")
 
     def __init__(self, mixer: spec.MLSTM, place: Place) -> None:
         super().__init__()
@@ -88,20 +89,18 @@ class MLSTM(nn.Module):
         return MLSTMState(memory, torch.zeros(batch, heads, dtype=dtype, device=device))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, MLSTMState)
-        exact, before, heads = torch.promote_types(x.dtype, torch.float32), context.before(state), self.spec.num_heads
+        state, before = opened(self, MLSTMState, x, context, cache)
+        exact, heads = torch.promote_types(x.dtype, torch.float32), self.spec.num_heads
         q, k, v = (project(x).to(exact).unflatten(-1, (heads, -1)) for project in (self.q, self.k, self.v))
         i, f = (self._logits(gate, x, exact) for gate in (self.input_gate, self.forget_gate))  # (B, T, H)
         f = nn.functional.logsigmoid(f)
         i, f = context.fill_padding(i, LOG_ZERO), context.fill_padding(f)  # nothing is forgotten or written
-        q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
-        f, i = context.probe(self, "log_forget", f), context.probe(self, "log_input", i)
+        q, k, v, f, i = context.probes(self, q=q, k=k, v=v, log_forget=f, log_input=i)
         states = before.memory.to(exact), before.top.to(exact)
         # a value of 1 sums the keys: the normalizer
         inputs = q * self.sizes[0] ** -0.5, k, nn.functional.pad(v, (0, 1), value=1.0), f, i
         y, memory, top = read_chunks(partial(mlstm_chunk, self.spec.eps), self.spec.chunk_size, states, *inputs)
-        state.memory, state.top = memory.to(state.memory.dtype), top.to(state.top.dtype)
+        state.keep(memory=memory, top=top)
         z: Tensor = self.o(self.norm(y).to(x.dtype) * torch.sigmoid(self.gate(x)))
         return z
 

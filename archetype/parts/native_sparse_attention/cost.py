@@ -26,6 +26,7 @@ class NativeSparseAttentionCost(MixerCost):
         self.head_dim = self.value_width = symbol("P", part.head_dim, part)
         if part.value_width != part.head_dim:
             self.value_width = symbol("Q", part.value_width, part)
+        self.state_period = compression.step
         self.stride, self.size = symbol("s", compression.step, part), symbol("W", part.window, part)
         self.chosen = symbol("j", selection.top_blocks * selection.block, part)
         self.every = AttentionCost(part.attention(Full()), d)
@@ -42,11 +43,8 @@ class NativeSparseAttentionCost(MixerCost):
             for name, features in (("k", self.head_dim), ("v", self.value_width)):
                 self.maps[f"compress.{name}.up"] = Linear(block * features, hidden)
                 self.maps[f"compress.{name}.down"] = Linear(hidden, features)
+                self.vectors[f"compress.{name}.positions"] = block * features
         self.projections |= self.maps
-
-    def parameters(self) -> Counts:
-        maps = {name.removesuffix("up"): each for name, each in self.maps.items() if name.endswith("up")}
-        return self.projection_parameters() | {f"{name}positions": each.inputs for name, each in maps.items()}
 
     def flops(self, work: Work) -> Counts:
         length, part, compression = work.length.value, self.part, self.part.compression

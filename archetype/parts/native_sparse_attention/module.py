@@ -1,8 +1,7 @@
 """Native sparse attention, over whole sequences or with a state of all keys and of compressed blocks."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -13,7 +12,7 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import after_newest
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
-from archetype.nn.selection import EVERY_KEY, Choice, best_keys, of_blocks
+from archetype.nn.selection import EVERY_KEY, Choice, best_blocks, of_blocks
 from archetype.nn.symbolic import is_symbolic, num_blocks
 from archetype.parts.attention.build import build_pairs
 from archetype.parts.attention.chosen import ChosenPairs
@@ -21,7 +20,7 @@ from archetype.parts.attention.core import mixed
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.native_sparse_attention import spec
-from archetype.parts.pattern.scores import MASKED, ScoreFunction, of_symbolic_length
+from archetype.parts.pattern.scores import MASKED, ScoreFunction, near_pairs, of_symbolic_length
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.module import Rotary
 from archetype.roles.pattern import Pattern
@@ -45,25 +44,18 @@ class SparseState(LayerState):
         window = None if self.window is None else self.window.narrow(slots)
         return replace(self, selected=self.selected.narrow(slots), window=window)
 
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        return ((name, state) for name, state in super()._values() if state is not None)
-
 
 class BlockMap(nn.Module):
     """Map of the vectors of a block to one vector: down(GELU(up(block + positions)))."""
 
     parameter_roles: ClassVar = {"positions": "vector"}
+    initial_values: ClassVar = {"positions": 0.0}
 
     def __init__(self, block: int, features: int, hidden: int) -> None:
         super().__init__()
         self.positions = nn.Parameter(torch.empty(block, features))
         self.up = Linear(block * features, hidden, bias=False)
         self.down = Linear(hidden, features, bias=False)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_zero := name == "positions":
-            tensor.zero_()
-        return is_zero
 
     def forward(self, x: Float[Tensor, "B K N c P"]) -> Float[Tensor, "B K N P"]:
         y: Tensor = self.down(nn.functional.gelu(self.up((x + self.positions.to(x.dtype)).flatten(3))))
@@ -216,9 +208,8 @@ class NativeSparseAttention(KeepsKeys, nn.Module):
     def _near(self, keys: Keys, context: ForwardContext) -> Choice:
         # not a mask that layers share: others with the same window keep no other keys
         assert keys.positions is not None
-        distance = context.shared_positions[:, :, None] - keys.positions[:, None]  # (b, T, S)
-        near = (distance >= 0) & (distance < self.spec.window)
-        return Choice(near[:, None], min(self.spec.window, keys.k.shape[2]))
+        near = near_pairs(context.shared_positions, keys.positions, self.spec.window)
+        return Choice(near, min(self.spec.window, keys.k.shape[2]))
 
     def _choice(self, weights: Float[Tensor, "B H T N"], keys: Keys, context: ForwardContext) -> Choice:
         selection, compression, count = self.spec.selection, self.spec.compression, keys.k.shape[2]
@@ -232,11 +223,8 @@ class NativeSparseAttention(KeepsKeys, nn.Module):
         blocks = num_blocks(count, selection.block)
         shares = nn.functional.pad(shares, (0, blocks * strides)).narrow(3, 0, blocks * strides)
         scores = shares.unfold(3, strides, strides).sum(-1)  # (B, K, T, blocks)
-        index = torch.arange(scores.shape[3], device=scores.device)
-        distance = (context.shared_positions // selection.block)[:, None, :, None] - index  # (b, 1, T, blocks)
-        is_kept = (distance < selection.local_blocks) | (index < selection.first_blocks)
-        scores = scores.masked_fill(is_kept, torch.inf).masked_fill(distance < 0, -torch.inf)
-        best = best_keys(scores.flatten(0, 1), selection.top_blocks).view_as(scores)
+        always = selection.local_blocks, selection.first_blocks
+        best = best_blocks(scores, context.shared_positions, selection.block, selection.top_blocks, *always)
         positions = context.shared_positions if keys.positions is None else keys.positions
         chosen = of_blocks(best, selection.block, count) & self.selected.allowed(context, positions)
         return Choice(context.probe(self, "chosen", chosen), most)

@@ -123,17 +123,9 @@ class NativeSparseAttention(Mixer):
         if (always := chosen.first_blocks + chosen.local_blocks) > chosen.top_blocks:
             cause = f"{chosen.top_blocks} is less than the {always} blocks that are always selected"
             invalid("selection.top_blocks", cause, f"use at least {always}")
-        if self.position is None:
-            return self
-        if self.position.dim is None and self.head_dim % 2:
-            invalid("head_dim", f"{self.head_dim} features cannot be paired for rotary positions", "use an even number")
-        if self.position.dim is not None and self.position.dim > self.head_dim:
-            cause = f"{self.position.dim} is more than head_dim {self.head_dim}"
-            invalid("position.dim", cause, f"use at most {self.head_dim}")
-        self.position.scaling.check(self.position.dim or self.head_dim)
-        if self.position.scaling.follows_length:
-            cause = "compressed keys that are stored cannot rotate again when the sequence grows"
-            invalid("position.scaling", cause, "use another scaling")
+        if self.position is not None:
+            self.position.check_heads(self.head_dim)
+            self.position.check_kept_keys("compressed keys that are stored cannot rotate again when the sequence grows")
         return self
 
     def check(self, width: int, causal: bool) -> None:

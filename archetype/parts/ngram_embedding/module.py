@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import after_newest
 from archetype.nn.place import Place
@@ -46,10 +46,9 @@ class NgramEmbedding(nn.Module):
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         """Return what is added to `x`, (B, T, D)."""
         assert context.tokens is not None, "n-grams are made of tokens"
-        cache = self.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
-        assert isinstance(cache, TokensState)
-        history, newest = after_newest(context.tokens[:, None].long(), context, context.before(cache).tokens)
-        cache.tokens = newest
+        cache, before = opened(self, TokensState, x, context, state)
+        history, newest = after_newest(context.tokens[:, None].long(), context, before.tokens)
+        cache.keep(tokens=newest)
         rows = look_up(self.table, self.row_ids(history[:, 0])).flatten(-2)  # (B, T, E)
         rows = context.probe(self, "rows", rows)
         matrix = self.projections.transpose(0, 1).flatten(1)  # (D, E)

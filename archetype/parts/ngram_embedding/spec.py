@@ -36,6 +36,9 @@ class NgramEmbedding(FeedForward):
         "P": "features of a row",
         "E": "features of the rows of a position",
     }
+    tokens_read_by: ClassVar[str] = "kind"
+    separates_documents: ClassVar[bool] = False
+    reads_input: ClassVar[bool] = False
     kind: Literal["ngram_embedding"] = "ngram_embedding"
     rows: Length
     row_width: Width
@@ -59,15 +62,3 @@ class NgramEmbedding(FeedForward):
     def width(self) -> int:
         """Features of all rows of a position together, E."""
         return self.num_tables * self.row_width
-
-    @property
-    def reads_input(self) -> bool:
-        return False
-
-    @property
-    def tokens_read_by(self) -> str:
-        return "kind"
-
-    @property
-    def separates_documents(self) -> bool:
-        return False

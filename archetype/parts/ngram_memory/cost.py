@@ -20,23 +20,18 @@ class NgramMemoryCost(FeedForwardCost):
         self.all = self.streams * d if part.num_streams > 1 else d  # features of all streams
         self.projections = {"key": Linear(self.features, self.all), "value": Linear(self.features, d)}
         self.norm = NormCost.of(part.norm, d)
+        norm = self.norm.parameters() if part.num_streams == 1 else self.streams * self.norm.parameters()
+        self.vectors = dict.fromkeys(("key_norm", "query_norm", "conv_norm"), norm) | {"conv": self.kernel * self.all}
 
     def parameters(self) -> Counts:
         rows = symbol("M", self.part.total_rows, self.part) * symbol("P", self.part.row_width, self.part)
-        return {"table": rows} | self._others()
+        return {"table": rows} | super().parameters()
 
     def active_parameters(self) -> Counts:
-        return {"table": self.features} | self._others()
-
-    def _others(self) -> Counts:
-        counts = self.projection_parameters()
-        norm = self.norm.parameters() if self.part.num_streams == 1 else self.streams * self.norm.parameters()
-        norms = dict.fromkeys(("key_norm", "query_norm", "conv_norm"), norm)
-        return counts | norms | {"conv": self.kernel * self.all}
+        return {"table": self.features} | super().parameters()
 
     def flops(self, tokens: Formula) -> Counts:
-        counts = self.projection_flops(tokens)
-        return counts | {"conv": 2 * tokens * self.kernel * self.all}
+        return self.projection_flops(tokens) | {"conv": 2 * tokens * self.kernel * self.all}
 
     def state(self, length: int) -> int:
         return (self.part.conv_kernel - 1) * self.part.n * self.all.value

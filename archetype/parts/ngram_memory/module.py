@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.context import ForwardContext
 from archetype.nn.convolution import CausalConvolution, ConvolutionState, after_newest
 from archetype.nn.place import Place
@@ -51,9 +51,7 @@ class NgramMemory(nn.Module):
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         """Return what is added to `x`: vectors (B, T, D), or streams (B, T, n, D)."""
         assert context.tokens is not None, "a memory of n-grams reads tokens"
-        cache = self.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
-        assert isinstance(cache, NgramState)
-        before = context.before(cache)
+        cache, before = opened(self, NgramState, x, context, state)
         history, newest = after_newest(context.tokens[:, None].long(), context, before.tokens)
         rows = look_up(self.table, self.row_ids(history[:, 0])).flatten(-2)  # (B, T, E)
         exact, streams = torch.promote_types(x.dtype, torch.float32), (self.spec.num_streams, -1)
@@ -65,7 +63,7 @@ class NgramMemory(nn.Module):
         value = gate[..., None] * self.value(rows)[:, :, None]  # (B, T, n, D)
         value = context.probe(self, "value", value.flatten(2)).unflatten(-1, streams)
         y, conv = self.conv.convolve(normalized(self.conv_norm, value, context).flatten(2), context, before.conv)
-        cache.conv, cache.tokens = conv.to(cache.conv.dtype), newest
+        cache.keep(conv=conv, tokens=newest)
         result: Tensor = value + nn.functional.silu(y).unflatten(-1, streams)
         return result.view_as(x)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import lru_cache
 from math import isqrt
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -53,6 +53,8 @@ class NgramMemory(FeedForward):
         "c": "positions of a convolution",
         "n": "residual streams",
     }
+    tokens_read_by: ClassVar[str] = "kind"
+    separates_documents: ClassVar[bool] = False
     kind: Literal["ngram_memory"] = "ngram_memory"
     rows: Length
     row_width: Width
@@ -87,25 +89,22 @@ class NgramMemory(FeedForward):
 
     def multipliers(self, vocab_size: int) -> tuple[int, ...]:
         """Return the odd factor of each token of an n-gram, the newest first. No product exceeds 63 bits."""
-        bound = max(1, (2**63 - 1) // max(vocab_size, 1) // 2)
+        bound = bound_of(vocab_size)
         seed = self.seed + TABLE_STRIDE * self.table
-        return tuple(2 * (_mixed(seed + STEP * (index + 1)) % bound) + 1 for index in range(self.n))
+        return tuple(2 * (mixed(seed + STEP * (index + 1)) % bound) + 1 for index in range(self.n))
 
     @property
     def reads_streams(self) -> int:
         return self.num_streams if self.num_streams > 1 else 0
 
-    @property
-    def tokens_read_by(self) -> str:
-        return "kind"
 
-    @property
-    def separates_documents(self) -> bool:
-        return False
+def bound_of(vocab_size: int) -> int:
+    """Return the number below which halves of multipliers are, so that no product exceeds 63 bits."""
+    return max(1, (2**63 - 1) // max(vocab_size, 1) // 2)
 
 
-def _mixed(value: int) -> int:
-    # one number of splitmix64, whose state is incremented once more (Steele 2014, figure 16)
+def mixed(value: Any) -> Any:
+    """Return a number of splitmix64, whose state is incremented once more (Steele 2014, figure 16), or an array."""
     value = (value + STEP) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK

@@ -4,6 +4,7 @@ All norms take the vectors and the context, which only BatchNorm reads.
 """
 
 from contextlib import nullcontext
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -16,14 +17,18 @@ from archetype.nn.registry import module_for
 from archetype.parts.norm import spec
 
 
+def _initial_values(norm: spec.LayerNorm | spec.RMSNorm) -> dict[str, float]:
+    return {"weight": 0.0 if norm.unit_offset else 1.0}
+
+
 @module_for(spec.LayerNorm)
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(variance + eps) * weight + bias with biased variance (Ba 2016); or * (1 + weight)."""
 
     def __init__(self, norm: spec.LayerNorm, d_model: int) -> None:
         super().__init__()
-        self.eps = norm.eps
-        self.unit_offset = norm.unit_offset
+        self.eps, self.unit_offset = norm.eps, norm.unit_offset
+        self.initial_values = _initial_values(norm)
         self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
         self.bias = nn.Parameter(torch.empty(d_model)) if norm.bias else None
 
@@ -33,10 +38,6 @@ class LayerNorm(nn.Module):
             x = x.to(torch.promote_types(x.dtype, self.bias.dtype))
         return cast_for_products(nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps))
 
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        tensor.fill_(0.0 if name == "bias" or self.unit_offset else 1.0)
-        return True
-
 
 @module_for(spec.RMSNorm)
 class RMSNorm(nn.Module):
@@ -44,8 +45,8 @@ class RMSNorm(nn.Module):
 
     def __init__(self, norm: spec.RMSNorm, d_model: int) -> None:
         super().__init__()
-        self.eps = norm.eps
-        self.unit_offset = norm.unit_offset
+        self.eps, self.unit_offset = norm.eps, norm.unit_offset
+        self.initial_values = _initial_values(norm)
         self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
@@ -55,10 +56,6 @@ class RMSNorm(nn.Module):
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have cast x to a narrower type
         y = fused.rms_norm(x, weight, self.eps, dtype_of_products(x))
         return cast_for_products(nn.functional.rms_norm(x, weight.shape, weight, self.eps)) if y is None else y
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        tensor.fill_(0.0 if self.unit_offset else 1.0)
-        return True
 
 
 @module_for(spec.GatedRMSNorm)
@@ -101,10 +98,6 @@ class Affine(nn.Module):
         self.weight = nn.Parameter(torch.empty(d_model))
         self.bias = nn.Parameter(torch.empty(d_model)) if norm.bias else None
 
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        tensor.fill_(1.0 if name == "weight" else 0.0)
-        return True
-
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
         return cast_for_products((x if self.bias is None else x + self.bias) * self.weight)
@@ -116,14 +109,10 @@ class Pointwise(nn.Module):
 
     def __init__(self, norm: spec.DynamicTanh | spec.DynamicErf, d_model: int) -> None:
         super().__init__()
-        self.initial_alpha = norm.alpha
+        self.initial_values = {"alpha": norm.alpha, "shift": 0.0}
         self.alpha = nn.Parameter(torch.empty(1))
         self.shift = nn.Parameter(torch.empty(1)) if norm.has_shift else None
         self.weight, self.bias = nn.Parameter(torch.empty(d_model)), nn.Parameter(torch.empty(d_model))
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        tensor.fill_({"alpha": self.initial_alpha, "weight": 1.0}.get(name, 0.0))
-        return True
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         scaled = self.alpha * x.to(torch.promote_types(x.dtype, self.alpha.dtype))
@@ -143,6 +132,7 @@ def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None
 class BatchNorm(nn.Module):
     """Normalize each feature by its statistics over a batch's positions without padding (Ioffe 2015)."""
 
+    initial_values: ClassVar = {"running_mean": 0.0}
     running_mean: Tensor
     running_var: Tensor
 
@@ -153,10 +143,6 @@ class BatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(d_model))
         self.register_buffer("running_mean", torch.empty(d_model))
         self.register_buffer("running_var", torch.empty(d_model))
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        tensor.fill_(0.0 if name in ("bias", "running_mean") else 1.0)
-        return True
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         vectors = x.flatten(0, -2)  # (N, D): all positions of the batch

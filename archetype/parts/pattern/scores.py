@@ -117,6 +117,12 @@ def causal_pairs(queries: Int[Tensor, "B T"], keys: Int[Tensor, "b S"]) -> Bool[
     return (keys[:, None, :] <= queries[:, :, None])[:, None]
 
 
+def near_pairs(queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"], window: int) -> Bool[Tensor, "b3 1 T S"]:
+    """Return True where a key is among the newest `window` positions that a query sees. Empty slots are after it."""
+    distance = queries[:, :, None] - keys[:, None]  # (b, T, S)
+    return ((distance >= 0) & (distance < window))[:, None]
+
+
 def allowed_pairs(
     rule: PatternRule[Any], context: MaskContext, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]
 ) -> Bool[Tensor, "b3 1 T S"]:

@@ -17,11 +17,8 @@ __all__ = ["BigBird", "BlockCausal", "Chunked", "Fixed", "Full", "GlobalWindow",
 class Full(Pattern):
     """All pairs of positions."""
 
+    reach: ClassVar[int] = 0
     kind: Literal["full"] = "full"
-
-    @property
-    def reach(self) -> int:
-        return 0
 
 
 @part

@@ -20,9 +20,6 @@ class PerLayerInputCost(FeedForwardCost):
         self.projections = {"gate": Linear(d, features), "down": Linear(features, d)}
         self.network = GatedMLPCost(GatedMLP(d_ff=part.features, activation=part.activation), d)
 
-    def parameters(self) -> Counts:
-        return self.projection_parameters()
-
     def flops(self, tokens: Formula) -> Counts:
         return self.projection_flops(tokens)
 

@@ -21,13 +21,11 @@ class PoolIndexCost(LearnedIndexCost):
         self.projections = {"q": Linear(query, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
         if part.head_weights:
             self.projections["weights"] = Linear(d, self.heads)
+        norms = ("q_norm", "k_norm") if part.norm_of == "pools" else ("k_norm",)
+        self.vectors = dict.fromkeys(norms, self.norm.parameters())
         if part.pooling == "gated":
             self.projections["pool_gate"] = Linear(d, self.head_dim)
-
-    def parameters(self) -> Counts:
-        norms = ("q_norm", "k_norm") if self.part.norm_of == "pools" else ("k_norm",)
-        counts = self.projection_parameters() | dict.fromkeys(norms, self.norm.parameters())
-        return counts | ({"pool_bias": self.part.pool * self.head_dim} if self.part.pooling == "gated" else {})
+            self.vectors["pool_bias"] = part.pool * self.head_dim
 
     def flops(self, work: Work) -> Counts:
         # only what is kept of a position is computed if nothing is left out

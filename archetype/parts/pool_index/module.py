@@ -6,45 +6,32 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import KeepsKeys, LayerState, write_slots
+from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
-from archetype.nn.registry import build_norm, module_for
-from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence
+from archetype.nn.registry import module_for
+from archetype.nn.selection import EVERY_KEY, Choice, best_keys, mean_divergence
+from archetype.parts.lightning_index.module import LearnedIndex
 from archetype.parts.pattern.scores import MASKED, at_least_float32
 from archetype.parts.pool_index import spec
-from archetype.parts.position.module import Rotary
 from archetype.weights.linear import Linear
 
 
 @module_for(spec.PoolIndex)
-class PoolIndex(KeepsKeys, KeySelector):
-    """Select the pools with the largest sum_h relu(q_h k), and the keys that are in no complete pool."""
+class PoolIndex(LearnedIndex):
+    """Select the pools with the largest sum_h relu(q_h k), and the keys that are in no complete pool.
 
-    keeps_int8 = False
+    The keys of all positions are kept, and pooled when they are read.
+    """
 
     def __init__(self, index: spec.PoolIndex, place: Place, query_features: int) -> None:
-        super().__init__()
-        self.spec = index
-        self.q = Linear(query_features, index.num_heads * index.head_dim, bias=False)
-        self.k = Linear(place.d_model, index.head_dim, bias=False)
-        self.k_norm = None if index.norm.is_absent else build_norm(index.norm, index.head_dim)
-        has_query_norm = not index.norm.is_absent and index.norm_of == "pools"
-        self.q_norm = build_norm(index.norm, index.head_dim) if has_query_norm else None
+        super().__init__(index, place, query_features, index.key_features)
+        self.k_norm = self.build_norm()
+        self.q_norm = self.build_norm() if index.norm_of == "pools" else None
         self.weights = Linear(place.d_model, index.num_heads, bias=False) if index.head_weights else None
         is_gated = index.pooling == "gated"
         self.pool_gate = Linear(place.d_model, index.head_dim, bias=False) if is_gated else None
         self.pool_bias = nn.Parameter(torch.empty(index.pool, index.head_dim)) if is_gated else None
-        self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_bias := name == "pool_bias":
-            tensor.zero_()
-        return is_bias
-
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys:
-        """Return empty keys of all positions, which are pooled when they are read."""
-        return IndexKeys.empty(batch, capacity, self.spec.key_features, self.cache_dtype or dtype, device)
 
     def forward(
         self,
@@ -55,14 +42,11 @@ class PoolIndex(KeepsKeys, KeySelector):
         state: LayerState | None = None,
     ) -> Choice:
         x, queries = x.detach(), queries.detach()  # the index's loss must not train the model
-        keys = self._keys(x)[:, None]  # (B, 1, T, G): keys, and the logits of gates
-        if state is not None:
-            assert isinstance(state, IndexKeys)
-            write_slots(state.keys, keys, context)
-            keys = state.keys.to(x.dtype)  # (B, 1, S, G), every slot
+        # (B, 1, S, G): keys, and the logits of gates
+        keys = self.with_earlier(self._keys(x)[:, None], x, context, state)
         size, count = self.spec.pool, keys.shape[2]
-        learns, leaves_out = self.training and self.spec.adds_to_loss, count // size > self.spec.top_pools
-        if not (learns or leaves_out):  # the scores would change nothing
+        leaves_out = count // size > self.spec.top_pools
+        if not (self.learns or leaves_out):  # the scores would change nothing
             return EVERY_KEY
         # a pool competes if the query may see all of its keys
         complete = self._pools(allowed).all(-1)  # (b, 1, t, N)
@@ -74,12 +58,11 @@ class PoolIndex(KeepsKeys, KeySelector):
             seen = nn.functional.pad(seen, (0, count - seen.shape[3]), value=True)
             chosen = context.probe(self, "chosen", allowed & seen)
             scores = scores.masked_fill(~selected, MASKED)
-        return Choice(chosen, (self.spec.top_pools + 1) * size - 1, scores if learns else None)
+        return Choice(chosen, (self.spec.top_pools + 1) * size - 1, scores if self.learns else None)
 
     def _keys(self, x: Vectors) -> Float[Tensor, "B T G"]:
         keys: Tensor = self.k(x)
-        if self.k_norm is not None and self.spec.norm_of == "keys":
-            keys = self.k_norm(keys)
+        keys = self.k_norm(keys) if self.spec.norm_of == "keys" else keys
         return keys if self.pool_gate is None else torch.cat((keys, self.pool_gate(x).to(keys.dtype)), dim=-1)
 
     def _pooled(self, keys: Float[Tensor, "B 1 S G"]) -> Float[Tensor, "B 1 N P"]:
@@ -92,21 +75,16 @@ class PoolIndex(KeepsKeys, KeySelector):
             shares = (logits + self.pool_bias.T[:, None].to(logits.dtype)).softmax(-1)
             pooled = (shares.to(keys.dtype) * vectors.to(keys.dtype)).sum(-1)
         pooled = pooled.transpose(2, 3).to(keys.dtype)
-        return self.k_norm(pooled) if self.k_norm is not None and self.spec.norm_of == "pools" else pooled
+        return self.k_norm(pooled) if self.spec.norm_of == "pools" else pooled
 
     def _scores(
         self, x: Vectors, queries: Float[Tensor, "B T r"], keys: Float[Tensor, "B 1 S G"], context: ForwardContext
     ) -> Float[Tensor, "B T N"]:
         # in float32, as transformers computes them: rounded products would select other pools
-        q = self.q(queries).unflatten(-1, (self.spec.num_heads, -1))  # (B, T, H, P)
-        q = (q if self.q_norm is None else self.q_norm(q)).transpose(1, 2)
-        pooled = self._pooled(keys)
-        if self.rotary is not None:
-            q = self.rotary(q, context.positions, context)
-            firsts = torch.arange(pooled.shape[2], device=x.device)[None] * self.spec.pool
-            # tables of angles are shared under a name by which other layers mean other positions
-            there = ForwardContext(firsts, None, False, kernels=context.kernels)
-            pooled = self.rotary(pooled, there.positions, there)
+        q, pooled = self.rotated(self.heads(self.q(queries), self.q_norm), context), self._pooled(keys)
+        firsts = torch.arange(pooled.shape[2], device=x.device)[None] * self.spec.pool
+        # tables of angles are shared under a name by which other layers mean other positions
+        pooled = self.rotated(pooled, ForwardContext(firsts, None, False, kernels=context.kernels))
         products = at_least_float32(q) @ at_least_float32(pooled).transpose(2, 3)  # (B, H, T, N)
         of_heads = products.relu() / math.sqrt(self.spec.head_dim)
         if self.weights is not None:
@@ -120,7 +98,8 @@ class PoolIndex(KeepsKeys, KeySelector):
         assert choice.scores is not None
         target = self._pools(attended).sum(-1).masked_fill(choice.scores == MASKED, 0.0)  # (B, T, N)
         target = target / target.sum(-1, keepdim=True).clamp(min=1e-20)
-        return self.spec.loss_weight * mean_divergence(choice.scores.log_softmax(-1), target, context)
+        loss: Tensor = self.spec.loss_weight * mean_divergence(choice.scores.log_softmax(-1), target, context)
+        return loss
 
     def _pools(self, x: Tensor) -> Tensor:
         # (..., S) to (..., N, pool), without the keys behind the last pool

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from archetype.parts.norm.spec import RMSNorm
-from archetype.parts.position.spec import Rotary
+from archetype.parts.position.spec import DEPENDS_ON_LENGTH, Rotary
 from archetype.roles.norm import VectorNorm
 from archetype.roles.position import AttentionSizes
 from archetype.roles.selection import KeySelection
@@ -65,7 +65,8 @@ class PoolIndex(KeySelection):
     @model_validator(mode="after")
     def _sizes_fit(self) -> "PoolIndex":
         if self.position is not None:
-            self.position.check_index(self.head_dim)
+            self.position.check_heads(self.head_dim)
+            self.position.check_kept_keys(DEPENDS_ON_LENGTH)
         return self
 
     def sees_all(self, length: int) -> bool:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from archetype.parts.position import spec
 from archetype.parts.position.frequencies import (
     alibi_slopes,
     attention_factor,
@@ -11,19 +12,6 @@ from archetype.parts.position.frequencies import (
     relative_bucket,
     rotary_decay,
     scaled_frequencies,
-)
-from archetype.parts.position.spec import (
-    Alibi,
-    DynamicScaling,
-    Learned,
-    LinearScaling,
-    Llama3Scaling,
-    NoScaling,
-    RelativeBias,
-    Rotary,
-    RotaryScaling,
-    Sinusoidal,
-    YarnScaling,
 )
 from archetype.roles.position import AttentionSizes, EmbeddingPosition, MixerPosition
 from archetype.spec.registry import provided, provides
@@ -56,25 +44,25 @@ def points(length: int) -> list[int]:
     return [round(step * length / steps) for step in range(steps + 1)]
 
 
-@provides("curves", Sinusoidal)
-def _sinusoidal(position: Sinusoidal, place: Place) -> Curves:
+@provides("curves", spec.Sinusoidal)
+def _sinusoidal(position: spec.Sinusoidal, place: Place) -> Curves:
     angles = frequencies(position.theta, place.width)
     return {"kind": "sinusoidal", "offset": position.offset} | _waves(angles, place.length)
 
 
-@provides("curves", Learned)
-def _learned(position: Learned, place: Place) -> Curves:
+@provides("curves", spec.Learned)
+def _learned(position: spec.Learned, place: Place) -> Curves:
     return {"kind": "learned", "offset": position.offset, "positions": place.context_length}
 
 
-@provides("curves", Alibi)
-def _alibi(position: Alibi, place: Place) -> Curves:
+@provides("curves", spec.Alibi)
+def _alibi(position: spec.Alibi, place: Place) -> Curves:
     assert place.sizes is not None
     return {"kind": "alibi", "slopes": alibi_slopes(place.sizes.num_heads, position.scale)}
 
 
-@provides("curves", RelativeBias)
-def _relative_bias(position: RelativeBias, place: Place) -> Curves:
+@provides("curves", spec.RelativeBias)
+def _relative_bias(position: spec.RelativeBias, place: Place) -> Curves:
     # beyond max_distance all distances share the last bucket
     reach = min(place.length - 1, 2 * position.max_distance)
     ahead = range(-reach, 1 if place.causal else reach + 1)
@@ -82,19 +70,19 @@ def _relative_bias(position: RelativeBias, place: Place) -> Curves:
     return {"kind": "relative_bias", "num_buckets": position.num_buckets, "ahead": list(ahead), "buckets": buckets}
 
 
-@provides("curves", Rotary)
-def _rotary(position: Rotary, place: Place) -> Curves:
+@provides("curves", spec.Rotary)
+def _rotary(position: spec.Rotary, place: Place) -> Curves:
     # the decay of scores with this scaling, and with each other kind for comparison
     assert place.sizes is not None
     dim, length, own = place.sizes.rotary_dim, place.length, position.scaling
     factor = getattr(own, "factor", 4.0)
     original = getattr(own, "original_context_length", max(1, round(length / factor)))
-    kinds: list[RotaryScaling] = [
-        NoScaling(),
-        LinearScaling(factor=factor),
-        DynamicScaling(factor=factor, original_context_length=original),
-        YarnScaling(factor=factor, original_context_length=original),
-        Llama3Scaling(
+    kinds: list[spec.RotaryScaling] = [
+        spec.NoScaling(),
+        spec.LinearScaling(factor=factor),
+        spec.DynamicScaling(factor=factor, original_context_length=original),
+        spec.YarnScaling(factor=factor, original_context_length=original),
+        spec.Llama3Scaling(
             factor=factor, original_context_length=original, low_frequency_factor=1.0, high_frequency_factor=4.0
         ),
     ]

@@ -255,11 +255,6 @@ class TransformerXL(QueryBias):
         )
         self.projection = Linear(sizes.d_model, sizes.num_kv_heads * sizes.head_dim, bias=False)
 
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if name.endswith("_bias"):
-            tensor.zero_()
-        return name.endswith("_bias")
-
     def shifted(self, q: Float[Tensor, "B H T P"]) -> Float[Tensor, "B H T P"]:
         return q + self.content_bias[:, None]
 

@@ -104,13 +104,10 @@ class DynamicScaling(Scaling):
         original_context_length: length in tokens up to which frequencies are not scaled.
     """
 
+    follows_length: ClassVar[bool] = True
     kind: Literal["dynamic"] = "dynamic"
     factor: Positive
     original_context_length: Length
-
-    @property
-    def follows_length(self) -> bool:
-        return True
 
 
 class YarnScaling(Scaling):
@@ -225,6 +222,9 @@ RotaryScaling = Annotated[
 ]
 
 
+DEPENDS_ON_LENGTH = "{kind} scaling depends on the sequence length, which is not supported here"
+
+
 @part
 class Rotary(MixerPosition):
     """Queries and keys rotated, pair by pair, by position * theta^(-2p/R) (Su 2021).
@@ -256,17 +256,17 @@ class Rotary(MixerPosition):
             invalid("theta", f"{self.theta} is not above 1, as yarn needs", "use a theta above 1")
         return self
 
-    def check_index(self, head_dim: int) -> None:
-        """Call `invalid` if an index of keys cannot rotate its heads of `head_dim` features by these positions."""
+    def check_heads(self, head_dim: int) -> None:
         if self.dim is None and head_dim % 2:
-            cause = f"{head_dim} features cannot be paired for rotary positions"
-            invalid("head_dim", cause, "use an even head_dim, or position.dim")
+            invalid("head_dim", f"{head_dim} features cannot be paired for rotary positions", "use an even head_dim")
         if self.dim is not None and self.dim > head_dim:
             invalid("position.dim", f"{self.dim} is more than head_dim {head_dim}", f"use at most {head_dim}")
         self.scaling.check(self.dim or head_dim)
+
+    def check_kept_keys(self, cause: str, remedy: str = "use another scaling") -> None:
+        """Call `invalid` if keys that were rotated must be rotated again when a sequence grows."""
         if self.scaling.follows_length:
-            cause = f"{self.scaling.kind} scaling depends on the sequence length, which is not supported here"
-            invalid("position.scaling", cause, "use another scaling")
+            invalid("position.scaling", cause.format(kind=self.scaling.kind), remedy)
 
 
 @part

@@ -29,9 +29,7 @@ class RGLRUCost(MixerCost):
             "decay_gate": Linear(self.of_head, self.inner, bias=True),
             "o": Linear(self.inner, d, bias=True),
         }
-
-    def parameters(self) -> Counts:
-        return self.projection_parameters() | {"rate": self.inner}
+        self.vectors = {"rate": self.inner}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         return {name: self.projections[name][:2] for name in ("x", "gate", "o")}

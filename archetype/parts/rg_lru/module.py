@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import diagonal_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution
@@ -56,6 +56,7 @@ class RGLRU(nn.Module):
 
     parameter_roles: ClassVar = {"rate": "vector"}  # which weight decay must not shrink
     probes: ClassVar = {"u": "B T I", "log_decay": "B T I", "hidden": "B T I"}
+    shown_means: ClassVar = ("log_decay",)
 
     def __init__(self, mixer: spec.RGLRU, place: Place) -> None:
         super().__init__()
@@ -78,21 +79,18 @@ class RGLRU(nn.Module):
         return RGLRUState(self.conv.new_state(batch, dtype, device), hidden)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, RGLRUState)
+        state, before = opened(self, RGLRUState, x, context, cache)
         exact = torch.promote_types(x.dtype, torch.float32)
-        before = context.before(state)
-        conv, hidden = before.conv, before.hidden
-        u, conv = self.conv.convolve(self.x(x), context, conv)  # (B, T, I)
+        u, conv = self.conv.convolve(self.x(x), context, before.conv)  # (B, T, I)
         a = -SHARPNESS * torch.sigmoid(self.decay_gate(u).to(exact)) * nn.functional.softplus(self.rate.to(exact))
         # 1 - a^2 without cancellation; the root of a step of nothing has no slope, so it is kept above 0
         root = torch.sqrt((-torch.expm1(2.0 * a)).clamp(min=torch.finfo(exact).tiny))
         root = torch.where(context.positions[..., None] == 0, 1.0, root)
         written = root * (u * torch.sigmoid(self.input_gate(u))).to(exact)
         a, written = context.fill_padding(a), context.fill_padding(written)
-        u, a = context.probe(self, "u", written), context.probe(self, "log_decay", a)
-        h, hidden = read_chunks(diagonal_chunk, self.spec.chunk_size, (hidden.to(exact),), u, a)
+        u, a = context.probes(self, u=written, log_decay=a)
+        h, hidden = read_chunks(diagonal_chunk, self.spec.chunk_size, (before.hidden.to(exact),), u, a)
         h = context.probe(self, "hidden", h)
-        state.conv, state.hidden = conv.to(state.conv.dtype), hidden.to(state.hidden.dtype)
+        state.keep(conv=conv, hidden=hidden)
         z: Tensor = self.o(h.to(x.dtype) * self.activation(self.gate(x)))
         return z

@@ -37,13 +37,12 @@ class LinearRouter(Projection):
 
     def __init__(self, router: spec.LinearRouter, num_experts: int, place: Place) -> None:
         super().__init__(place.d_model, num_experts, bias=router.bias)
-        self.norm = None if router.norm.is_absent else build_norm(router.norm, place.d_model)
+        self.norm = build_norm(router.norm, place.d_model)
         self.scaled, self.softcap = router.scaled, router.softcap
 
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext | None = None) -> Float[Tensor, "N E"]:
-        if self.norm is not None:
-            with without_autocast(x):
-                x = self.norm(x, context)
+        with without_autocast(x):
+            x = self.norm(x, context)
         logits = super().forward(x * x.shape[-1] ** -0.5 if self.scaled else x)
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
@@ -119,11 +118,6 @@ class MLPRouter(nn.Module):
         self.norm = build_norm(router.norm, width)
         self.fc1, self.fc2 = nn.Linear(width, width), nn.Linear(width, width)
         self.out = nn.Linear(width, num_experts, bias=False)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_carry := name == "carry":
-            tensor.fill_(1.0)
-        return is_carry
 
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext) -> Float[Tensor, "N E"]:
         with without_autocast(x):

@@ -19,10 +19,7 @@ class RWKV4Cost(MixerCost):
         super().__init__(part, d)
         self.inner = d if part.width is None else symbol("I", part.width, part)
         self.projections = {name: Linear(d, self.inner) for name in "rkv"} | {"o": Linear(self.inner, d)}
-
-    def parameters(self) -> Counts:
-        counts = self.projection_parameters()
-        return counts | {f"mix_{name}": self.d for name in "rkv"} | dict.fromkeys(("decay", "bonus"), self.inner)
+        self.vectors = {f"mix_{name}": d for name in "rkv"} | dict.fromkeys(("decay", "bonus"), self.inner)
 
     def flops(self, work: Work) -> Counts:
         return self.projection_flops(work.tokens)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import diagonal_chunk, read_chunks, shifted, stabilized
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import ConvolutionState
@@ -63,6 +63,7 @@ class RWKV4(nn.Module):
     # rates and shares, which weight decay must not shrink
     parameter_roles: ClassVar = dict.fromkeys(("mix_r", "mix_k", "mix_v", "decay", "bonus"), "vector")
     probes: ClassVar[Mapping[str, str]] = {"r": "B T I", "k": "B T I", "v": "B T I", "wkv": "B T I"}
+    shown_means: ClassVar = ("k", "r")
 
     def __init__(self, mixer: spec.RWKV4, place: Place) -> None:
         super().__init__()
@@ -92,9 +93,8 @@ class RWKV4(nn.Module):
         return RWKV4State(conv, sums, top)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, RWKV4State)
-        exact, before = torch.promote_types(x.dtype, torch.float32), context.before(state)
+        state, before = opened(self, RWKV4State, x, context, cache)
+        exact = torch.promote_types(x.dtype, torch.float32)
         previous, conv = previous_tokens(x, context, before.conv)
         r, k, v = (
             project(mixed(x, previous, share, of_previous=False))
@@ -103,10 +103,9 @@ class RWKV4(nn.Module):
         k, v = k.to(exact), v.to(exact)
         a = -self.decay.to(exact).exp().expand_as(k)
         k, a = context.fill_padding(k, LOG_ZERO), context.fill_padding(a)  # nothing is forgotten or written
-        r, k, v = context.probe(self, "r", r), context.probe(self, "k", k), context.probe(self, "v", v)
+        r, k, v = context.probes(self, r=r, k=k, v=v)
         chunk, states = partial(wkv_chunk, self.bonus.to(exact)), (before.sums.to(exact), before.top.to(exact))
         y, sums, top = read_chunks(chunk, self.spec.chunk_size, states, k, v, a)
-        state.conv = conv.to(state.conv.dtype)
-        state.sums, state.top = sums.to(state.sums.dtype), top.to(state.top.dtype)
+        state.keep(conv=conv, sums=sums, top=top)
         z: Tensor = self.o(torch.sigmoid(r) * context.probe(self, "wkv", y).to(x.dtype))
         return z

@@ -21,10 +21,7 @@ class RWKV7Cost(ChunkedCost):
         self.projections = {name: Linear(d, d) for name in "rkvo"}
         for name, rank in part.ranks.items():
             self.projections |= projection_of(name, d, d, rank)
-
-    def parameters(self) -> Counts:
-        counts = self.projection_parameters()
-        return counts | dict.fromkeys((*self.part.vectors, "bonus"), self.d) | {"norm": 2 * self.d}
+        self.vectors = dict.fromkeys((*part.vectors, "bonus"), d) | {"norm": 2 * d}
 
     def products(self, chunks: Chunks) -> Counts:
         # queries and removed keys, with keys and with what is removed

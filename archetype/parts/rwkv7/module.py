@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import read_chunks, removal_chunk
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import MatrixState
@@ -36,6 +36,7 @@ class RWKV7(nn.Module):
     key_rate: Tensor
     value_share: Tensor
     probes: ClassVar[Mapping[str, str]] = dict.fromkeys(("r", "k", "v", "log_decay", "rate", "removed"), "B T H P")
+    shown_means: ClassVar = ("log_decay", "rate")
 
     def __init__(self, mixer: spec.RWKV7, place: Place) -> None:
         super().__init__()
@@ -66,9 +67,8 @@ class RWKV7(nn.Module):
         return MatrixState(*(torch.zeros(batch, *size, dtype=dtype, device=device) for size in sizes))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, MatrixState)
-        exact, before, heads = torch.promote_types(x.dtype, torch.float32), context.before(state), self.spec.num_heads
+        state, before = opened(self, MatrixState, x, context, cache)
+        exact, heads = torch.promote_types(x.dtype, torch.float32), self.spec.num_heads
         previous, conv = previous_tokens(x, context, before.conv)
         inputs = {name: mixed(x, previous, getattr(self, f"mix_{name}"), of_previous=True) for name in MIXED}
         r, k = self.r(inputs["r"]), self.k(inputs["k"])
@@ -85,12 +85,11 @@ class RWKV7(nn.Module):
         r, k, v, w, a, z = (y.to(exact).unflatten(-1, (heads, -1)) for y in vectors)  # (B, T, H, P) each
         z = nn.functional.normalize(z, dim=-1)
         w, k, z = (context.fill_padding(y) for y in (w, k, z))  # nothing decays, is removed or written
-        names = ("r", "k", "v", "log_decay", "rate", "removed")
-        r, k, v, w, a, z = (context.probe(self, *pair) for pair in zip(names, (r, k, v, w, a, z), strict=True))
+        r, k, v, w, a, z = context.probes(self, r=r, k=k, v=v, log_decay=w, rate=a, removed=z)
         # what is removed is read before the decay of this step, which is too weak for the division to matter
         steps = r, k, v, w, z * torch.exp(-w), -a * z
         y, memory = read_chunks(removal_chunk, self.spec.chunk_size, (before.memory.to(exact),), *steps)
-        state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
+        state.keep(conv=conv, memory=memory)
         y = self.norm(y) + ((r * k * self.bonus).sum(-1, keepdim=True) * v).flatten(-2)  # (B, T, D)
         out: Tensor = self.o(y.to(x.dtype) * self._low_rank("gate", inputs["gate"]))
         return out

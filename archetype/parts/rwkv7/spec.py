@@ -35,6 +35,7 @@ class RWKV7(Mixer):
     """
 
     title: ClassVar[str] = "RWKV-7"
+    source_name: ClassVar[str] = "values"
     kind: Literal["rwkv7"] = "rwkv7"
     num_heads: Heads
     decay_rank: Width = 64
@@ -65,10 +66,6 @@ class RWKV7(Mixer):
 
     def source(self, layer: int) -> int | None:
         return self.values_from if self.values_from is None or self.values_from >= 0 else layer + self.values_from
-
-    @property
-    def source_name(self) -> str:
-        return "values"
 
     @property
     def own(self) -> "RWKV7":

@@ -19,9 +19,6 @@ class ShortConvolutionCost(MixerCost):
         sizes = {"in_proj": (d, 3 * d), "conv": (symbol("c", part.conv_kernel, part), d), "out_proj": (d, d)}
         self.projections = {name: Linear(*pair, part.bias) for name, pair in sizes.items()}
 
-    def parameters(self) -> Counts:
-        return self.projection_parameters()
-
     def flops(self, work: Work) -> Counts:
         return self.projection_flops(work.tokens)
 

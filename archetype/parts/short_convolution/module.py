@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
+from archetype.nn.cache import LayerState, opened
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, ConvolutionState
 from archetype.nn.place import Place
@@ -32,12 +32,10 @@ class ShortConvolution(nn.Module):
         return ConvolutionState(self.conv.new_state(batch, dtype, device))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
-        assert isinstance(state, ConvolutionState)
+        state, before = opened(self, ConvolutionState, x, context, cache)
         b, c, u = self.in_proj(x).chunk(3, dim=-1)  # (B, T, D) each
-        b, c, u = context.probe(self, "b", b), context.probe(self, "c", c), context.probe(self, "u", u)
-        conv = context.before(state).conv
-        y, conv = self.conv.convolve(b * u, context, conv)  # (B, T, D), (B, D, W)
-        state.conv = conv.to(state.conv.dtype)
+        b, c, u = context.probes(self, b=b, c=c, u=u)
+        y, conv = self.conv.convolve(b * u, context, before.conv)  # (B, T, D), (B, D, W)
+        state.keep(conv=conv)
         z: Tensor = self.out_proj(c * y)  # (B, T, D)
         return z

@@ -137,13 +137,9 @@ class StreamGates(nn.Module):
         super().__init__()
         self.spec, features = residual, residual.num_streams * d_model
         self.norm_weight = nn.Parameter(torch.empty(features))
+        self.initial_values = {"norm_weight": 0.0 if residual.unit_offset else 1.0}
         self.gate_down = Linear(features, residual.rank, bias=False)
         self.gate_up = Linear(residual.rank, features, bias=False)
-
-    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        if is_norm := name == "norm_weight":
-            tensor.fill_(0.0 if self.spec.unit_offset else 1.0)
-        return is_norm
 
     def normalized(self, stream: Float[Tensor, "B T n D"]) -> Float[Tensor, "B T nD"]:
         """Return the normalized streams of each position, one behind the other."""

@@ -42,7 +42,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("weight = 1 + self.weight if self.unit_offset else self.weight", "weight = self.weight"),
         ("vectors.var(0, correction=0)", "vectors.var(0)"),
         ("var * n / (n - 1)", "var"),
-        ('0.0 if name == "bias" or self.unit_offset else 1.0', '0.0 if name == "bias" else 1.0'),
+        ("0.0 if norm.unit_offset else 1.0", "1.0"),
     ],
     "parts/position/module.py": [
         ("odd * cos + even * sin), dim=-1).flatten(-2)", "odd * cos - even * sin), dim=-1).flatten(-2)"),

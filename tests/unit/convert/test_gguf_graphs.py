@@ -11,12 +11,13 @@ import torch
 
 from archetype import spec
 from archetype.convert.gguf.architectures import GGUF
-from archetype.convert.gguf.choice import gguf_family, gguf_of
+from archetype.convert.gguf.choice import gguf_family, gguf_of, keys_of
 from archetype.convert.gguf.file import write_gguf
 from archetype.convert.gguf.graphs import ROWS
 from archetype.convert.gguf.plain import plain
 from archetype.convert.gguf.read import read_gguf
 from archetype.errors import CheckpointError
+from archetype.families import preset
 from archetype.models.build import build
 from archetype.spec.edit import assign
 from tests.helpers.cases import case
@@ -31,7 +32,13 @@ EXPERT, SHARED, WINDOW = "expert_feed_forward_length", "expert_shared_count", "a
 LATENT = ("attention.q_lora_rank", "attention.kv_lora_rank")
 INDEX = tuple(f"attention.indexer.{key}" for key in ("head_count", "key_length", "top_k"))
 MLA = ("attention.key_length_mla", "attention.value_length_mla")
+# blocks of our model for a layer of the file
+BLOCKS_OF_A_LAYER = {"gemma4_text": 2, "nanbeige": 2, "nanbeige without": 3, "qwen4_exp_text memory": 1.5}
 BLOCKS = ("attention.indexer.block_size", "attention.indexer.local_blocks")
+MEMORY = (
+    "layers", "ngram_size", "heads_per_ngram", "conv_kernel", "eos_token_id", "layer_multipliers", "head_offsets",
+    "head_vocab_sizes",
+)  # fmt: skip
 HYPER = ("count", "epsilon", "magnitude")
 # Keys without which llama.cpp reads no file of an architecture, besides those of all (src/models, load_arch_hparams).
 NEEDED: dict[str, tuple[str, ...]] = {
@@ -93,6 +100,41 @@ NEEDED: dict[str, tuple[str, ...]] = {
         SHARED,
         "expert_gating_func",
     ),
+    "kimi-k3": (
+        RMS,
+        *MLA,
+        LATENT[1],
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        EXPERT,
+        SHARED,
+        "expert_gating_func",
+        "attn_res.block_size",
+        "activation.situ_beta",
+        "activation.situ_linear_beta",
+    ),
+    "glm5-next": (
+        RMS,
+        *MLA,
+        *LATENT,
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        EXPERT,
+        SHARED,
+        *INDEX,
+        "attention.indexer.kpool",
+        *(f"hyper_connection.{key}" for key in ("count", "sinkhorn_iterations", "epsilon")),
+    ),
+    "qwen4exp": (
+        RMS,
+        "rope.dimension_sections",
+        *SCAN,
+        "ssm.group_count",
+        *INDEX,
+        "attention.compress_ratios",
+        "hyper_connection.count",
+        "hyper_connection.low_rank",
+    ),
     "falcon-h1": (RMS, *SCAN, "ssm.group_count"),
     "deepseek4": (
         RMS,
@@ -151,7 +193,9 @@ LATER = (
     "attention.compress_rope_freq_base", "attention.compress_ratios", "attention.output_group_count",
     "attention.output_lora_rank", "hyper_connection.count", "hyper_connection.sinkhorn_iterations",
     "hyper_connection.epsilon", "hash_layer_count", "hyper_connection.magnitude", *BLOCKS, "kda.safe_gate",
-    "kda.gate_lower_bound",
+    "kda.gate_lower_bound", "num_loops", "skip_loop_final_norm", "attn_res.block_size", "activation.situ_beta",
+    "activation.situ_linear_beta", "expert_latent_length", "attention.indexer.kpool",
+    "attention.indexer.kpool_select_tail", "hyper_connection.low_rank", *(f"ple.{key}" for key in MEMORY),
 )  # fmt: skip
 # Tensors that llama.cpp reads, where its converter has one of both, or joins them under no name of its table.
 HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_fused",)}
@@ -160,6 +204,7 @@ HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_f
 # Parameters that are no tensors of the file: RoBERTa's first two vectors of positions, and xIELU's numbers of two
 # layers; the first layer of RWKV-7 has tensors of its rates twice
 UNWRITTEN = {"roberta": 2 * 32, "apertus": 2 * 4, "rwkv7": -(128 + 2 * 6 * 128)}
+UNWRITTEN["kimi_k3"] = (10 - 1) * 24  # weights of norms, which queries contain, but for the zeros of the first sublayer
 
 
 def written(name: str, model_spec: spec.ModelSpec, file: Path) -> tuple[Any, Any]:
@@ -187,7 +232,7 @@ def test_every_row_has_a_model() -> None:
     assert rows - {gguf_of(type_of(name), model).architecture for name, model in SPECS.items()} == {"mamba"}
 
 
-@pytest.mark.parametrize("name", every(3, SPECS))
+@pytest.mark.parametrize("name", every(6, SPECS))
 @torch.no_grad()
 def test_a_file_is_read_as_the_same_model(name: str, tmp_path: Path) -> None:
     model, file = written(name, SPECS[name], tmp_path / "model.gguf")
@@ -196,7 +241,7 @@ def test_a_file_is_read_as_the_same_model(name: str, tmp_path: Path) -> None:
     needed = {f"{architecture}.{key}" for key in (*OF_ALL, *NEEDED.get(architecture, (RMS,)))}
     assert needed <= keys
     assert keys <= known_keys(architecture) | {f"{architecture}.{key}" for key in LATER}
-    blocks = 2 if name == "gemma4_text" else 1  # of a layer
+    blocks = BLOCKS_OF_A_LAYER.get(name, 1)
     sizes = {"block_count": model.spec.num_layers // blocks, "embedding_length": model.spec.d_model}
     for key, value in sizes.items():
         assert file.get_field(f"{architecture}.{key}").contents() == value
@@ -214,8 +259,8 @@ def test_a_file_is_read_as_the_same_model(name: str, tmp_path: Path) -> None:
     read = read_gguf(tmp_path / "model.gguf", torch.float32).model
     assert plain(read.spec.replace(name="")).num_layers == model.spec.num_layers
     expected = outputs(model, TOKENS)
-    # the factors of Falcon-H1 are in its matrices, and the rows of Hy4's are in another order
-    exact = name not in ("falcon_h1", "hy_v4 halves")
+    # factors are in the matrices of Falcon-H1 and the queries of Kimi K3, and the rows of Hy4's are in another order
+    exact = name not in ("falcon_h1", "hy_v4 halves", "kimi_k3")
     assert torch.equal(outputs(read, TOKENS), expected) or not exact
     assert torch.allclose(outputs(read, TOKENS), expected, atol=1e-5)
     assert not torch.allclose(outputs(read, TOKENS.flip(1)), expected)  # the control
@@ -241,13 +286,31 @@ def test_what_is_stored_otherwise(tmp_path: Path) -> None:
     assert (tensor(file, "blk.0.attn_gate.weight") == values.flatten(0, 1).numpy()).all()
 
 
+def test_kimi_k3_has_queries_over_depth_as_its_converter_joins_them(tmp_path: Path) -> None:
+    model, file = written("kimi_k3", SPECS["kimi_k3"], tmp_path / "k3")
+    depth = model.get_submodule("blocks.2.mixer_residual.attend")
+    expected = (depth.query[0] * depth.norm_weight).detach().numpy()
+    assert (tensor(file, "blk.2.attn_res_score.weight") == expected).all()
+    assert not tensor(file, "blk.0.attn_res_score.weight").any()  # which llama.cpp reads and does not use
+    rates = -model.get_parameter("blocks.0.mixer.A_log").detach().exp()
+    assert np.allclose(tensor(file, "blk.0.ssm_a"), rates)
+    # Kimi's own classes have 1e-6 in the norms of latents; a model of the class of Kimi Linear is written as Kimi K3
+    tiny = preset("kimi-k3-tiny")
+    target = gguf_of("kimi_linear", tiny)
+    assert target.architecture == "kimi-k3" and keys_of(target, tiny)[RMS] == tiny.final_norm.eps
+    assert tiny.layers[-1].mixer.norm.eps != tiny.final_norm.eps
+    with pytest.raises(CheckpointError, match=r"mixer.norm.eps: llama.cpp does not support 0.001 in kimi-linear"):
+        keys_of(GGUF["kimi_linear"], assign(SPECS["kimi_linear"], ["layers[1].mixer.norm.eps=0.001"]))
+
+
 def copied(file: Any, architecture: str, path: Path, changed: dict[str, Any]) -> None:
     """Write a file again with other values of keys, or without those that are None."""
     writer = gguf.GGUFWriter(path, architecture)
     keys = {key: field.contents() for key, field in file.fields.items() if "." in key and key.split(".")[0] != "GGUF"}
     for key, value in (keys | changed).items():
         if isinstance(value, list):
-            writer.add_array(key, value)
+            kinds = file.fields[key].types if key in file.fields else [None, None]
+            writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, sub_type=kinds[-1])
         elif value is not None and not key.startswith("general.architecture"):
             kind = file.fields[key].types[0] if key not in changed else gguf.GGUFValueType.FLOAT32
             writer.add_key_value(key, value, kind)
@@ -319,6 +382,13 @@ EDITS: dict[str, tuple[str, list[str], str]] = {
         "nomic_bert_moe", ["layers[1].feedforward.expert.d_ff=40"], "layers[*].feedforward.d_ff: llama.cpp does not",
     ),
     "an unbounded decay": ("bailing_hybrid", ["layers[0].mixer.decay_bound=null"], "layers[*].mixer.decay_bound"),
+    "three streams": ("glm5_next_text", ["residual.num_streams=3"], "residual.num_streams: llama.cpp does not"),
+    "no index": ("glm5_next_text", ["layers[1].mixer.index=null"], "layers[*].mixer.index: llama.cpp does not"),
+    "no depth": ("kimi_k3", ["residual={kind: sum}"], "residual: only kind depth_attention"),
+    "narrow rows": ("qwen4_exp_text memory", ["layers[0].feedforward.row_width=4"], "layers[*].feedforward.row_width"),
+    "a memory before attention": (
+        "qwen4_exp_text memory", ["layers[1].mixer={kind: none}"], "layers[*].feedforward: llama.cpp does not",
+    ),
     "slopes": ("jais", ["layers[*].mixer.position.scale=0.5"], "layers[*].mixer.position.scale"),
     "another mixer": (
         "lfm2", ["layers[1].mixer={kind: mamba}"], "layers[1].mixer: only kind",
@@ -350,6 +420,20 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
     copied(file, "cohere2", tmp_path / "changed.gguf", {key: [True]})
     with pytest.raises(CheckpointError, match=r"sliding_window_pattern: \[True\] lacks layers; fix the file"):
         read_gguf(tmp_path / "changed.gguf")
+
+
+def test_hashes_of_no_seed_are_refused(tmp_path: Path) -> None:
+    _, file = written("qwen4_exp_text", SPECS["qwen4_exp_text memory"], tmp_path / "model.gguf")
+    for key, value, said in (
+        ("layer_multipliers", [3, 5, 7], "are not what transformers makes of a seed"),
+        ("head_vocab_sizes", [41, 43, 47, 61], "do not fit 184 rows"),
+        ("head_offsets", [0, 41, 84, 132], "are not where tables of the next primes begin"),
+        ("layers", [1], "is not one layer with a delta network"),
+    ):
+        with case(key):
+            copied(file, "qwen4exp", tmp_path / "changed.gguf", {f"qwen4exp.ple.{key}": value})
+            with pytest.raises(CheckpointError, match=rf"ple.{key}: .* {said}"):
+                read_gguf(tmp_path / "changed.gguf")
 
 
 def test_rows_of_llama_cpp_are_known() -> None:

@@ -131,7 +131,7 @@ def model_for(name: str) -> Any:
     return llama(**SIZES, vocab_size=400)
 
 
-@pytest.mark.parametrize("name", every(2, TOKENIZERS))
+@pytest.mark.parametrize("name", every(4, TOKENIZERS))
 def test_ids_texts_and_keys_come_back(tmp_path: Path, name: str) -> None:
     tokenizer: Tokenizer = TOKENIZERS[name]()
     model = build(model_for(name))

@@ -228,6 +228,8 @@ SIZES = {
         "relative_attention_num_buckets", "relative_attention_max_distance",
     ),
     "marian": ("vocab_size", "decoder_vocab_size", "max_position_embeddings", "d_model", *SIDES),
+    "llada": ("vocab_size", "max_sequence_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "mlp_hidden_size"),
+    "Dream": (*COMMON, "max_position_embeddings", "num_key_value_heads"),
 }  # fmt: skip
 LLAMA_NUMBERS = ("rms_norm_eps", "attention_dropout", "initializer_range", "rope_theta", "partial_rotary_factor")
 BERT_NUMBERS = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
@@ -255,6 +257,8 @@ NUMBERS = {
     "deberta-v2": BERT_NUMBERS,
     "t5": ("layer_norm_epsilon", "dropout_rate"),
     "marian": ("dropout", "attention_dropout", "init_std"),
+    "llada": ("rms_norm_eps", "attention_dropout", "init_std", "rope_theta"),
+    "Dream": LLAMA_NUMBERS,
 }
 FLAGS = {
     "gpt2": ("scale_attn_weights", "tie_word_embeddings", "add_cross_attention", "scale_attn_by_inverse_layer_idx"),
@@ -284,6 +288,8 @@ FLAGS = {
     "deberta-v2": ("tie_word_embeddings", "position_biased_input", "relative_attention", "share_att_key"),
     "t5": ("tie_word_embeddings", "scale_decoder_outputs"),
     "marian": ("tie_word_embeddings", "scale_embedding", "share_encoder_decoder_embeddings"),
+    "llada": ("weight_tying", "rope", "include_bias"),
+    "Dream": ("tie_word_embeddings", "use_sliding_window"),
 }
 # but RoBERTa and ALBERT, whose rows are BERT's
 by_family = pytest.mark.parametrize("name", every(3, (name for name in designs() if name not in ("roberta", "albert"))))

@@ -15,6 +15,7 @@ from archetype import spec
 from archetype.api.language_model import LanguageModel
 from archetype.convert.infer import read_unknown
 from archetype.convert.infer.quirks import QUIRKS
+from archetype.convert.infer.small import make_small
 from archetype.convert.source import open_spec, read_hf_spec
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily, UnreadKeys
 from archetype.families import published
@@ -430,3 +431,16 @@ def test_no_habit_is_of_a_family_that_is_registered_alone() -> None:
     # the decoders that some publish of an encoder or a pair
     text_parts = {"gemma", "gemma2", "gemma3_text", "mixtral", "bloom", "mpt"}
     assert {name for name in set(QUIRKS) & set(published()) if published()[name].decodes} <= text_parts
+
+
+def test_the_small_copy_of_a_state_space_has_as_many_channels_as_it_says() -> None:
+    """Other families have networks of any width."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 64}
+    mamba, other = make_small({"expand": 2} | sizes), make_small(sizes)
+    assert mamba["intermediate_size"] == 2 * mamba["hidden_size"] != other["intermediate_size"]
+
+
+def test_a_score_function_that_is_no_name_is_refused(tmp_path: Path) -> None:
+    archetype.export(model("mixtral"), tmp_path / "model", family="mixtral")
+    with pytest.raises(CheckpointError, match=r"scoring_func: needs the score function \['softmax'\] of a router"):
+        read_hf_spec(renamed(tmp_path / "model", "mystery", scoring_func=["softmax"]))

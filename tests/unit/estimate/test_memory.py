@@ -11,7 +11,9 @@ from archetype import cost, families, spec
 from archetype.cost.formula import symbol
 from archetype.dtypes import NUMBERS, bytes_of, weight_bytes
 from archetype.errors import SpecError
+from archetype.estimate.memory import MemoryCost
 from archetype.models.build import build, build_on_meta
+from archetype.models.cost import model_cost
 from archetype.parts.attention.cost import AttentionCost
 from archetype.parts.latent_attention.cost import LatentAttentionCost
 from archetype.weights.quantized import quantize
@@ -74,6 +76,20 @@ def test_what_reads_a_whole_text_keeps_nothing(name: str) -> None:
 def test_a_further_token_takes_so_many_numbers(name: str, numbers: int) -> None:
     """Of a long text: what is constant or a full window grows no more; a patch's keys and values are shared by it."""
     assert cost.cost_report(ALL[name], 3, 20, "float32").state["bytes_per_token"] == 4 * numbers
+
+
+@in_one_test("name", WRITERS)
+def test_bytes_per_token_are_the_slope_over_many_tokens(name: str) -> None:
+    """A pooled key or a patch stands for several tokens: the growth by the next token alone says nothing."""
+    memory = MemoryCost(model_cost(WRITERS[name]), "float32")
+    growth = memory.state(1, 8192) - memory.state(1, 4096)
+    assert [memory.state_per_token(4096 + more) for more in (0, 1, 2, 3)] == [math.ceil(growth / 4096)] * 4
+
+
+def test_deepseek_v4_flash_keeps_6880_bytes_for_a_token() -> None:
+    """21 layers keep a key of 512 and one of 128 features for 4 tokens, 20 layers a key of 512 for 128 tokens."""
+    expected = (21 * (512 + 128) // 4 + 20 * 512 // 128) * 2
+    assert cost.cost_report(families.preset("deepseek-v4-flash"), 1, 8192).state["bytes_per_token"] == expected
 
 
 def test_latent_attention_keeps_its_latents_only() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from archetype.gallery.card import Card
 from archetype.gallery.entries import entries
-from archetype.gallery.html import at_length, card_page, index_page, least_seconds, packed, table_rows
+from archetype.gallery.html import at_length, card_page, index_page, layers_text, least_seconds, packed, table_rows
 from archetype.gallery.ideas import adoption
 from archetype.gallery.site import all_cards, files_of, shared_files
 from archetype.io.yaml import yaml_value
@@ -55,6 +55,17 @@ def test_a_page_is_small_and_loads_only_its_neighbours(name: str) -> None:
         for file in (f"{name}.yaml", f"{name}-tiny.yaml"):
             with case(file):
                 assert parse(yaml_value(files[file].decode(), file)).kind == "decoder"
+
+
+def test_a_card_says_which_layers_makers_do_not_count() -> None:
+    """Gemma 4 E2B has 35 layers and Ouro 48, as published; here they have 35 more that add inputs, and 4 passes."""
+    said = {name: layers_text(spec) for name in ("llama-3-8b", "gemma-4-e2b", "ouro-2.6b-thinking")
+            if (spec := cards()[name].spec) is not None}  # fmt: skip
+    assert said == {
+        "llama-3-8b": "layers",
+        "gemma-4-e2b": "layers, 35 of which only add per-layer inputs",
+        "ouro-2.6b-thinking": "layers, which share 48 sets of weights",
+    }
 
 
 def test_the_page_says_what_the_card_has() -> None:

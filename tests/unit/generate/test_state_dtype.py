@@ -110,7 +110,7 @@ def logits_of(model: CausalModel | EncoderDecoder, cut: int) -> Tensor:
     return torch.cat(logits, dim=1)
 
 
-@pytest.mark.parametrize(("kind", "dtype"), every(2, CASES))
+@pytest.mark.parametrize(("kind", "dtype"), every(4, CASES))
 def test_torch_attends_to_the_rounded_numbers(kind: str, dtype: str) -> None:
     """Prompts in one pass, and tokens one by one, are those of float32 numbers rounded as they are written."""
     model, narrow = drawn(kind), STATE_DTYPES[dtype]
@@ -178,7 +178,7 @@ def test_recurrent_states_keep_the_type_of_the_weights() -> None:
 
 
 @pytest.mark.parametrize("deterministic", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", every(2, ["grouped", "window", "latent", "cross", "hybrid"]))
+@pytest.mark.parametrize("kind", every(3, ["grouped", "window", "latent", "cross", "hybrid"]))
 def test_rows_of_an_engine_are_single_rows(kind: str, deterministic: bool) -> None:
     kernels("native")  # skipped without
     for weights, dtype in (*(("float32", dtype) for dtype in NARROW), ("bfloat16", "float16"), ("bfloat16", "int8")):

@@ -1,8 +1,10 @@
 """Kernels are built once for each set of instructions, and for processors that are not here."""
 
+import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from archetype.native import compiler
 from archetype.native.compiler import FLAGS, VARIANTS, Variant, build, built_file, fingerprint, variants
 from tests.helpers.examples import every
+from tests.helpers.kernels import kernels
+from tests.unit.native.test_sanitized import ROOT, TESTS
 
 
 @pytest.fixture
@@ -44,16 +48,17 @@ def test_what_is_built_of_these_sources_is_not_built_again(built: Path, calls: l
     assert build() == files and calls[len(files) :] == [variants()[0].flags]
 
 
-def test_for_one_processor_only_what_it_can_run_is_built(built: Path, calls: list[tuple[str, ...]]) -> None:
+def test_for_one_processor_only_the_newest_that_it_can_run_is_built(built: Path, calls: list[tuple[str, ...]]) -> None:
     """What was built before for every processor stays."""
     build()
     everything = set(built.iterdir())
-    plainest = variants()[0]
     for file in everything:
         file.unlink()
-    assert build(plainest.needs) == [built_file(plainest)] == [*built.iterdir()] and calls[-1] == plainest.flags
-    build()
-    assert build(plainest.needs) == [built_file(plainest)] and set(built.iterdir()) == everything
+    for variant in variants():
+        assert build(variant.needs) == [built_file(variant)] and calls[-1] == variant.flags
+    count = len(calls)
+    assert build(variants()[-1].needs) == [built_file(variants()[-1])] and len(calls) == count
+    assert set(built.iterdir()) == everything
     assert build(frozenset({"none of them"})) == []
 
 
@@ -69,6 +74,7 @@ def test_an_older_compiler_builds_what_it_knows(
 
     monkeypatch.setattr(compiler, "compile_library", refuse)
     assert build() == [built_file(variant) for variant in variants()[:-1]]
+    assert build(newest.needs) == [built_file(variants()[-2])]
     monkeypatch.setattr(compiler, "compile_library", lambda flags, file: refuse(newest.flags, file))
     for file in built.iterdir():
         file.unlink()
@@ -95,7 +101,7 @@ def test_the_fingerprint_follows_sources_and_flags(monkeypatch: pytest.MonkeyPat
     [
         pytest.param(machine, program, *one.values, id=one.values[0].name, marks=one.marks)
         for machine, program in (("x86_64", "g++"), ("aarch64", "aarch64-linux-gnu-g++"))
-        for one in every(3, VARIANTS[machine])
+        for one in every(6, VARIANTS[machine])
     ],
 )
 def test_kernels_are_valid_for_processors_that_are_not_here(machine: str, program: str, variant: Variant) -> None:
@@ -107,3 +113,13 @@ def test_kernels_are_valid_for_processors_that_are_not_here(machine: str, progra
     command = [path, *FLAGS, *variant.flags, *checks, str(compiler.FOLDER / "kernels.cpp")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[:500]
+
+
+@pytest.mark.slow
+def test_other_processors_compute_the_same_with_the_kernels_of_a_wheel() -> None:
+    """Every run asks this of kernels with fewer optimizations: tests/helpers/kernels.py."""
+    kernels("native")  # skips where there is no compiler
+    optimized = os.environ | {compiler.VARIABLE: "-O3"}
+    command = [sys.executable, "-m", "pytest", "-n", "0", *TESTS]
+    done = subprocess.run(command, env=optimized, cwd=ROOT, capture_output=True, text=True, timeout=3500)
+    assert done.returncode == 0, done.stdout[-2000:]

@@ -56,8 +56,8 @@ def reference(part: Attention, x: Tensor, scale: float | None = None, num_tokens
         y = y @ projection.weight.double().T
         return y if projection.bias is None else y + projection.bias.double()
 
-    def normed(norm: torch.nn.Module | None, y: Tensor) -> Tensor:
-        if norm is None:
+    def normed(norm: torch.nn.Module, y: Tensor) -> Tensor:
+        if chosen.qk_norm.is_absent:
             return y
         y = y.unflatten(-1, (-1, size))
         y = y / (y.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight.double()

@@ -74,8 +74,8 @@ def selected_by_definition(index: BlockIndex, x: Tensor) -> Tensor:
     """Which keys each query of each head may see, one after the other, (B, H, T, T)."""
     part, context = index.spec, ForwardContext.of(x)
     chosen = torch.zeros(len(x), part.num_heads, x.shape[1], x.shape[1], dtype=torch.bool)
-    q = index._heads(index.q(x), index.q_norm, part.num_heads, context)
-    k = index._heads(index.k(x), index.k_norm, 1, context)[:, 0]
+    q = index.rotated(index.heads(index.q(x), index.q_norm), context)
+    k = index.rotated(index.heads(index.k(x), index.k_norm), context)[:, 0]
     for row in range(len(x)):
         for head in range(part.num_heads):
             for t in range(x.shape[1]):

@@ -60,7 +60,7 @@ def reference(part: CrossAttention, num_tokens: list[int]) -> Tensor:
                 scores = []
                 for j in range(count):
                     query, key = q[row, i, own], k[row, j, shared]
-                    if part.q_norm is not None:
+                    if not part.spec.qk_norm.is_absent:
                         query, key = rms(query, part.q_norm), rms(key, part.k_norm)
                     if part.score is not None:
                         scores.append(part.score[head].double() @ torch.tanh(query + key))

@@ -105,7 +105,7 @@ def reference(part: LatentAttention, x: Tensor) -> Tensor:
     queries = queries.view(len(x), own.num_heads, NOPE + ROPE)
     down = affine(part.kv_down, x)
     latents, keys = own.latent_scale * part.kv_norm(down[:, :LATENT]), down[:, LATENT:]
-    keys = keys if part.k_norm is None else part.k_norm(keys)
+    keys = part.k_norm(keys)
     up = affine(part.kv_up, latents).view(len(x), own.num_heads, NOPE + own.v_head_dim)
     scale = own.scale or (NOPE + ROPE) ** -0.5
     mixed = torch.zeros(len(x), own.num_heads, own.v_head_dim, dtype=x.dtype)

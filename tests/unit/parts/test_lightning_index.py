@@ -23,7 +23,7 @@ from archetype.nn.place import Place
 from archetype.nn.selection import Choice, IndexedKVCache
 from archetype.parts.attention.module import Attention
 from archetype.parts.latent_attention.module import LatentAttention
-from archetype.parts.lightning_index.module import LightningIndex, best_keys
+from archetype.parts.lightning_index.module import LightningIndex, best_keys, relevances
 from archetype.training.block_execution import recompute_blocks
 from tests.helpers.examples import every
 from tests.helpers.kernels import kernels
@@ -178,11 +178,11 @@ def test_products_of_bfloat16_are_not_rounded() -> None:
     x = torch.randn(1, 64, D, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     context = ForwardContext.of(x)
     index = index.to(torch.bfloat16)
-    q = index._rotated(index.q(x).unflatten(-1, (3, 4)).transpose(1, 2), context)
-    keys = index._keys(x, context)
+    q = index.rotated(index.q(x).unflatten(-1, (3, 4)).transpose(1, 2), context)
+    keys = index.rotated(index.heads(index.k(x), index.k_norm), context)
     weights = index.weights(x).float().transpose(1, 2)[..., None] / math.sqrt(3 * 4)
     exact = (weights * (q.double() @ keys.double().transpose(2, 3)).relu()).sum(1)
-    assert distance(index._scores(x, x, keys, context).double(), exact) < 1e-6
+    assert distance(relevances(q, keys, index.weights(x)).double(), exact) < 1e-6
     rounded = (weights * (q @ keys.transpose(2, 3)).relu()).sum(1)
     assert distance(rounded.double(), exact) > 1e-4
 

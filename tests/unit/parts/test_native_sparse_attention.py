@@ -194,7 +194,7 @@ def test_the_state_grows_by_keys_and_by_one_compressed_key_for_each_stride() -> 
          "selection.block: 3 is not a multiple of 2, the stride of compressed blocks; use a multiple"),
         ({"selection": {"block": 4, "top_blocks": 2}},
          "selection.top_blocks: 2 is less than the 3 blocks that are always selected; use at least 3"),
-        ({"head_dim": 5}, "head_dim: 5 features cannot be paired for rotary positions; use an even number"),
+        ({"head_dim": 5}, "head_dim: 5 features cannot be paired for rotary positions; use an even head_dim"),
         ({"position": {"kind": "rotary", "dim": 8}}, "position.dim: 8 is more than head_dim 6; use at most 6"),
         ({"position": {"kind": "rotary", "scaling": {"kind": "dynamic", "factor": 2.0, "original_context_length": 8}}},
          "position.scaling: compressed keys that are stored cannot rotate again when the sequence grows; "

@@ -11,6 +11,7 @@ from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpTextPLELaye
 
 import archetype
 from archetype import spec
+from archetype.convert.gguf.qwen4exp import seed_of
 from archetype.cost import total_parameters
 from archetype.estimate.report import cost_report
 from archetype.models.causal import CausalModel
@@ -145,6 +146,15 @@ def test_the_sizes_of_the_tables_are_primes_and_none_is_used_twice() -> None:
 
 def row_of(memory: NgramMemory, tokens: list[int]) -> Tensor:
     return memory.row_ids(torch.tensor([tokens]))[0, -1]
+
+
+def test_a_seed_is_found_by_its_multipliers() -> None:
+    for seed, vocab_size in ((0, 61), (7, 61), (2**63 - 1, 1000), (1234, 151_936)):
+        memory = NgramMemorySpec(rows=40, row_width=8, seed=seed)
+        multipliers = memory.multipliers(vocab_size)
+        assert seed_of(multipliers, vocab_size) == seed
+        assert seed_of((*multipliers[:2], multipliers[2] + 2), vocab_size) is None
+    assert seed_of((-3, 5, 7), 61) is None and seed_of((2, 5, 7), 61) is None
 
 
 def test_the_hashes_depend_on_the_last_tokens_only() -> None:

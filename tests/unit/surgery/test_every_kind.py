@@ -64,7 +64,7 @@ def transplanted(donor: Any, spec: ModelSpec) -> tuple[Any, Ledger, Proof | None
     return model, ledger, proof
 
 
-@pytest.mark.parametrize("name", every(6, EXAMPLES))
+@pytest.mark.parametrize("name", every(12, EXAMPLES))
 def test_a_part_takes_over_everything_from_itself(name: str) -> None:
     donor = donor_of(name)
     model, ledger, _ = transplanted(donor, donor.spec)
@@ -92,7 +92,7 @@ def test_a_part_of_a_wider_model_starts_equal_or_says_why(name: str) -> None:
         assert ledger.start == Start.CHANGED and proof is not None and proof.difference > 1e-12
 
 
-@pytest.mark.parametrize("name", every(6, EXAMPLES))
+@pytest.mark.parametrize("name", every(12, EXAMPLES))
 def test_the_gains_of_a_norm_are_folded_into_every_part(name: str) -> None:
     donor = donor_of(name)
     _, ledger, proof = transplanted(donor, assign(donor.spec, ["layers[*].wiring.norm.weight=false"]))

@@ -29,6 +29,7 @@ from archetype.runs.directory import Run, weights_of
 from archetype.spec import parse
 from archetype.tokenizers import train_tokenizer
 from archetype.training import metrics, setup
+from archetype.training.datasets import TextData
 from archetype.training.optimizers import AdamW, Muon
 from archetype.training.parallel.layout import Parallel
 from archetype.training.processes import ALONE
@@ -69,6 +70,15 @@ OF_FOUR: dict[str, dict[str, Any]] = {
 }
 TOLERANCE = 1e-5
 KILLS = 8
+
+
+@pytest.fixture(scope="module")
+def recipe(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    """The recipe with a third of its text: the evaluation at the end of each run reads all that is held out."""
+    assert isinstance(recipe.data, TextData)
+    file = tmp_path_factory.mktemp("short") / "text.txt"
+    file.write_text(Path(recipe.data.text[0]).read_text()[:3000])
+    return recipe.replace(data=recipe.data.replace(text=(str(file),)))
 
 
 def kind(sizes: dict[str, Any]) -> str:

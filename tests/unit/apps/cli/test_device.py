@@ -135,7 +135,7 @@ def devices_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return devices
 
 
-@pytest.mark.parametrize("verb", every(2, device_options()))
+@pytest.mark.parametrize("verb", every(4, device_options()))
 def test_the_first_line_names_the_device(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], devices_asked: list[str],
     tmp_path: Path,

@@ -27,7 +27,7 @@ ROLES: dict[str, type[Spec]] = {"optimizer": Optimizer, "schedule": WarmUp, "tea
 
 @pytest.mark.parametrize("option", train_options.FIELDS)
 def test_the_help_of_an_option_is_that_of_the_field_in_the_recipe(option: str) -> None:
-    path, field = train_options.FIELDS[option]
+    path, _, about = train_options.FIELDS[option]
     above, _, name = path.rpartition(".")
     if above == "data":
         kinds = import_module("archetype.training.datasets").Data.kinds.values()
@@ -35,7 +35,7 @@ def test_the_help_of_an_option_is_that_of_the_field_in_the_recipe(option: str) -
     else:
         owners = [ROLES.get(above, Recipe)]
     name = name if above in ("data", *ROLES) else path.partition(".")[0]
-    assert field.description in [field_descriptions(cls)[name] for cls in owners]
+    assert about in [field_descriptions(cls)[name] for cls in owners]
 
 
 def test_each_kind_of_records_describes_its_own() -> None:
@@ -44,7 +44,7 @@ def test_each_kind_of_records_describes_its_own() -> None:
 
 
 def test_every_setting_has_a_sentence_of_help() -> None:
-    texts = [str(field.description) for _, field in SETTINGS.values()]
+    texts = [about for *_, about in SETTINGS.values()]
     assert all(text[0].isupper() and text.endswith(".") for text in texts)
 
 

@@ -25,7 +25,7 @@ def evaluate(**fields: Any) -> dict[str, Any]:
     return evaluated(MODELS, EvaluateRequest(**fields))
 
 
-@pytest.mark.parametrize("name", every(3, ["vit-tiny", *(name for name in TINY if name != "vit-tiny")]))
+@pytest.mark.parametrize("name", every(8, ["vit-tiny", *(name for name in TINY if name != "vit-tiny")]))
 def test_every_box_of_every_preset_is_counted_once_folded_or_not(name: str) -> None:
     length = None if name == "vit-tiny" else 16
     report = cost_report(name, batch=2, length=length)
