@@ -110,7 +110,6 @@ def routers(wild: bool = False, reads_tokens: bool = True) -> SearchStrategy[spe
             scale=scale,
             expert_bias=st.booleans(),
             bias=st.booleans(),
-            softcap=st.none() | positive(0.25, 2.0, wild),
             expert_bias_on=st.sampled_from(["affinities", "logits"]),
         )
         for part in (spec.SoftmaxRouter, spec.SigmoidRouter, spec.SqrtSoftplusRouter)
@@ -720,8 +719,6 @@ def stacks(
     if draw(st.booleans()):
         again = [block.replace(weights_of=index) for index, block in enumerate(group)]
         again[0] = again[0].replace(reinject=draw(st.sampled_from([False, True, "unit"])))
-        if not again[-1].reinject:
-            again[-1] = again[-1].replace(adds_input_of=draw(st.none() | st.just(0)))
         return (*group, *again * draw(st.integers(1, 2)))
     return spec.cycle(draw(st.integers(len(group) if cross else 1, 4)), *group)
 
