@@ -62,9 +62,9 @@ def test_from_generate_to_the_softmax(run: Path, stack: list[str], monkeypatch: 
     frames = [*stack, "parts/attention/core.py:attend"]
     assert len(frames) == 15, "\n".join(frames)
     assert files(frames) == {
-        "apps/cli/main.py", "apps/cli/fields.py", "apps/cli/generate.py", "generate/engine.py", "generate/scheduler.py", "generate/reader.py",
-        "models/decoder/module.py", "models/stack/module.py", "models/block/module.py", "parts/attention/module.py",
-        "parts/attention/full.py", "parts/attention/core.py",
+        "apps/cli/main.py", "apps/cli/fields.py", "apps/cli/generate.py", "generate/engine.py",
+        "generate/scheduler.py", "generate/reader.py", "models/decoder/module.py", "models/stack/module.py",
+        "models/block/module.py", "parts/attention/module.py", "parts/attention/full.py", "parts/attention/core.py",
     }  # fmt: skip
 
 

@@ -260,7 +260,7 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
 
 
 def cohere2_moe(keys: Config) -> dict[str, Any]:
-    """Return the epsilon of Cohere's experts: with `rms_norm_eps` the norms are RMSNorm, and the other key is unused."""
+    """Return the epsilon of Cohere's experts: with `rms_norm_eps` the norms are RMSNorm, and no other key counts."""
     return {} if keys.get("rms_norm_eps") is None else {"layer_norm_eps": None}
 
 
