@@ -318,10 +318,31 @@ def _sized(default: PreTrainedConfig, special: dict[str, Any], is_decoder: bool)
     for name in default.sub_configs:
         if isinstance(inner := getattr(default, name, None), PreTrainedConfig):
             sizes[name] = inner.to_dict() | _sized(inner, SPECIAL.get(inner.model_type, {}), is_decoder)
-    types = getattr(default, "layer_types", None)
-    if types and _settable(default, "layer_types"):
-        sizes["layer_types"] = [types[0], types[-1]]
+    sizes |= _layers(default)
     return {key: value for key, value in (sizes | special).items() if value is not None}
+
+
+def _layers(default: PreTrainedConfig) -> dict[str, Any]:
+    """A first layer, a last one, and as many between them as there are kinds of layers that neither is."""
+    count = getattr(default, "num_hidden_layers", None)
+    lists = {
+        key: value
+        for key, value in default.to_dict().items()
+        if isinstance(value, list) and value and {*map(type, value)} == {str} and len(value) == count
+    }
+    lists = {key: value for key, value in lists.items() if _settable(default, key)}
+    if not lists:
+        return {}
+    seen, chosen = {kinds[place] for place in (0, -1) for kinds in lists.values()}, [0]
+    for layer in range(count):
+        kinds = {values[layer] for values in lists.values()}
+        if kinds - seen:
+            seen |= kinds
+            chosen.append(layer)
+    chosen.append(count - 1)
+    return {key: [values[layer] for layer in chosen] for key, values in lists.items()} | {
+        "num_hidden_layers": len(chosen)
+    }
 
 
 def _settable(config: PreTrainedConfig, key: str) -> bool:
