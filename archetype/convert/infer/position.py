@@ -23,8 +23,6 @@ def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int
     """Return the rotary positions for latent attention, which rotate all `dim` features of one part of a head."""
     config, stated = info.config, rotary_section(info.config)
     kind = _layer_kind(info, layer)
-    if kind is not None and info.first(WINDOW) and kind in WINDOWED:
-        raise info.missing(f"{config.place}: {LAYER_KINDS[0]}", "windows of latent attention")
     if stated is not None and kind is not None and isinstance(stated.values.get(kind), dict):  # one section per kind
         stated = stated.section(kind)
     if stated is not None:
