@@ -89,11 +89,18 @@ def dots3(keys: Config) -> dict[str, Any]:
     if is_old and isinstance(kinds, list):
         of_windows = keys.size("swa_num_attention_heads", 64)
         derived["num_attention_heads"] = [of_windows if kind == windowed else heads for kind in kinds]
-    if not keys.get("rope_parameters") and not keys.get("rope_scaling"):
-        thetas = {windowed: keys.get("swa_rope_theta"), whole: keys.get("rope_theta")}
-        sections = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
-        derived["rope_parameters"] = sections
-    return derived
+    sections, thetas = keys.get("rope_parameters"), {windowed: "swa_rope_theta", whole: "rope_theta"}
+    if not sections and not keys.get("rope_scaling"):
+        sections = {kind: {"rope_type": "default", "rope_theta": keys.get(key)} for kind, key in thetas.items()}
+    if isinstance(sections, dict):  # the class computes which share of a head rotates, whatever a file says
+        derived["rope_parameters"] = {
+            kind: {key: value for key, value in section.items() if key != FRACTION}
+            if isinstance(section, dict)
+            else section
+            for kind, section in sections.items()
+            if kind != FRACTION
+        }
+    return derived | {FRACTION: None}
 
 
 def step3p5(keys: Config) -> dict[str, Any]:

@@ -230,7 +230,6 @@ QUIRKS: dict[str, FamilyQuirks] = {
         head_dim_replaced=True,
         latents_scaled=True,
         latents_eps_is_shared=True,
-        share_is_of_head=True,
         yarn_scales_scores=False,
         overridden=own_keys.DOTS3_SIZES,
         reads=tuple(f"swa_{name}" for name in own_keys.DOTS3_SIZES),

@@ -80,7 +80,7 @@ class LatentAttention(Mixer):
         gate_from: whether the gate is computed from the layer's input, or from what queries are projected from.
         query_scale: scaling of queries with their position (absent: none).
         index: selection of the keys that each query attends to (absent: all).
-        pattern: full, or window: which positions may attend to each other. The cache then holds only the window.
+        pattern: positions that a query sees: full, or a window, and then the cache holds no more latents (dots 3).
         dropout: dropout probability of the attention weights in training.
     """
 
