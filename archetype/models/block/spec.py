@@ -102,8 +102,8 @@ class SandwichNorm(NormedWiring):
 class Interpolated(NormedWiring):
     """h + |a| (norm'(F(h)) - h) with h = norm(x): a step from h towards the output (nGPT, Loshchilov 2024).
 
-    The rate a is learned for each feature and sublayer. It is stored as a number that begins at `stored_rate`, and
-    multiplied by `rate` / `stored_rate`, which sets how fast it is trained.
+    The rate a is learned per feature and sublayer. The stored parameter starts at `stored_rate` and is multiplied by
+    `rate` / `stored_rate`, which sets its effective learning rate.
 
     Attributes:
         norm: norm of the stream before each sublayer, and of each sublayer's output.
@@ -111,7 +111,7 @@ class Interpolated(NormedWiring):
         cross_attention_post_norm: norm of cross-attention's output (absent: `norm`).
         feedforward_post_norm: norm of the feed-forward part's output (absent: `norm`).
         rate: initial rate.
-        stored_rate: initial value of the stored numbers (absent: 1 / sqrt(d_model)).
+        stored_rate: initial value of the stored parameters (absent: 1 / sqrt(d_model)).
     """
 
     normalizes_input: ClassVar[bool] = True
@@ -209,10 +209,10 @@ class Block(Spec):
         feedforward: part that processes each position separately.
         dropout: dropout probability of each sublayer's output in training.
         residual_scale: factor on each sublayer's output.
-        output_scale: whether the block's output is multiplied by a learned number (Gemma 4).
-        weights_of: index of an earlier layer whose weights this layer shares (absent: its own weights).
-        reinject: whether the input of that earlier layer is added to the input of this layer; with `unit`, both are
-            first scaled to length 1 (Dory).
+        output_scale: whether the block's output is multiplied by a learned scalar (Gemma 4).
+        weights_of: index of an earlier layer whose weights this layer shares (absent: none).
+        reinject: whether the input of the layer `weights_of` is added to this layer's input; with `unit`, both are
+            first scaled to unit length (Dory).
         norm_between: whether the stack's final norm is applied to the input of this layer.
     """
 

@@ -36,7 +36,7 @@ class Decoder(EndsWithNorm, CausalSpec):
         layers: list of blocks; {repeat: n, block: ...} repeats a block n times.
         residual: residual wiring of the layers.
         final_norm: norm after the last layer; write {kind: none} for a pre-norm stack without a final norm.
-        early_exit: exit of tokens from the passes of a loop (absent: none).
+        early_exit: exit of tokens from the passes of a loop by a learned gate (absent: none).
         head: head that reads the final vectors.
         further_tokens: multi-token prediction (absent: none).
         initialization: initialization of the weights.

@@ -55,14 +55,14 @@ class Stack(EndsWithNorm):
 
 
 class EarlyExit(Spec):
-    """Exit of single tokens from the passes of a loop, by a learned gate g after each pass (Ouro, Zhu 2025).
+    """Early exit of each token from the passes of a loop, by a learned gate g after each pass (Ouro, Zhu 2025).
 
-    A token leaves after pass i with the probability g_i (1 - g_1) ... (1 - g_(i-1)). Its output is that of the first
-    pass at which the sum of these reaches `threshold`; if none does, and in training, it is that of the last pass. All
-    passes are computed, since later tokens read the keys of each.
+    A token exits after pass i with probability g_i (1 - g_1) ... (1 - g_(i-1)). Its output is that of the first pass at
+    which the cumulative probability reaches `threshold`. If no pass reaches it, and in training, the output is that of
+    the last pass. All passes are computed, since later tokens read the keys of each pass.
 
     Attributes:
-        threshold: sum of probabilities at which a token leaves (absent: none leaves before the last pass).
+        threshold: cumulative probability at which a token exits (absent: every token uses the last pass).
     """
 
     threshold: Positive | None = None

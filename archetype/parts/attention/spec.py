@@ -92,13 +92,13 @@ OF_KEYS = (
 class OutputGate(Spec):
     """Gate on the attention output before the output projection: activation(x Wg) (Qiu 2025).
 
-    Each feature has its own gate, or all features of a head share one. With `bias`, the gate is activation(x Wg + b),
-    with one number b for each head (Beam).
+    Each feature has its own gate, or all features of a head share one. With `bias`, the gate is activation(x Wg + b)
+    with a scalar b per head (Beam).
 
     Attributes:
         per: `feature`: one gate for each feature; `head`: one gate shared by all features of a head.
         activation: activation function of the gate.
-        bias: whether each head has a learned number that is added before the activation.
+        bias: whether each head has a learned bias before the activation.
     """
 
     per: Literal["feature", "head"] = "feature"
@@ -107,13 +107,13 @@ class OutputGate(Spec):
 
 
 class Differential(Spec):
-    """Differential attention: the weights of head h + H / 2 times a learned lambda, subtracted from those of head h.
+    """Differential attention: weights of head h minus a learned lambda times those of head h + H / 2.
 
-    The difference weighs the values of both heads, which the norm then normalizes together (Ye 2024). Lambda begins at
-    0.8 - 0.6 exp(-0.3 l) in layer l.
+    The difference weights the values of both heads, and the norm normalizes the pair together (Ye 2024). Lambda is
+    initialized to 0.8 - 0.6 exp(-0.3 l) in layer l.
 
     Attributes:
-        norm: norm of the result of each pair of heads.
+        norm: norm of the output of each pair of heads.
     """
 
     norm: VectorNorm = RMSNorm(weight=False)
@@ -124,7 +124,7 @@ class ValueGate(Spec):
 
     Attributes:
         features: number of leading features of x that the gate reads (absent: all).
-        scale: factor of the sigmoid, which is near one half at initialization.
+        scale: factor on the sigmoid, which is about one half at initialization.
     """
 
     features: Width | None = None
@@ -132,7 +132,7 @@ class ValueGate(Spec):
 
 
 class ValueEmbedding(Spec):
-    """Table with a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
+    """Embedding of token ids for each key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
 
     Attributes:
         gate: factor on the row (absent: one learned scalar).
@@ -142,12 +142,12 @@ class ValueEmbedding(Spec):
 
 
 class AttentionConvolutions(Convolutions):
-    """Short convolutions of attention: of its input, of the projected queries, keys and values, and of its output.
+    """Short convolutions over attention's input, projected queries, keys and values, and output.
 
-    Canon layers are those of the input (A) and of q, k and v (B); Inkling has k, v and output.
+    Canon layers convolve the input (A) and q, k and v (B); Inkling convolves k, v and output.
 
     Attributes:
-        at: places: `input`, `q`, `k`, `v` (before their norms and rotation) and `output`.
+        at: any of `input`, `q`, `k`, `v` (before norm and rotation) and `output`.
     """
 
     at: tuple[Literal["input", "q", "k", "v", "output"], ...] = ("input", "q", "k", "v")
@@ -156,12 +156,12 @@ class AttentionConvolutions(Convolutions):
 class JointConvolution(Spec):
     """Convolutions over the projected queries and keys of all heads together (CCA, arXiv 2510.04476; ZAYA1).
 
-    The first convolves each feature alone, the second all features of a head; both have biases. Each query adds to
-    the output the mean of its own projection and that of its key head, and each key the average of these means over
-    its query heads. The second half of all projected values is that of the previous token.
+    The first convolution is depthwise, the second mixes all features of a head; both have biases. The mean of a query's
+    projection and its key head's projection is added to the query; the average of these means over a key's query heads
+    is added to the key. The second half of the projected values comes from the previous token.
 
     Attributes:
-        kernels: number of positions of both convolutions, the token's own among them.
+        kernels: kernel sizes of the two convolutions in positions, including the current token.
     """
 
     kernels: tuple[Size, Size] = (2, 2)
@@ -173,7 +173,7 @@ class JointConvolution(Spec):
 
 
 class QueryScale(Spec):
-    """Query scaling by 1 + beta ln(1 + floor(i / length)) at position i; sharpens attention in long texts (Llama 4).
+    """Scale queries by 1 + beta ln(1 + floor(i / length)) at position i to sharpen attention in long texts (Llama 4).
 
     With `form: power` the factor is (1 + i / length)^beta (Beam), and with `form: log_ratio` it is
     1 + beta ln(max(i / length, 1)) (Inkling).
@@ -182,7 +182,7 @@ class QueryScale(Spec):
         beta: strength of the scaling.
         length: number of tokens after which the factor increases.
         offset: index of the first position (1 in Llama 4).
-        form: whether the factor grows as a logarithm, in steps or steadily from `length` on, or as a power.
+        form: growth of the factor: `log`, logarithmic in steps; `log_ratio`, logarithmic beyond `length`; `power`.
     """
 
     beta: Positive
@@ -195,20 +195,20 @@ class QueryScale(Spec):
 class Attention(Mixer):
     """softmax(scale * q k^T) v over the pairs of `pattern`, then a projection; K key/value heads serve H query heads.
 
-    K = H is multi-head attention (Vaswani 2017), K = 1 multi-query (Shazeer 2019), and between them grouped-query
-    attention (Ainslie 2023): query head h reads key/value head floor(h K / H). Defaults: `num_kv_heads` is `num_heads`,
-    `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `softcap` limits a score s to c tanh(s / c) (Gemma
-    2). `qk_norm` normalizes queries and keys before they are rotated, or after it with `qk_norm_after_rope` (Hunyuan),
-    over each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps queries, keys and values to -c ...
-    c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, each head has a learned logit in the
-    softmax whose weight goes to no value (gpt-oss). `softmax` replaces the softmax: exp(s) / (1 + sum exp(s)) with
-    `off_by_one` (Miller 2023), max(exp(s) - 1, 0) / sum |exp(s) - 1| with `softpick` (Zuhri 2025), so that a query may
-    read nothing. `query_scale` scales queries with their position. Values may have
-    another width than keys (`v_head_dim`) and a constant factor (`value_scale`, MiMo-V2), a norm over each head
-    (`value_norm`), and no projection of their own (`keys_as_values`: the projected keys before norm and rotation, Gemma
-    4). `heads_norm` normalizes all heads' outputs together, before the output projection (BitNet b1.58). `dropout`
-    applies to the attention weights. With `keys_from` a layer computes only queries and reads the keys and values of an
-    earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
+    K = H is multi-head attention (Vaswani 2017), K = 1 multi-query attention (Shazeer 2019), and 1 < K < H
+    grouped-query attention (Ainslie 2023): query head h reads key/value head floor(h K / H). Defaults: `num_kv_heads`
+    is `num_heads`, `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `softcap` limits a score s to c
+    tanh(s / c) (Gemma 2). `qk_norm` normalizes queries and keys before the rotary embedding, or after it with
+    `qk_norm_after_rope` (Hunyuan), for each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps
+    queries, keys and values to -c ... c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`,
+    each head has a learned logit that takes part in the softmax but has no value (gpt-oss). `softmax` replaces the
+    softmax by exp(s) / (1 + sum exp(s)) with `off_by_one` (Miller 2023), or by max(exp(s) - 1, 0) / sum |exp(s) - 1|
+    with `softpick` (Zuhri 2025), so the weights of a query may sum to less than 1. `query_scale` scales queries with
+    their position. Values may have a different width than keys (`v_head_dim`), a constant factor (`value_scale`,
+    MiMo-V2) and a norm per head (`value_norm`). With `keys_as_values`, values have no projection and equal the
+    projected keys before norm and rotation (Gemma 4). `heads_norm` normalizes all heads' outputs together, before the
+    output projection (BitNet b1.58). `dropout` applies to the attention weights. With `keys_from`, a layer computes
+    only queries and attends to the keys and values of an earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
 
     Attributes:
         num_heads: query heads, H.
@@ -217,32 +217,34 @@ class Attention(Mixer):
         v_head_dim: features of each head's value, Q (absent: `head_dim`).
         bias: whether projections have a bias: true, false, or {q: true, ...}.
         score: `dot`, a scaled product, or `additive`, w^T tanh(q + k).
-        scale: factor of scores (absent: 1 / sqrt(head_dim)).
+        scale: factor on scores (absent: 1 / sqrt(head_dim)).
         softcap: c of the soft cap c tanh(s / c) on scores (absent: no cap).
-        clip_qkv: bound of queries, keys and values (absent: no bound).
+        clip_qkv: bound on queries, keys and values (absent: no bound).
         qk_norm: norm of queries and keys.
         qk_norm_over: whether `qk_norm` normalizes each head, or all heads together.
-        qk_norm_after_rope: whether `qk_norm` is applied after the rotation.
+        qk_norm_after_rope: whether `qk_norm` is applied after the rotary embedding.
         keys_as_values: whether the projected keys, before norm and rotation, are also the values.
         value_norm: norm of the values of each head.
-        value_scale: factor of the values.
-        sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
-        softmax: `standard`; `off_by_one`, a softmax with a further logit of 0; or `softpick`, a rectified one.
+        value_scale: factor on the values.
+        sinks: whether each head has a learned logit that takes part in the softmax but has no value.
+        softmax: `standard`; `off_by_one`, a softmax with an additional logit of 0; or `softpick`, a rectified softmax.
         gate: gate on the output before the output projection (absent: none).
-        differential: subtraction of the second half of the heads' weights from those of the first (absent: none).
-        gate_gain: learned factor of each logit of the gate (absent: none).
+        differential: differential attention: subtract the weights of the second half of the heads from those of the
+            first (absent: none).
+        gate_gain: learned factor on each logit of the gate (absent: none).
         heads_norm: norm of all heads' outputs together, after the gate and before the output projection.
-        query_gain: learned factor of each feature of the rotated queries (absent: none; nGPT).
+        query_gain: learned factor on each feature of the rotated queries (absent: none; nGPT).
         query_scale: scaling of queries with their position (absent: none).
-        value_embedding: table by token id whose rows are added to the values (absent: none).
+        value_embedding: embedding by token id that is added to the values (absent: none).
         convolutions: short convolutions over the latest positions (absent: none).
-        joint_convolution: convolutions over queries and keys together, and values of the previous token (absent: none).
-        key_factors: whether each key head has a learned factor of its normed keys (ZAYA1).
+        joint_convolution: convolutions over queries and keys of all heads, and values from the previous token (absent:
+            none).
+        key_factors: whether each key head has a learned factor on its normalized keys (ZAYA1).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
         index: selection among the keys that `pattern` allows (absent: all of them).
         keys_from: earlier layer whose keys and values are read: its index, or a negative offset from this layer
-            (absent: its own keys and values).
+            (absent: this layer computes its own).
         dropout: dropout probability of the attention weights in training.
     """
 

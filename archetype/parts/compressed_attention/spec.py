@@ -19,15 +19,16 @@ __all__ = ["CompressedAttention", "PooledIndex", "Pooling"]
 
 
 class PooledIndex(Spec):
-    """Index of pooled keys: the `top_k` with the largest sum_j w_tj ReLU(q_tj k_s), as `lightning` scores single keys.
+    """Index of pooled keys: the `top_k` with the largest sum_j w_tj ReLU(q_tj k_s), scored as in `lightning`.
 
-    Its keys are pooled like those of the attention, to `head_dim` features, by weights of its own.
+    The index pools its keys like the attention's, to `head_dim` features, with separate weights.
 
     Attributes:
         top_k: number of pooled keys that a query attends to.
         num_heads: number of query heads of the index.
-        head_dim: width of each of these heads.
-        loss_weight: weight of the index's loss, which imitates the attention weights (0: the index is not trained).
+        head_dim: width of each query head.
+        loss_weight: weight of the index's loss, the divergence from the attention weights (0: the index is not
+            trained).
     """
 
     top_k: Size
@@ -37,14 +38,14 @@ class PooledIndex(Spec):
 
 
 class Pooling(Spec):
-    """One key for each `rate` positions: norm(sum_j softmax_j(x_j Wg + b_j) x_j Wc), feature by feature.
+    """One key per `rate` positions: norm(sum_j softmax_j(x_j Wg + b_j) x_j Wc), with a softmax per feature.
 
-    With `overlap`, the positions of the window before are pooled too, with other weights.
+    With `overlap`, the positions of the previous window are pooled too, with separate weights.
 
     Attributes:
-        rate: positions of a window.
-        overlap: whether each window is pooled together with the one before.
-        index: selection of the pooled keys that each query attends to (absent: all that are complete).
+        rate: positions per window.
+        overlap: whether each window is pooled together with the previous one.
+        index: selection of the pooled keys that each query attends to (absent: all pooled keys).
     """
 
     rate: Size
@@ -54,27 +55,28 @@ class Pooling(Spec):
 
 @part
 class CompressedAttention(Mixer):
-    """Attention with one key head, which is also the value, to a window and to pooled earlier positions (DeepSeek-V4).
+    """Attention to a sliding window and to pooled earlier keys, with one head of shared keys and values (DeepSeek-V4).
 
-    The last `rotary_dim` features of a key norm(x Wk) are rotated; as it is the value, too, the result is rotated back
-    by the query's position. Each head's query is normed. Heads have sinks, and share an output projection in two
-    steps: `groups` of heads to `group_rank` features each, and all of these to d_model.
+    The last `rotary_dim` features of a key norm(x Wk) are rotated. Since the key is also the value, the output is
+    rotated back by the query's position. Each head's query is normalized. Heads have sinks. The output projection has
+    two steps: each of the `groups` of heads is projected to `group_rank` features, and the concatenated groups to
+    d_model.
 
-    Pooled keys stand for complete windows alone, and rotate by the position at which their window begins. The state
-    holds the keys of the attention's window, the pooled keys, and the projections that the open window needs.
+    Only complete pooling windows have a pooled key, which is rotated by the window's first position. The state holds
+    the keys of the sliding window, the pooled keys, and the projections of the incomplete pooling window.
 
     Attributes:
         num_heads: query heads, H.
         head_dim: features of each head, P.
         rotary_dim: rotated features of each head, R (absent: all).
-        query_rank: width of the low-rank query vector, r.
-        window: number of positions that are attended to one by one, W.
+        query_rank: width of the query latent, r.
+        window: size of the sliding window in positions, W.
         groups: groups of heads in the output projection, g.
         group_rank: features of each group's projection.
         position: rotary embedding of the rotated features.
-        norm: norm of keys, of pooled keys and of the low-rank query vector.
+        norm: norm of keys, pooled keys and the query latent.
         query_norm: norm of each head's query.
-        pooling: pooled keys (absent: a window alone).
+        pooling: pooled keys (absent: only the sliding window).
     """
 
     title: ClassVar[str] = "Compressed attention"

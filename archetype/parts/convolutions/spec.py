@@ -7,13 +7,13 @@ __all__ = ["Convolutions"]
 
 
 class Convolutions(Spec):
-    """y_t + sum_i w_i y_{t-i} at several places of a part (Allen-Zhu 2025, canon layers; Inkling).
+    """Short convolutions y_t + sum_i w_i y_{t-i} inside a part (Allen-Zhu 2025, canon layers; Inkling).
 
-    Each feature has its own weights w, without bias and activation.
+    Convolutions are depthwise, without bias or activation.
 
     Attributes:
-        at: places of the convolutions.
-        kernel: number of positions, the token's own among them.
+        at: positions of the convolutions in the part.
+        kernel: kernel size in positions, including the current token.
         residual: whether the input y_t is added to the convolution.
     """
 

@@ -40,28 +40,27 @@ class ExpertGroups(Spec):
 class MixtureOfExperts(FeedForward):
     """Weighted sum of a token's `experts_per_token` best experts, plus the `shared` expert (Shazeer 2017; Dai 2024).
 
-    With `shared_gate` the shared expert is multiplied by the sigmoid of a logit (Qwen2-MoE). `balance_loss` weighs the
-    auxiliary loss E sum_e f_e p_e, with f_e the fraction of selections of expert e and p_e its mean share of affinities
-    (Fedus 2021, equation 4); it is 1 if all experts are selected equally often. Weights multiply the experts' outputs,
-    or their inputs with `weighs: inputs` (Llama 4). With `latent_width` the routed experts work in a smaller space,
-    between a projection into it and a projection out of it (Nemotron 3), and `latent_norm` normalizes their sum before
-    the latter (Kimi K3). The default `router` is a softmax with renormalized weights. For a single expert per token it
-    keeps the affinity, since a renormalized weight would always be 1. `idle` further experts return their input, so
-    that a token which selects them costs less (LongCat-Flash), or zero with `idle_output: zero` (ZAYA1); costs assume
-    that all experts are selected equally often. `always` further experts are selected by every token, and the router
-    weighs them together with the others (Inkling). With `norm` the experts read norm(x) where the router reads x
-    (Gemma 4).
+    With `shared_gate`, the shared expert is multiplied by the sigmoid of a logit (Qwen2-MoE). `balance_loss` is the
+    weight of the auxiliary loss E sum_e f_e p_e, where f_e is the fraction of selections of expert e and p_e its mean
+    routing probability (Fedus 2021, equation 4); the loss is 1 for uniform routing. Weights multiply the experts'
+    outputs, or their inputs with `weighs: inputs` (Llama 4). With `latent_width`, the routed experts work in a smaller
+    space, between a down projection and an up projection (Nemotron 3); `latent_norm` normalizes their sum before the up
+    projection (Kimi K3). The default `router` is a softmax with renormalized weights. With a single expert per token,
+    the weight is not renormalized, since it would always be 1. `idle` additional experts return their input, which
+    makes the tokens that select them cheaper (LongCat-Flash), or zero with `idle_output: zero` (ZAYA1); costs assume
+    uniform routing. `always` additional experts are selected by every token, and the router weights them together with
+    the others (Inkling). With `norm`, the experts read norm(x) while the router reads x (Gemma 4).
 
     Attributes:
         num_experts: number of experts, E.
         experts_per_token: number of experts that a token selects, k.
-        expert: form of each expert.
-        idle: further experts that compute nothing.
-        idle_output: what they return: their input, or zero.
-        always: further experts, the last ones, which every token selects in addition to its `experts_per_token`.
-        norm: norm of the vectors that the experts read, and not the router.
+        expert: architecture of each expert.
+        idle: additional experts that compute nothing.
+        idle_output: what idle experts return: their input, or zero.
+        always: additional experts that every token selects besides its `experts_per_token`; they are the last experts.
+        norm: norm of the experts' input; the router reads the input without it.
         latent_width: width of the routed experts' inputs and outputs (absent: d_model).
-        latent_norm: norm of the routed experts' weighted sum before the projection out of their space.
+        latent_norm: norm of the routed experts' weighted sum before the up projection.
         weighs: whether an expert's weight multiplies its output or its input.
         shared: expert that every token uses (absent: none).
         shared_gate: whether the shared expert is multiplied by the sigmoid of a logit.

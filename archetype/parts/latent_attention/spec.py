@@ -31,12 +31,12 @@ class DirectQuery(Spec):
 
 
 class LowRankQuery(Spec):
-    """Queries projected from a normalized low-rank vector of `rank` features.
+    """Queries projected from a normalized latent of `rank` features.
 
     Attributes:
-        rank: width of the low-rank query vector.
-        scale: factor of this vector after its norm.
-        joins_unnormed: whether queries are projected from this vector and, behind it, the vector before its norm.
+        rank: width of the query latent.
+        scale: factor on the query latent after its norm.
+        joins_unnormed: whether queries are projected from the concatenation of the latent after and before its norm.
     """
 
     kind: Literal["low_rank"] = "low_rank"
@@ -54,11 +54,11 @@ class LatentAttention(Mixer):
     """Multi-head latent attention: keys and values from one low-rank vector (DeepSeek-AI 2024, section 2.1).
 
     The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)] and its value c Wuv.
-    The rotated part of `qk_rope_head_dim` features is shared by all heads. The cache holds only c and the rotated part.
-    By default `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim). With `position: none` nothing is rotated
-    (Kimi Linear). `latent_scale` multiplies the latent, and `key_norm` normalizes the rotated part first (dots 3).
-    `gate`, `sinks` and `query_scale` are as in attention (Ling 3, Hy4, Mistral Small 4). In A.X K2, queries and the
-    gate are projected from the low-rank query vector with and without its norm.
+    All heads share the rotated part, which has `qk_rope_head_dim` features. The cache holds only c and the rotated
+    part. With `position: none`, nothing is rotated (Kimi Linear). `latent_scale` multiplies the latent, and `key_norm`
+    normalizes the rotated part before the rotation (dots 3). `gate`, `sinks` and `query_scale` work as in attention
+    (Ling 3, Hy4, Mistral Small 4). In A.X K2, queries and the gate are projected from the query latent before and after
+    its norm.
 
     Attributes:
         num_heads: number of heads, H.
@@ -68,14 +68,14 @@ class LatentAttention(Mixer):
         qk_rope_head_dim: rotated features of a head's query and key, R (0 with `position: none`: GLM-5.3-Flash).
         v_head_dim: width of a head's value, Q.
         position: rotary embedding of the rotated features, or none.
-        norm: norm of the latent and of the low-rank query vector.
-        latent_scale: factor of the latent after its norm.
-        key_norm: norm of the features that are rotated of the shared key, before the rotation.
+        norm: norm of the latent and of the query latent.
+        latent_scale: factor on the latent after its norm.
+        key_norm: norm of the shared key's rotated features, before the rotation.
         bias: whether the down projections and the output projection have a bias.
         scale: factor on scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
-        sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
+        sinks: whether each head has a learned logit that takes part in the softmax but has no value.
         gate: gate on the output before the output projection (absent: none).
-        gate_from: whether the gate is computed from the layer's input, or from what queries are projected from.
+        gate_from: whether the gate reads the layer's input, or the vector that queries are projected from.
         query_scale: scaling of queries with their position (absent: none).
         index: selection of the keys that each query attends to (absent: all).
         dropout: dropout probability of the attention weights in training.

@@ -19,24 +19,24 @@ __all__ = ["Mamba3"]
 class Mamba3(Mixer):
     """h_t = a_t h_{t-1} + (1 - l_t) d_t a_t b_{t-1} x_{t-1}^T + l_t d_t b_t x_t^T, y_t = h_t^T c_t (Lahoti 2026).
 
-    a_t = exp(-g_t d_t); step d_t, rate g_t and share l_t of each head depend on the token. The two writes are the
-    trapezoidal rule, and replace a convolution. b and c have norms, and biases of each head, and turn by angles whose
-    steps pi d_t tanh(theta_t) depend on the token, like a state of complex numbers. With a `rank` above 1 a step
-    writes and reads that many vectors: b, c, x and the gate z then have a row for each rank (MIMO).
+    a_t = exp(-g_t d_t); each head's step d_t, rate g_t and weight l_t depend on the token. The two writes are a
+    trapezoidal rule, which replaces the convolution. b and c are normalized, have biases per head, and are rotated by
+    angles with token-dependent steps pi d_t tanh(theta_t), which is equivalent to a complex state. With `rank` r > 1,
+    each step writes and reads r vectors: b, c, x and the gate z have r rows (MIMO).
 
     Attributes:
         num_heads: number of heads, H.
         head_dim: width of a head, P.
         state_size: rows of each head's memory, Z.
-        num_groups: how many different b and c there are, apart from their biases; a divisor of `num_heads`, K.
-        rank: vectors that a step writes and reads, r.
-        rotary_dim: features of b and c that turn, in pairs of neighbours (absent: half of them).
-        norm: whether each head's y has an RMS norm before the gate.
-        least_rate: smallest rate g_t.
+        num_groups: groups of heads that share b and c (except their biases); a divisor of `num_heads`, K.
+        rank: number of vectors that a step writes and reads, r.
+        rotary_dim: rotated features of b and c, in adjacent pairs (absent: half of the features).
+        norm: whether an RMS norm is applied to each head's y before the gate.
+        least_rate: minimum rate g_t.
         eps: epsilon of the norms.
-        chunk_size: tokens per chunk, which does not change the result.
-        dt_min: smallest initial step.
-        dt_max: largest initial step.
+        chunk_size: tokens per chunk; does not change the result.
+        dt_min: smallest initial step size.
+        dt_max: largest initial step size.
     """
 
     title: ClassVar[str] = "Mamba-3"
