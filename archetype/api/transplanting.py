@@ -139,7 +139,7 @@ def cuts_of(
     way = choices.get("cut", "activation" if rows else "magnitude")
     if way not in WAYS or (way == "activation" and not rows):
         known = [known for known in WAYS if rows or known != "activation"]
-        raise SpecError("--with cut", f"{way!r:.40} is not a way for this model", f"use {enumeration(known, 'or')}")
+        raise SpecError("--with cut", f"{way!r:.40} is not a method for this model", f"use {enumeration(known, 'or')}")
     ranks, moments = ranks_of(donor.model, rows, way, seed), moments_of(donor.model, rows)
     if tokenizer is None:
         return Cuts(layers, choices, ranks, moments, seed=seed)

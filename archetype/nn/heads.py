@@ -145,7 +145,7 @@ class IndexTransplant(HeadsTransplant[Index]):
     """
 
     fields: ClassVar = {"H": "num_heads", "P": "head_dim"}
-    fixed: ClassVar = dict.fromkeys("HP", "the index has other heads")
+    fixed: ClassVar = dict.fromkeys("HP", "the index has different heads")
 
     def has_heads(self, part: Index) -> bool:
         return False

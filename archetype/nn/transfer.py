@@ -12,7 +12,7 @@ from archetype.nn.ledger import DRAWN, How, Ledger, Start, Taken
 from archetype.spec.base import Spec
 
 S = TypeVar("S", bound=Spec)
-FOLDED = "times the gains of the norm before it"
+FOLDED = "times the gains of the preceding norm"
 
 
 class Similar(NamedTuple):
@@ -170,7 +170,7 @@ class Transfer(Generic[S]):
         self.ledger.asked.add(subject)
         chosen = self.cuts.choices.get(subject, ways[0])
         if chosen not in ways:
-            raise SpecError(f"--with {subject}", f"{chosen!r} is not a way", f"use {enumeration(ways, 'or')}")
+            raise SpecError(f"--with {subject}", f"{chosen!r} is not a method", f"use {enumeration(ways, 'or')}")
         return chosen
 
     def rank(self, letter: str) -> Tensor | None:

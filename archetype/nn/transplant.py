@@ -98,7 +98,7 @@ class Transplant(Generic[S]):
         for name in matrices:
             if layouts.get(name, "").endswith(" D") and name not in self.writes:
                 at.compute(name, at.donated[name] * at.gains, FOLDED)
-        at.promise(Start.ROUNDED, "the gains of the norm before it are folded into its matrices")
+        at.promise(Start.ROUNDED, "the gains of the preceding norm are folded into the matrices")
 
     def takes(self, old: Spec, new: S) -> bool:
         """Return whether weights of the donor's part can be taken over at all."""
@@ -146,8 +146,8 @@ class Transplant(Generic[S]):
             elif at.fits(name):
                 at.keep(name)
             else:
-                at.keep_initial(name, f"as initialized: {tuple(at.donated[name].shape)} does not fit")
-                at.promise(Start.CHANGED, f"{name} has another shape")
+                at.keep_initial(name, f"initialized: the donor's shape {tuple(at.donated[name].shape)} does not fit")
+                at.promise(Start.CHANGED, f"{name} has a different shape")
         unused = sorted(name for name in at.donated.keys() - at.tensors.keys() if not name.startswith(inside))
         at.require(not unused, f"{enumeration(unused)} of the donor is not used")
 
@@ -195,7 +195,7 @@ class Transplant(Generic[S]):
             numbers = torch.where(is_new, drawn, entries.taken(at.donated[name], layout))
         at.put(name, numbers, *_how(entries, letters, silent))
         is_cut = any(entries.are_cut(letter) for letter in letters)
-        at.promise(Start.CHANGED if is_cut else Start.ROUNDED, f"{name} has other entries")
+        at.promise(Start.CHANGED if is_cut else Start.ROUNDED, f"{name} has different entries")
 
 
 def _how(entries: Entries, letters: Sequence[str], silent: str) -> tuple[How, tuple[str, ...], str]:
@@ -236,7 +236,7 @@ def transplant(at: Transfer[Any]) -> None:
                 at.leave_open()  # there are no numbers to compute with
         else:
             names = enumeration([str(getattr(part, "kind", type(part).__name__)) for part in (at.old, at.new)])
-            at.promise(Start.CHANGED, f"nothing is taken over between {names}")
+            at.promise(Start.CHANGED, f"no weights can be reused between {names}")
         for name in sorted(at.left):
             at.keep_initial(name)
 

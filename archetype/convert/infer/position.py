@@ -25,7 +25,7 @@ def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int
     config, stated = info.config, rotary_section(info.config)
     kind = _layer_kind(info, layer)
     if kind is not None and info.first(WINDOW) and kind in WINDOWED:
-        raise info.missing(f"{config.place}: {LAYER_KINDS[0]}", "windows of latent attention")
+        raise info.missing(f"{config.place}: {LAYER_KINDS[0]}", "latent attention with sliding windows")
     if stated is not None and kind is not None and isinstance(stated.values.get(kind), dict):  # one section per kind
         stated = stated.section(kind)
     if stated is not None:
@@ -47,7 +47,7 @@ def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int
 
 def _interleaved(info: CheckpointInfo) -> bool:
     # whether features 2i and 2i + 1 rotate together
-    return bool(info.settle("interleaved", (False, True), "no file says which features rotate together"))
+    return bool(info.settle("interleaved", (False, True), "no file states which features are rotated together"))
 
 
 def read_position(info: CheckpointInfo, layer: int, head_dim: int, context_length: int) -> MixerPosition:

@@ -221,14 +221,14 @@ def _ngrams(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> list
     count, (vocab_size, extra_rows) = (n - 1) * splits, _vocabulary(info, tensors)
     config.expect("vocab_size", vocab_size + extra_rows, "n-grams are hashed by the number of token vectors")
     if extra_rows:
-        raise info.missing(config.place, "n-grams of tokens that are never predicted")
+        raise info.missing(config.place, "n-grams that contain tokens which are never predicted")
     tables = [tensors.ngrams.get(("table", index), "") for index in range(count)]
     projections = [tensors.ngrams.get(("projections", index), "") for index in range(count)]
     width = info.sides(tables[0])[1] if tables[0] else 0
     part = NgramEmbedding(rows=ratio * vocab_size, row_width=max(width, 1), n=n, splits=splits, boundary=end)
     shapes = [info.shapes.get(name) for name in (*tables, *projections)]
     if shapes != [*((size, width) for size in part.table_sizes), *[(d_model, width)] * count]:
-        raise info.missing(config.place, f"tables of n-grams in other numbers than {', '.join(NGRAM_KEYS)} name")
+        raise info.missing(config.place, f"n-gram tables whose number differs from {', '.join(NGRAM_KEYS)}")
     wiring = PreNorm(norm=NoNorm())
     return [Block(wiring=wiring, mixer=NoMixer(), feedforward=part, residual_scale=1 / (count + 1))]
 
@@ -245,7 +245,7 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
     if "residual_exit.weight" not in tensors.outer and not is_mean:
         if tensors.layers[0].streams:
-            raise info.missing(tensors.layers[0].prefix, "residual streams that end in another form of sum")
+            raise info.missing(tensors.layers[0].prefix, "an unsupported sum of the final residual streams")
         return ResidualSum()
     num_streams = config.size(STREAMS[0]) if is_mean else info.sides(tensors.outer["residual_exit.weight"])[0]
     config.expect(STREAMS[0], num_streams, "the weights of the streams have this number of rows")
@@ -261,7 +261,7 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
             norm_eps=info.norm(bias=False).eps,
         )
     if other := [name for name in weights if info.sides(name)[0] != 2 * num_streams]:
-        raise info.missing(other[0], "residual streams that are mixed")
+        raise info.missing(other[0], "mixing of residual streams")
     return Streams(
         num_streams=num_streams,
         sinkhorn_steps=0,
@@ -325,7 +325,9 @@ def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
     )
     rows = sum(info.sides(name)[0] for (param, _), name in layer.memory.items() if param == "table")
     if rows != memory.total_rows or width != memory.width:
-        raise info.missing(layer.prefix, f"an n-gram memory of {rows} rows, where its keys say {memory.total_rows}")
+        raise info.missing(
+            layer.prefix, f"an n-gram memory of {rows} rows, although its keys imply {memory.total_rows}"
+        )
     config.used |= MEMORY_KEYS
     return [Block(wiring=PreNorm(norm=NoNorm()), mixer=NoMixer(), feedforward=memory)]
 
@@ -335,12 +337,14 @@ def _gated_streams(info: CheckpointInfo, tensors: GroupedTensors) -> GatedStream
     of_each = {f"gates.{param}" for _, param in GATED_STREAMS} | {"write_weights.weight"}
     for layer in tensors.layers:
         if layer.residual.keys() != {f"{name}_residual.{param}" for name in CONTENTS for param in of_each}:
-            raise info.missing(layer.prefix, "residual streams with gates of another form")
+            raise info.missing(layer.prefix, "residual streams with unsupported gates")
     rank, features = info.sides(tensors.outer["residual_exit.gate_down.weight"])
     norm = info.norm(bias=False)
     num_streams = info.config.size("hc_count")
     if num_streams * tensors.d_model != features or norm.kind != "rms":
-        raise info.missing(tensors.outer["residual_exit.norm_weight"], f"streams of {features} features in all")
+        raise info.missing(
+            tensors.outer["residual_exit.norm_weight"], f"residual streams with {features} features in total"
+        )
     info.config.expect("hc_lowrank", rank, "the gates of the streams have this number of rows")
     return GatedStreams(num_streams=num_streams, rank=rank, norm_eps=norm.eps, unit_offset=norm.unit_offset)
 
@@ -375,7 +379,7 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
     scale, softcap = _head_scale(info, d_model), info.config.optional_positive("final_logit_softcapping")
     if (head := info.class_head) is not None:
         if "classifier.weight" not in tensors.outer:
-            raise info.missing(f"{info.config.place}: architectures", "a head for classes of another name")
+            raise info.missing(f"{info.config.place}: architectures", "a classification head with an unknown name")
         num_classes, _ = info.sides(tensors.outer["classifier.weight"])
         return head.replace(num_classes=num_classes, bias="classifier.bias" in tensors.outer)
     return LanguageModelHead(
@@ -416,7 +420,7 @@ def _final_norm(info: CheckpointInfo, tensors: GroupedTensors, assumed: bool) ->
 
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
     num_positions, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
-    why = "no file says whether the first position is 0 or the padding id + 1"
+    why = "no file states whether the first position is 0 or the padding id + 1"
     if (
         num_positions is not None
         and (info.quirks.positions_after_padding or num_positions == length)
@@ -438,7 +442,7 @@ def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | No
 def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims, extra_rows: int) -> Embedding:
     scale, narrow = info.positive(EMBEDDING_SCALE, 1.0), "embedding.project.weight" in tensors.outer
     named = any(info.config.get(key) is not None for key in (*EMBEDDING_SCALE, *SCALED_EMBEDDING))
-    why = "no file says whether token vectors are multiplied by sqrt(d_model)"
+    why = "no file states whether token embeddings are multiplied by sqrt(d_model)"
     if any(info.config.get(key) for key in SCALED_EMBEDDING) or (
         (not named or info.quirks.scaled_embedding) and info.settle("scaled_embedding", (False, True), why)
     ):
@@ -473,9 +477,9 @@ def _per_layer(info: CheckpointInfo, tensors: GroupedTensors) -> PerLayerEmbeddi
         return None
     (rows, columns), layers = info.sides(name), len(tensors.layers)
     if rows != info.sides(tensors.outer["embedding.token.weight"])[0]:
-        raise info.missing(name, "per-layer embeddings of another vocabulary")
+        raise info.missing(name, "per-layer embeddings with a different vocabulary size")
     if columns % layers or not tensors.layers[0].further:
-        raise info.missing(name, f"per-layer embeddings that are not for each of {layers} layers")
+        raise info.missing(name, f"per-layer embeddings for other than {layers} layers")
     return PerLayerEmbedding(features=columns // layers, norm=_norm(info, tensors, "embedding.per_layer.norm"))
 
 
@@ -517,7 +521,7 @@ def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform |
 def _head_scale(info: CheckpointInfo, d_model: int) -> float:
     if info.config.get("logits_scaling") is not None:
         scaling = info.config.positive("logits_scaling")
-        why = "no file says whether logits_scaling divides or multiplies"
+        why = "no file states whether logits_scaling divides or multiplies"
         return scaling if info.settle("logits_times_scaling", (False, True), why) else 1.0 / scaling
     if info.config.get("dim_model_base") is not None:
         # MiniCPM (muP): logits are divided by d_model / dim_model_base

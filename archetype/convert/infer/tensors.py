@@ -352,7 +352,7 @@ def _rename(info: CheckpointInfo, name: str) -> str:
 
 
 def _in_columns(info: CheckpointInfo, name: str) -> bool:
-    return bool(info.settle(name, ("rows", "columns"), "no file says how square matrices are stored") == "columns")
+    return bool(info.settle(name, ("rows", "columns"), "no file states how square matrices are stored") == "columns")
 
 
 def _transposed(info: CheckpointInfo, layer: Layer) -> bool:

@@ -160,7 +160,7 @@ class ParallelResidual(NormedWiring):
         if self.shared_norm and self.feedforward_norm is not None:
             invalid(
                 "feedforward_norm",
-                "shared_norm uses the mixer's norm for both",
+                "with shared_norm, both parts use the mixer's norm",
                 "remove it, or use shared_norm: false",
             )
         return self
@@ -248,7 +248,7 @@ class Block(Spec):
             isinstance(self.wiring, PreNorm | SandwichNorm | ParallelResidual) and not self.feedforward.reads_input
         )
         if is_unread and not self.wiring.norm_of("feedforward").is_absent:
-            cause = "the feed-forward part reads only token ids, and a norm of its input would never be trained"
+            cause = "the feed-forward part reads only token ids, so a norm of its input would never be trained"
             invalid("wiring.feedforward_norm", cause, "use feedforward_norm: none")
         if isinstance(self.wiring, ParallelResidual):
             if self.feedforward.is_absent:
@@ -264,32 +264,34 @@ class Block(Spec):
     @model_validator(mode="after")
     def _reinjects_into_a_repetition(self) -> "Block":
         if self.reinject and self.weights_of is None:
-            invalid("reinject", "only a layer with weights_of can read its input again", "set weights_of")
+            invalid("reinject", "applies only to a layer with weights_of", "set weights_of")
         if self.norm_between and self.weights_of is None:
-            invalid("norm_between", "only a layer with weights_of begins another pass", "set weights_of")
+            invalid("norm_between", "applies only to a layer with weights_of", "set weights_of")
         return self
 
     @model_validator(mode="after")
     def _cross_sees_all(self) -> "Block":
         if self.cross_attention is not None:
             if not isinstance(self.cross_attention.position, NoPosition):
-                cause = "target and source positions have no distance"
+                cause = "source and target have no common positions"
                 invalid("cross_attention.position", cause, "remove it")
             if self.cross_attention.query_scale is not None:
-                cause = "target and source positions have no distance"
+                cause = "source and target have no common positions"
                 invalid("cross_attention.query_scale", cause, "remove it")
             if self.cross_attention.keys_from is not None:
-                invalid("cross_attention.keys_from", "cross-attention reads the keys of the source", "remove it")
+                invalid("cross_attention.keys_from", "cross-attention always reads the source's keys", "remove it")
             if not isinstance(self.cross_attention.pattern, Full):
-                invalid("cross_attention.pattern", "cross-attention sees the whole source", "remove it")
+                invalid("cross_attention.pattern", "cross-attention always attends to the whole source", "remove it")
             if self.cross_attention.differential is not None:
-                invalid("cross_attention.differential", "only self-attention subtracts weights", "remove it")
+                invalid(
+                    "cross_attention.differential", "differential attention supports only self-attention", "remove it"
+                )
             if self.cross_attention.convolves:
-                cause = "queries and keys belong to different texts"
+                cause = "queries and keys come from different sequences"
                 invalid("cross_attention.convolutions", cause, "remove it")
             if self.cross_attention.index is not None:
-                invalid("cross_attention.index", "cross-attention sees the whole source", "remove it")
+                invalid("cross_attention.index", "cross-attention always attends to the whole source", "remove it")
             if self.cross_attention.value_embedding is not None:
-                cause = "the values are source vectors, but the token ids belong to the target"
+                cause = "the values come from the source, but the token ids from the target"
                 invalid("cross_attention.value_embedding", cause, "remove it")
         return self

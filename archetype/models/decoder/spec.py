@@ -71,7 +71,7 @@ class Decoder(EndsWithNorm, CausalSpec):
     def _further_tokens_fit(self) -> Self:
         if self.further_tokens is not None and (stack := self.further_stack) is not None:
             if not self.head.predicts_next:
-                invalid("further_tokens", "the head predicts no tokens", "remove it, or use kind language_model")
+                invalid("further_tokens", "the head does not predict tokens", "remove it, or use kind language_model")
             self.further_tokens.check(stack)
         return self
 

@@ -44,7 +44,7 @@ class FurtherTokens(Spec):
         if self.block is not None and self.block != self.block.own:
             invalid("further_tokens.block.weights_of", "this block cannot share weights", "remove it")
         if stack.sources:
-            cause = "reads another layer, which the block of further_tokens cannot do"
+            cause = "reads another layer, which a block of further_tokens cannot do"
             invalid("further_tokens.block.mixer", cause, "use a mixer that reads no other layer")
         if stack.relative_bias is not None:
             cause = "only the model's layers share a table of relative positions"

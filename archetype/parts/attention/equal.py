@@ -17,7 +17,7 @@ def equal_fields(at: Transfer[Attention]) -> set[str]:
     """Return the fields whose difference changes no output in the new model's context."""
     old, new, length = at.old, at.new, at.new_sizes["T"]
     before, after = ((part.position, part.sizes(sizes["D"]).head_dim) for part, sizes in at.both)
-    pairs = getattr(at.module, "pairs", None)  # cross-attention sees the whole source
+    pairs = getattr(at.module, "pairs", None)  # cross-attention always attends to the whole source
     causal = pairs is not None and bool(cast(Any, pairs).causal)
     is_equal = {
         "pattern": all(sees_all(part.pattern, length, causal) for part in (old, new)),

@@ -304,11 +304,11 @@ class Attention(Mixer):
                 cause = "rotary positions only affect dot products of queries and keys"
                 invalid("position", cause, "use relative_bias or alibi, or score dot")
             if self.index is not None:
-                invalid("index", "additive scores are computed for all keys", "remove index, or use score dot")
+                invalid("index", "additive scores do not support an index", "remove index, or use score dot")
             if not is_full:
-                invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
+                invalid("pattern", "additive scores support only the full pattern", "use pattern full, or score dot")
         if self.sinks and self.softmax != "standard":
-            invalid("sinks", f"softmax {self.softmax} has no further logits", "remove sinks, or use softmax standard")
+            invalid("sinks", f"softmax {self.softmax} has no sink logits", "remove sinks, or use softmax standard")
         if self.position.reads_queries:
             unsupported = {
                 "score": self.score != "dot",
@@ -320,15 +320,15 @@ class Attention(Mixer):
                 cause = f"{self.position.kind} positions need dot-product scores of all keys of this layer"
                 invalid(field, cause, f"remove {field}, or use other positions")
         if self.index is not None and self.num_heads % self.index.num_selections:
-            cause = f"{self.index.num_selections} heads that select keys do not divide num_heads {self.num_heads}"
+            cause = f"{self.index.num_selections} selecting heads do not divide num_heads {self.num_heads}"
             invalid("index.num_heads", cause, "use 1, or as many as num_kv_heads")
         if self.index is not None and not is_full:
-            cause = f"an index selects among all earlier keys, and pattern {self.pattern.dump()['kind']} allows others"
+            cause = f"an index selects among all earlier keys, but the pattern is {self.pattern.dump()['kind']}"
             invalid("index", cause, "remove index, or use pattern full")
         if self.qk_norm_after_rope and (
             not isinstance(self.position, Rotary) or self.qk_norm.is_absent or self.qk_norm_over == "all"
         ):
-            cause = "needs rotary positions and a qk_norm of each head"
+            cause = "needs rotary positions and a qk_norm over each head"
             invalid("qk_norm_after_rope", cause, "remove it, or set both")
         if self.gate_gain is not None and self.gate is None:
             invalid("gate_gain", "there is no gate", "remove it, or add a gate")
@@ -344,10 +344,10 @@ class Attention(Mixer):
                 invalid("value_embedding", cause, "remove it, or use global_projections: false")
             for name in ("query_gain", "key_factors"):
                 if getattr(self, name):
-                    cause = "global projections have queries and keys of their own"
+                    cause = "global projections have separate queries and keys"
                     invalid(name, cause, "remove it, or use global_projections: false")
             if self.keys_as_values:
-                cause = "global projections have values of their own"
+                cause = "global projections have separate values"
                 invalid("keys_as_values", cause, "remove it, or use global_projections: false")
         return self
 
@@ -357,19 +357,25 @@ class Attention(Mixer):
             return self
         for name, count in (("num_heads", self.num_heads), ("num_kv_heads", self.num_kv_heads)):
             if count is not None and count % 2:
-                invalid(name, f"{count} heads have no pairs, which differential attention needs", "use an even number")
+                invalid(
+                    name, f"differential attention needs an even number of heads, not {count}", "use an even number"
+                )
         if self.index is not None:
-            invalid("index", "differential attention reads all keys", "remove it or differential")
+            invalid("index", "differential attention does not support an index", "remove it or differential")
         if self.projects_globally:
-            invalid("pattern.global_projections", "global tokens have no pairs of heads", "remove it or differential")
+            invalid(
+                "pattern.global_projections",
+                "differential attention does not support global projections",
+                "remove it or differential",
+            )
         return self
 
     @model_validator(mode="after")
     def _keys_serve_as_values(self) -> "Attention":
         if self.keys_as_values and self.bias.v:
-            invalid("bias.v", "with keys_as_values there is no projection to values", "remove it or keys_as_values")
+            invalid("bias.v", "with keys_as_values, there is no value projection", "remove it or keys_as_values")
         if self.keys_as_values and self.v_head_dim not in (None, self.head_dim):
-            cause = f"with keys_as_values each value has the features of its key, and {self.v_head_dim} may differ"
+            cause = f"with keys_as_values, values have the width of keys, so {self.v_head_dim} may not fit"
             invalid("v_head_dim", cause, "remove it or keys_as_values")
         return self
 
@@ -384,9 +390,11 @@ class Attention(Mixer):
             "pattern.global_projections": self.projects_globally,
         }
         for name in (name for name, is_set in unsupported.items() if is_set):
-            invalid(name, "queries, keys and values are convolved together", "remove it or joint_convolution")
+            invalid(
+                name, "joint_convolution already convolves queries, keys and values", "remove it or joint_convolution"
+            )
         if self.joint_convolution.reach < 1:
-            invalid("joint_convolution.kernels", "no position reads another one", "use a kernel of 2 or more")
+            invalid("joint_convolution.kernels", "kernels of 1 read no other position", "use a kernel of 2 or more")
         return self
 
     @model_validator(mode="after")
@@ -395,10 +403,10 @@ class Attention(Mixer):
             return self
         if self.bias.k or self.bias.v:
             remedy = "use {q: true, o: true}, or no bias"
-            invalid("bias", "keys and values of another layer already have that layer's biases", remedy)
+            invalid("bias", "with keys_from, keys and values already have the other layer's biases", remedy)
         for name in ("value_embedding", "convolutions", "joint_convolution", "key_factors"):
             if getattr(self, name):
-                invalid(name, "keys_from reads the keys and values of another layer", "remove it or keys_from")
+                invalid(name, "keys_from uses the keys and values of another layer", "remove it or keys_from")
         if self.index is not None or self.projects_globally:
             name = "pattern.global_projections" if self.index is None else "index"
             cause = "needs its own keys, but keys_from reads the keys of another layer"
@@ -463,7 +471,7 @@ class Attention(Mixer):
             invalid("value_embedding.gate.features", cause, f"use at most {width}, or remove it")
         if self.position.reads_queries:
             if not causal:
-                cause = f"{self.position.kind} positions have no keys for later positions"
+                cause = f"{self.position.kind} positions support only earlier keys"
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
             # positions of whole sequences are sinusoids of d_model features, projected to keys
             if width % 2 and self.position.needs_all_keys:
@@ -475,18 +483,20 @@ class Attention(Mixer):
             with inside("convolutions"):
                 self.convolutions.check(causal)
                 if self.keys_as_values and "v" in self.convolutions.at:
-                    invalid("at", "with keys_as_values there is no projection to values", "leave out v")
+                    invalid("at", "with keys_as_values, there is no value projection", "leave out v")
         if self.joint_convolution is not None:
             if not causal:
-                invalid("joint_convolution", "convolutions read from left to right", "remove it, or use a decoder")
+                invalid("joint_convolution", "convolutions are causal", "remove it, or use a decoder")
             sizes = self.sizes(width)
             if sizes.num_kv_heads * self.value_width(width) % 2:
-                invalid("joint_convolution", "values of an odd number of features have no half", "use an even number")
+                invalid(
+                    "joint_convolution", "values with an odd number of features cannot be halved", "use an even number"
+                )
         if causal and isinstance(self.pattern, BigBird):
-            cause = "bigbird's random and last blocks look ahead, which a decoder must not"
+            cause = "bigbird's random and last blocks attend to later tokens, which a decoder cannot"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
         if causal and self.projects_globally:
-            cause = "in a decoder the first tokens see no distant ones"
+            cause = "a decoder's first tokens cannot attend to later ones"
             invalid("pattern.global_projections", cause, "remove it, or use an encoder")
 
     @property
@@ -528,7 +538,7 @@ class Attention(Mixer):
             "pattern": reach is None,
         }
         if fields := [name for name, is_set in unsupported.items() if is_set]:
-            cause = "is not computed by the attention functions of other libraries"
+            cause = "is not supported by the attention functions of other libraries"
             raise SpecError(f"{place}.{fields[0]}", cause, "use this library's attention")
         return AttentionCall(sizes, reach or None, self.softcap)
 
@@ -536,7 +546,7 @@ class Attention(Mixer):
     def needs_whole_rows(self) -> NeedsWholeRows | None:
         # neither scaling by length nor projections of global tokens work on a part of a sequence
         if self.keys_follow_length:
-            cause = "depends on the sequence length, and each process has only a part of a sequence"
+            cause = "depends on the sequence length, but each process has only a part of a sequence"
             return NeedsWholeRows("position.scaling", cause, "use another scaling, or set parallel.context to 1")
         if self.position.reads_queries:
             cause = "adds to the scores of whole sequences, but each process has only a part of a sequence"
@@ -545,7 +555,7 @@ class Attention(Mixer):
             cause = "convolutions read sequences in order, and parallel.context splits them"
             return NeedsWholeRows("convolutions", cause, "remove it, or set parallel.context to 1")
         if self.projects_globally:
-            cause = "global tokens with their own projections are in one process, and all processes must see them"
+            cause = "all processes must see the global tokens, which only one process projects"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")
         return None if self.index is None else self.index.needs_whole_rows
 

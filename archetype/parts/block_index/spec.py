@@ -76,7 +76,9 @@ class BlockIndex(KeySelection):
                 ("loss_weight", "0", self.loss_weight > 0),
             ):
                 if is_set:
-                    invalid(name, "the attention's own queries and keys select", f"use {name}: {value}")
+                    invalid(
+                        name, "without own_projections, the attention's queries and keys select", f"use {name}: {value}"
+                    )
         if self.position is not None:
             self.position.check_index(self.head_dim)
         return self
@@ -96,7 +98,7 @@ class BlockIndex(KeySelection):
         if not self.own_projections:
             for name, size in (("num_heads", sizes.num_heads), ("head_dim", sizes.head_dim)):
                 if (own := getattr(self, name)) != size:
-                    invalid(name, f"{own} differs from {size} of the attention, which selects", f"use {size}")
+                    invalid(name, f"{own} differs from attention's {size}", f"use {size}")
 
     @property
     def num_selections(self) -> int:

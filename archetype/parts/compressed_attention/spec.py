@@ -111,10 +111,10 @@ class CompressedAttention(Mixer):
         if self.num_heads % self.groups:
             invalid("groups", f"{self.groups} does not divide num_heads {self.num_heads}", "use a divisor")
         if self.position.dim is not None:
-            invalid("position.dim", "the rotated features are counted by rotary_dim", "remove it")
+            invalid("position.dim", "rotary_dim sets the number of rotated features", "remove it")
         self.position.scaling.check(self.rotated)
         if self.position.scaling.follows_length:
-            cause = "pooled keys that are stored cannot rotate again when the text grows"
+            cause = "stored pooled keys cannot be rotated again when the sequence grows"
             invalid("position.scaling", cause, "use another scaling")
         if self.index is not None and self.index.head_dim < self.rotated:
             cause = f"{self.index.head_dim} is less than rotary_dim {self.rotated}"
@@ -123,7 +123,7 @@ class CompressedAttention(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("", "pooled keys stand for earlier positions alone", "use a decoder, or another mixer")
+            invalid("", "pooled keys cover only earlier positions", "use a decoder, or another mixer")
 
     @property
     def index(self) -> PooledIndex | None:

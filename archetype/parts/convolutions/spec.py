@@ -24,6 +24,6 @@ class Convolutions(Spec):
     def check(self, causal: bool) -> None:
         """Call `invalid` for a stack whose positions see later ones, and for equal places."""
         if not causal:
-            invalid("", "convolutions read from left to right", "remove it, or use a decoder")
+            invalid("", "convolutions are causal", "remove it, or use a decoder")
         if len(set(self.at)) < max(len(self.at), 1):
-            invalid("at", "names no place, or one twice", "name each place once, or remove convolutions")
+            invalid("at", "is empty or lists a position twice", "list each position once, or remove convolutions")

@@ -75,7 +75,7 @@ class DisentangledAttention(Mixer):
     @model_validator(mode="after")
     def _distances_are_read(self) -> Self:
         if not (self.content_to_position or self.position_to_content):
-            invalid("content_to_position", "nothing reads the distances", "use attention")
+            invalid("content_to_position", "no score uses relative positions", "use attention")
         return self
 
     @property
@@ -93,4 +93,6 @@ class DisentangledAttention(Mixer):
         if width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of d_model")
         if causal:
-            invalid("", "each position sees later positions, which a decoder must not", "use attention, or an encoder")
+            invalid(
+                "", "each position attends to later positions, which a decoder cannot", "use attention, or an encoder"
+            )

@@ -73,7 +73,7 @@ class Embedding(TokenEmbedding):
     @model_validator(mode="after")
     def _projects_narrow_vectors(self) -> Self:
         if self.project_first and self.width is None:
-            invalid("project_first", "the vectors have d_model features already", "set width, or remove it")
+            invalid("project_first", "the embeddings already have width d_model", "set width, or remove it")
         return self
 
     @property
@@ -128,14 +128,14 @@ class PairEmbedding(Embedding):
     def _source_shares_a_table(self) -> Self:
         if self.source is not None and not self.shared:
             invalid(
-                "source", "without a shared table each side has its own embedding", "remove it, or use shared: true"
+                "source", "without a shared table, each side has its own embedding", "remove it, or use shared: true"
             )
         if self.source is not None and self.source.per_layer is not None:
             invalid("source.per_layer", "the source shares the token table and has no per-layer table", "remove it")
         if self.source is not None and self.source.extra_rows:
             invalid("source.extra_rows", "the source shares the token table", "remove it")
         if self.source is not None and self.source.width != self.width:
-            invalid("source.width", "the shared table has another width", "use the same for both")
+            invalid("source.width", "the shared table has a different width", "use the same for both")
         if self.source is not None and self.source.project_first != self.project_first:
             invalid("source.project_first", "differs from the target's project_first", "use the same for both")
         return self

@@ -131,14 +131,18 @@ class MixtureOfExperts(FeedForward):
         if chosen > experts + self.idle:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
         if self.latent_width is None and not self.latent_norm.is_absent:
-            invalid("latent_norm", "the experts read and write vectors of d_model", "use latent_width, or remove it")
+            invalid(
+                "latent_norm",
+                "without latent_width, experts read and write vectors of width d_model",
+                "use latent_width, or remove it",
+            )
         if self.idle_output == "zero" and not self.idle:
-            invalid("idle_output", "there are no idle experts", "remove it, or use idle: 1")
+            invalid("idle_output", "the model has no idle experts", "remove it, or use idle: 1")
         if self.idle and not self.norm.is_absent:
-            invalid("norm", "idle experts return the vectors that the router reads", "remove it, or use idle: 0")
+            invalid("norm", "idle experts return the router's input", "remove it, or use idle: 0")
         if self.idle:
             for name, is_set, cause in (
-                ("latent_width", self.latent_width is not None, "idle experts return vectors of d_model"),
+                ("latent_width", self.latent_width is not None, "idle experts return vectors of width d_model"),
                 ("groups", self.groups is not None, "idle experts belong to no group"),
                 ("router", self.router.routes_tokens, "a table of token ids names experts that compute"),
             ):
@@ -146,23 +150,23 @@ class MixtureOfExperts(FeedForward):
                     invalid(name, cause, "remove it, or use idle: 0")
         if self.always:
             for name, is_set, cause in (
-                ("idle", bool(self.idle), "the last experts are those that every token selects"),
+                ("idle", bool(self.idle), "the last experts are selected by every token"),
                 ("router", self.router.routes_tokens, "a table of token ids names all experts of a token"),
-                ("router", self.router.weighs_choices, "the router weighs the experts that it chooses"),
+                ("router", self.router.weighs_choices, "the router weights only the experts that it selects"),
             ):
                 if is_set:
                     invalid(name, cause, "remove it, or use always: 0")
         if not self.expert.activation.is_fixed:
-            cause = "has parameters or reads all features, and experts share one elementwise activation"
+            cause = "is not a fixed elementwise function, which experts require"
             invalid("expert.activation", cause, "use another one, such as silu")
         if self.expert.hidden_gain is not None:
-            invalid("expert.hidden_gain", "experts have no learned factors of their hidden features", "remove it")
+            invalid("expert.hidden_gain", "experts do not support hidden_gain", "remove it")
         if not self.expert.hidden_norm.is_absent:
-            invalid("expert.hidden_norm", "experts have no norm of their hidden features", "remove it")
+            invalid("expert.hidden_norm", "experts do not support hidden_norm", "remove it")
         for name in ("expert", "shared"):
             network = getattr(self, name)
             if network is not None and network.convolutions is not None:
-                invalid(f"{name}.convolutions", "experts read single tokens", "remove it")
+                invalid(f"{name}.convolutions", "experts read separate tokens", "remove it")
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "needs a shared expert", "add a shared expert, or remove shared_gate")
         if self.router.routes_tokens:
@@ -170,7 +174,7 @@ class MixtureOfExperts(FeedForward):
                 if is_set:
                     invalid(name, "the router selects experts by token id", "remove it")
         if self.router.weighs_choices and self.groups is not None:
-            invalid("groups", "the router chooses among all experts", "remove it")
+            invalid("groups", "the router selects among all experts", "remove it")
         if self.groups is not None:
             groups, of = self.groups.groups_per_token, self.groups.num_groups
             if experts % of:

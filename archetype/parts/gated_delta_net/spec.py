@@ -70,9 +70,9 @@ class GatedDeltaNet(Mixer):
             cause = f"{self.key_heads} does not divide num_heads {self.num_heads}"
             invalid("num_key_heads", cause, "use a divisor of num_heads")
         if self.decay_rank is not None and self.decay != "channel":
-            invalid("decay_rank", "is the rank of a decay for each channel", "use decay: channel, or remove it")
+            invalid("decay_rank", "needs a per-channel decay", "use decay: channel, or remove it")
         if self.decay_bound is not None and self.decay == "none":
-            invalid("decay_bound", "bounds a decay, and there is none", "remove it")
+            invalid("decay_bound", "needs a decay", "remove it")
         return self
 
     @property

@@ -26,8 +26,8 @@ class GatedDeltaNetTransplant(HeadsTransplant[GatedDeltaNet]):
     writes: ClassVar = ("o.weight",)
     silent: ClassVar = {"a_up.weight": "s", "gate_up.weight": "r"}
     fixed: ClassVar = {
-        "P": "queries and keys of other features have unit length", "Q": "the norm sees other features of a head",
-        "G": "heads read other keys",
+        "P": "queries and keys have different features", "Q": "the norm covers different features of a head",
+        "G": "heads use different keys",
     }  # fmt: skip
     sized: ClassVar = ("num_key_heads",)
 

@@ -94,11 +94,11 @@ class Factorization:
                 self.result.kv_down[self.rank + row] = of_key
                 self.result.q[:, start + row] = of_queries / self.new.factor**2
             if not math.isclose(angle, angles[pair], rel_tol=CLOSE):
-                self._lose("keys rotate by other angles")
+                self._lose("keys are rotated by different angles")
         unrotated = [pair for pair in angles if self._squares(self.k[:, pair]) > ROUNDING * total]
         if unrotated:
             held = sum(1 for *_, angle in self.new.pairs if angle)
-            cause = f"the keys of {heads} heads rotate in {heads * len(angles)} pairs, and the shared key in {held}"
+            cause = f"the keys of {heads} heads have {heads * len(angles)} rotated pairs, but the shared key has {held}"
             self._lose(cause)
 
     def _components(self, first: int, second: int) -> list[Complex[Tensor, "K"]]:

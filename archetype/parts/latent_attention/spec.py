@@ -116,9 +116,9 @@ class LatentAttention(Mixer):
         if not self.qk_rope_head_dim:
             invalid("qk_rope_head_dim", "0 features cannot be rotated", "use an even number, or position: none")
         if not isinstance(self.position, Rotary):
-            invalid("position", "latents have no score bias", "use rotary or none")
+            invalid("position", "latent attention does not support score biases", "use rotary or none")
         if self.position.dim is not None:
-            invalid("position.dim", "all of these features are rotated", "use qk_rope_head_dim")
+            invalid("position.dim", "all qk_rope_head_dim features are rotated", "use qk_rope_head_dim")
         self.position.scaling.check(self.qk_rope_head_dim)
         if self.position.scaling.follows_length:
             cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
@@ -130,7 +130,7 @@ class LatentAttention(Mixer):
         if not self.key_norm.is_absent and not self.qk_rope_head_dim:
             invalid("key_norm", "there are no features to normalize", "remove it")
         if self.index is not None and self.index.reads_heads:
-            invalid("index", "latents have no keys of heads", "use an index with projections of its own")
+            invalid("index", "latent attention has no keys per head", "use an index with projections of its own")
         if self.index is not None and self.index.num_selections > 1:
             cause = f"{self.index.num_selections} heads select keys, but all heads read the same latents"
             invalid("index.num_heads", cause, "use 1")
@@ -139,7 +139,7 @@ class LatentAttention(Mixer):
     @model_validator(mode="after")
     def _gate_has_a_source(self) -> "LatentAttention":
         if self.gate_from == "query" and (self.gate is None or self.query.rank is None):
-            invalid("gate_from", "needs a gate and a low-rank query vector", "use input, or set both")
+            invalid("gate_from", "needs a gate and a low-rank query", "use input, or set both")
         return self
 
     @property

@@ -63,7 +63,7 @@ class LightningIndex(KeySelection):
     @model_validator(mode="after")
     def _rotation_fits(self) -> "LightningIndex":
         if self.rotates == "last" and (self.position is None or self.position.dim is None):
-            invalid("rotates", "no position.dim counts features", "set position.dim, or use rotates: first")
+            invalid("rotates", "needs position.dim", "set position.dim, or use rotates: first")
         if self.position is not None:
             self.position.check_index(self.head_dim)
         return self
@@ -86,7 +86,7 @@ class LightningIndex(KeySelection):
         with inside("from_layer"):
             super().check_source(source)
             if not isinstance(source, LightningIndex):
-                invalid("", "the referenced layer has an index of another kind", "name a layer of kind lightning")
+                invalid("", "the referenced layer has a different kind of index", "name a layer of kind lightning")
             own = self.own
             if differing := [name for name in type(self).model_fields if getattr(own, name) != getattr(source, name)]:
                 cause = f"{', '.join(differing)} differs from the referenced layer's index"

@@ -126,17 +126,17 @@ class LinearAttention(Mixer):
     @model_validator(mode="after")
     def _fields_agree(self) -> "LinearAttention":
         if self.gate == "none" and self.gate_rank is not None:
-            invalid("gate_rank", "is the rank of a gate, and there is none", "use gate: silu, or remove it")
+            invalid("gate_rank", "needs a gate", "use gate: silu, or remove it")
         if not isinstance(self.position, NoPosition | Rotary):
-            invalid("position", f"{self.position.kind} positions need scores", "use rotary, or none")
+            invalid("position", f"{self.position.kind} positions need attention scores", "use rotary, or none")
         if isinstance(self.position, Rotary) and self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling changes keys that are already in the memory"
+            cause = f"{self.position.scaling.kind} scaling would change keys that are already in the memory"
             invalid("position.scaling", cause, "use another scaling")
         return self
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "linear attention reads from left to right", "use it in a decoder")
+            invalid("kind", "linear attention is causal", "use it in a decoder")
         if self.head_dim is None and width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor, or set head_dim")
         if isinstance(self.position, Rotary):

@@ -60,18 +60,20 @@ class Mamba3(Mixer):
         if self.num_heads % self.num_groups:
             invalid("num_groups", f"{self.num_groups} does not divide num_heads {self.num_heads}", "use a divisor")
         if self.rotary_dim is not None and (self.rotary_dim % 2 or self.rotary_dim > self.state_size):
-            cause = f"{self.rotary_dim} of {self.state_size} features cannot turn in pairs"
+            cause = f"{self.rotary_dim} of {self.state_size} features cannot be rotated in pairs"
             invalid("rotary_dim", cause, "use an even number that is not larger")
         if self.angles < 1:
             invalid(
-                "state_size", f"half of {self.state_size} features are no pair", "use at least 4, or set rotary_dim"
+                "state_size",
+                f"half of {self.state_size} features cannot be rotated in pairs",
+                "use at least 4, or set rotary_dim",
             )
         check_steps(self.dt_min, self.dt_max)
         return self
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "a state space reads from left to right", "use it in a decoder")
+            invalid("kind", "a state space model is causal", "use it in a decoder")
 
     @property
     def inner(self) -> int:

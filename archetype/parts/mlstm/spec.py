@@ -43,7 +43,7 @@ class MLSTM(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "an mLSTM reads from left to right", "use it in a decoder")
+            invalid("kind", "an mLSTM is causal", "use it in a decoder")
         if self.v_head_dim is None and width % self.num_heads:
             cause = f"{self.num_heads} does not divide d_model {width}"
             invalid("num_heads", cause, "use a divisor, or set v_head_dim")

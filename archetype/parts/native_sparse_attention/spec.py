@@ -132,13 +132,13 @@ class NativeSparseAttention(Mixer):
             invalid("position.dim", cause, f"use at most {self.head_dim}")
         self.position.scaling.check(self.position.dim or self.head_dim)
         if self.position.scaling.follows_length:
-            cause = "compressed keys that are stored cannot rotate again when the sequence grows"
+            cause = "stored compressed keys cannot be rotated again when the sequence grows"
             invalid("position.scaling", cause, "use another scaling")
         return self
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("", "compressed blocks are of earlier positions only", "use a decoder, or another mixer")
+            invalid("", "compressed blocks cover only earlier positions", "use a decoder, or another mixer")
 
     @property
     def kv_heads(self) -> int:

@@ -42,7 +42,7 @@ class NgramEmbedding(nn.Module):
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         """Return what is added to `x`, (B, T, D)."""
-        assert context.tokens is not None, "n-grams are made of tokens"
+        assert context.tokens is not None, "n-grams need token ids"
         cache = self.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
         assert isinstance(cache, TokensState)
         history, newest = after_newest(context.tokens[:, None].long(), context, context.before(cache).tokens)

@@ -172,5 +172,5 @@ class NoNorm(Norm):
 
 def _offset_of_a_weight(norm: Scaled) -> Scaled:
     if norm.unit_offset and not norm.weight:
-        invalid("unit_offset", "needs a weight to add 1 to", "remove it, or use weight: true")
+        invalid("unit_offset", "needs a weight", "remove it, or use weight: true")
     return norm

@@ -27,7 +27,7 @@ class NormTransplant(Transplant[Any]):
 
     def resized(self, old: int, new: int) -> tuple[Start, str]:
         """Return what holds if `new` - `old` features of zero are added."""
-        return Start.CHANGED, "a norm over another number of features"
+        return Start.CHANGED, "the norm covers a different number of features"
 
     def silence(self, part: Norm, module: nn.Module) -> Sequence[str]:
         names = [name for name, _ in module.named_parameters()]
@@ -74,7 +74,7 @@ class ScaledTransplant(NormTransplant):
         weight = at.donated.get("weight")
         if new.weight and weight is None:
             at.fill("weight", scale - offset(new))
-            at.promise(Start.ROUNDED, "gains of 1 are the norm without them")
+            at.promise(Start.ROUNDED, "gains of 1 equal a norm without gains")
         elif new.weight and weight is not None and (scale != 1.0 or offset(old) != offset(new)):
             note = f"the donor's gains times {scale:.6g}" if scale != 1.0 else "the donor's gains"
             note += "" if offset(old) == offset(new) else ", stored as they are" if offset(old) else ", stored less 1"

@@ -157,5 +157,5 @@ class BigBird(Pattern):
     @model_validator(mode="after")
     def _window_has_a_middle(self) -> "BigBird":
         if self.window_blocks % 2 == 0:
-            invalid("window_blocks", f"{self.window_blocks} blocks have no middle", "use an odd number")
+            invalid("window_blocks", f"{self.window_blocks} blocks have no center", "use an odd number")
         return self

@@ -31,4 +31,4 @@ class RecurrentTransplant(Transplant[Any]):
         return {**sizes, "g": GATES[type(part)], "h": sizes["D"] // (2 if part.bidirectional else 1)}
 
     def fixed_in(self, part: Any) -> Mapping[str, str]:
-        return {"h": "both directions have other places in the output"} if part.bidirectional else {}
+        return {"h": "the two directions are at different positions in the output"} if part.bidirectional else {}

@@ -38,7 +38,7 @@ class RGLRU(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "a recurrent unit reads from left to right", "use it in a decoder")
+            invalid("kind", "this recurrence is causal", "use it in a decoder")
         if self.inner(width) % self.num_heads:
             cause = f"{self.num_heads} does not divide {self.inner(width)} features"
             invalid("num_heads", cause, "use a divisor of the width")

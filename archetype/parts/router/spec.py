@@ -82,7 +82,7 @@ class SparseMixerRouter(LinearRouter):
     def _weights_are_shares(self) -> "SparseMixerRouter":
         for name in ("renormalize", "expert_bias"):
             if getattr(self, name):
-                invalid(name, "has no effect, since each expert is weighed when it is chosen", "remove it")
+                invalid(name, "has no effect, since each expert is weighted when it is selected", "remove it")
         return self
 
 

@@ -31,4 +31,4 @@ class RWKV4(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "RWKV reads from left to right", "use it in a decoder")
+            invalid("kind", "RWKV is causal", "use it in a decoder")

@@ -47,7 +47,7 @@ class RWKV7(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "RWKV reads from left to right", "use it in a decoder")
+            invalid("kind", "RWKV is causal", "use it in a decoder")
         if width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of d_model")
 
@@ -76,6 +76,4 @@ class RWKV7(Mixer):
 
     def check_source(self, source: Mixer, width: int) -> None:
         if not isinstance(source, RWKV7) or source.values_from is not None:
-            invalid(
-                "values_from", "the mixer of the referenced layer leaves no values of its own", "name another layer"
-            )
+            invalid("values_from", "the mixer of the referenced layer publishes no values", "name another layer")

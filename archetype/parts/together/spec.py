@@ -107,7 +107,7 @@ class MixersTogether(_Together, Mixer):
     def _reads_no_other_layer(self) -> Self:
         for index, mixer in enumerate(self.parts):
             if mixer.own != mixer:
-                cause = "reads another layer, which mixers side by side cannot do"
+                cause = "reads another layer, which parallel mixers cannot do"
                 invalid(f"parts[{index}]", cause, "use a mixer that reads no other layer")
         return self
 
@@ -148,7 +148,7 @@ class FeedForwardsTogether(_Together, FeedForward):
     @model_validator(mode="after")
     def _one_is_added_now(self) -> Self:
         if self.delayed is not None and (len(self.delayed) != len(self.parts) or all(self.delayed)):
-            cause = "must name each part, and leave one that is added in this layer"
+            cause = "must have a value for each part, and at least one part must not be delayed"
             invalid("delayed", cause, "use one of true and false for each part")
         return self
 
@@ -166,7 +166,7 @@ class FeedForwardsTogether(_Together, FeedForward):
             with inside("convolutions"):
                 self.convolutions.check(causal)
             if self.delays_output:
-                cause = "outputs that are added after the next layer are not convolved"
+                cause = "delayed outputs cannot be convolved"
                 invalid("convolutions", cause, "remove it, or delayed")
 
     @property
