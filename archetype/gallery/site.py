@@ -114,9 +114,7 @@ def added_to(folder: Path) -> list[Entry]:
         rows = json.loads(file.read_bytes())
         return [Entry(**{**row, "evidence": Evidence(**row["evidence"])}) for row in rows]
     except (ValueError, TypeError, KeyError):
-        raise SpecError(
-            str(file), "does not contain a list of gallery models", "delete it and add the models again"
-        ) from None
+        raise SpecError(str(file), "is not a list of gallery models", "delete it, and add them again") from None
 
 
 def save_added(folder: Path, added: Sequence[Entry]) -> None:

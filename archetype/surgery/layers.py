@@ -72,9 +72,7 @@ def kept_layers(
     """
     count, total = len(old.layers), len(new.layers)
     if way not in WAYS:
-        raise SpecError(
-            "--layers", f"{way!r:.40} is not a method", f"use {enumeration(WAYS, 'or')}, or a list like 0-5,5"
-        )
+        raise SpecError("--layers", f"{way!r:.40} is not a method", f"use {enumeration(WAYS, 'or')}, or list 0-5,5")
     if total >= count:
         cause = f"{way} drops layers, but the new model has {total} layers and the donor {count}"
         raise SpecError("--layers", cause, "change num_layers, or name layers like 0-5,5")

@@ -100,9 +100,7 @@ class Report:
         if self.proof is not None:
             yield from self._proof(self.proof)
         if (exchange := self.exchange) is not None:
-            tokens = (
-                f"{exchange.copied:,} copied, {exchange.composed:,} composed of other tokens, {exchange.drawn:,} new"
-            )
+            tokens = f"{exchange.copied:,} copied, {exchange.composed:,} composed of others, {exchange.drawn:,} new"
             yield f"vocabulary: {tokens}"
             yield f"  loss {exchange.before:.4f} -> {exchange.after:.4f} nats per byte"
 

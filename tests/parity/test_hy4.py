@@ -73,7 +73,7 @@ MIXED = "model.layers.1.hc_pre.hc_mlp_layer.hc_fn"
         ({"swiglu_limit": 0.0}, None, "swiglu_limit: 0.0"),
         ({"hc_magnitude": -1.0}, None, "hc_magnitude: -1.0"),
         ({}, {MIXED: (15, 96)}, f"{MIXED}: needs mixing of residual streams"),
-        ({}, {"model.hc_pre.hc_head.hc_head_fn": None}, "an unsupported sum of the final residual streams"),
+        ({}, {"model.hc_pre.hc_head.hc_head_fn": None}, "an unknown sum of the final residual streams"),
     ],
     ids=["another number", "no clamp", "a negative limit", "mixed", "no exit"],
 )

@@ -462,7 +462,7 @@ def test_keys_of_single_layers_are_refused_where_there_are_any() -> None:
 def test_a_matrix_in_place_of_attention_is_named() -> None:
     shapes = {name: tuple(tensor.shape) for name, tensor in uneven_llama(DECILM).state_dict().items()}
     shapes["model.layers.1.self_attn.linear_attn.weight"] = (32, 32)
-    with pytest.raises(CheckpointError, match="needs a single matrix instead of attention or a feed-forward network"):
+    with pytest.raises(CheckpointError, match="needs a single matrix instead of attention or an MLP"):
         read_unknown(DECILM, shapes)
 
 

@@ -92,7 +92,7 @@ def test_the_memory_of_n_grams_reads_each_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "changed", "message"),
     [
-        ({"hc_count": 4}, {}, "residual streams with 96 features in total"),
+        ({"hc_count": 4}, {}, "streams with 96 features in total"),
         ({"hc_lowrank": 4}, {}, "hc_lowrank: 4 is not supported .the gates of the streams have this number of rows"),
         ({"indexer_budget": 13}, {}, "an index of pools whose tensors do not fit its keys"),
         ({"indexer_n_heads": None}, {}, "an index of pools whose size is unknown"),
@@ -103,7 +103,7 @@ def test_the_memory_of_n_grams_reads_each_stream(tmp_path: Path) -> None:
             "ple_layer_ids: does not name layer 0",
         ),
         ({}, {"model.layers.0.input_layernorm.weight": (32,)}, "residual streams with two norms in a row"),
-        ({}, {"model.layers.0.mlp_hyper_connection.hc_norm.weight": None}, "residual streams with unsupported gates"),
+        ({}, {"model.layers.0.mlp_hyper_connection.hc_norm.weight": None}, "residual streams with unknown gates"),
     ],
     ids=["streams", "rank", "budget", "no size", "gate", "n-grams", "two norms", "no norm"],
 )

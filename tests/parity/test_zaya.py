@@ -109,7 +109,7 @@ def test_a_router_reads_that_of_the_layer_before(changes: dict[str, Any], messag
     [
         ({"joint_convolution": {"kernels": [1, 1]}}, "kernels of 1 read no other position"),
         ({"joint_convolution": {}, "bias": True}, "bias: joint_convolution already convolves queries, keys and values"),
-        ({"joint_convolution": {}, "keys_as_values": True}, "keys_as_values: joint_convolution already convolves"),
+        ({"joint_convolution": {}, "keys_as_values": True}, "keys_as_values: joint_convolution already covers this"),
     ],
 )
 def test_what_is_convolved_together(fields: dict[str, Any], message: str) -> None:

@@ -77,11 +77,7 @@ def add(
     if date and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", date):
         raise SpecError("--date", f"{date!r:.40} is not a date", "write it like 2026-11-30")
     if ancestor and ancestor not in entries() and ancestor not in preset_facts():
-        raise SpecError(
-            "--ancestor",
-            f"{ancestor!r:.40} is neither in the gallery nor a preset",
-            "index.html of the gallery lists the ids",
-        )
+        raise SpecError("--ancestor", f"{ancestor!r:.40} is neither in the gallery nor a preset", "see its index.html")
     entry = _entry(source, name, ancestor, date, why)
     others = [other for other in added_to(to) if other.id != entry.id]
     write_site(to, [*others, entry], _ids(only))

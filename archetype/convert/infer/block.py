@@ -76,9 +76,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     if kernel is None and "scales" not in layer.around:
         return part
     if layer.dense:
-        raise info.missing(
-            layer.prefix, "a factor or a convolution after a feed-forward network that is parallel to experts"
-        )
+        raise info.missing(layer.prefix, "a factor or a convolution after an MLP parallel to experts")
     convolutions = None if kernel is None else SumConvolutions(kernel=info.shapes[kernel][-1])
     scales = "learned" if "scales" in layer.around else None
     return FeedForwardsTogether(parts=(part,), scales=scales, convolutions=convolutions)
@@ -144,10 +142,7 @@ def _scaled(info: CheckpointInfo, network: MLP | GatedMLP) -> FeedForward:
             return network
         case [float() | int() as gate, float() | int() as down] if gate > 0:
             if not isinstance(network, GatedMLP) or network.activation != SiLU() or network.bias:
-                raise info.missing(
-                    f"{info.config.place}: {NETWORK_SCALES}",
-                    "learned factors in a feed-forward network other than SwiGLU",
-                )
+                raise info.missing(f"{info.config.place}: {NETWORK_SCALES}", "factors in a network other than SwiGLU")
             network = network.replace(activation=Swish(beta=gate))
             return FeedForwardsTogether(parts=(network,), scales=(gate * down,))
     raise info.config.error(NETWORK_SCALES, "is not a pair of factors, of gate and output", "fix the file")
@@ -195,9 +190,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     always = info.shapes[names["always.down.weight"]][0] if "always.down.weight" in names else 0
     num_experts = rows - idle - always
     if num_experts < 1:
-        raise info.missing(
-            layer.prefix, f"a router for {rows} experts, including {idle + always} idle or always active ones"
-        )
+        raise info.missing(layer.prefix, f"a router of {rows} experts, {idle + always} of them idle or always active")
     if always and (layer.experts or layer.are_stacked_by_rows(info)):
         raise info.missing(layer.prefix, "always active experts together with experts in separate tensors")
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
@@ -368,7 +361,7 @@ def _gated_norms(info: CheckpointInfo, layer: Layer, names: Names) -> dict[str, 
         shapes = [info.shapes.get(names.get(f"{param}.gate_{side}.weight", "")) for side in ("down", "up")]
         plain = info.norm(bias=f"{param}.bias" in names)
         if shapes[0] is None or shapes[1] != shapes[0][::-1] or plain.kind != "rms" or plain.unit_offset:
-            raise info.missing(layer.prefix, "an unsupported gated norm")
+            raise info.missing(layer.prefix, "an unknown gated norm")
         if info.config.get(GATE_RANK) is not None:
             info.config.expect(GATE_RANK, shapes[0][0], "the gates of norms have this number of rows")
         norms[param] = GatedRMSNorm(eps=plain.eps, rank=shapes[0][0])

@@ -3,7 +3,7 @@
 # Parts that Archetype does not have, by the tensor names, keys or model types of models that need them.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.time_mix\w*(\..*)?", "the RWKV recurrence"),
-    (r".*\.(recurrent|qkv_conv\w*)(\..*)?", "an unsupported recurrent or state-space mixer"),
+    (r".*\.(recurrent|qkv_conv\w*)(\..*)?", "an unknown recurrent or state-space mixer"),
     (r".*\.mamba\.dt_proj_weight", "Mamba with several heads"),
     (r".*\.attn_sink_proj\..*", "attention sinks computed from each token"),
     (r".*\.\w+_l2_clip\.scale", "clipping of query norms"),
@@ -11,10 +11,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.[kv]_sconv\.weight_proj", "convolutions with token-dependent weights"),
     (r".*\.\w+_cross_pass\w*", "messages between passes of a loop"),
     (r".*\.compressor\..*", "compressed keys and values"),
-    (
-        r".*\.(self_attn\.linear_attn|mlp\.linear_mlp)\.weight",
-        "a single matrix instead of attention or a feed-forward network",
-    ),
+    (r".*\.(self_attn\.linear_attn|mlp\.linear_mlp)\.weight", "a single matrix instead of attention or an MLP"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads (MoA)"),
     (r".*\.ngram_embeddings\..*", "n-stream prediction of the next n tokens"),
     (r".*\.relative_pos_embeddings\..*", "relative positions computed by projections"),
@@ -29,7 +26,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r"cpmant\..*", "prompt segments with separate relative positions"),
     (
         r".*\.indexer\.(?!(wq|wq_b|wk|weights_proj|[qk]_proj|index_qk_proj|[qk]_(layer)?norm)\.|index_kpool).*",
-        "sparse attention with an unsupported learned index",
+        "sparse attention with an unknown kind of learned index",
     ),
     (r".*\.altup\..*", "alternating updates of parallel streams (AltUp)"),
     (r".*\.laurel\..*", "a low-rank path parallel to attention (LAuReL)"),
@@ -41,11 +38,11 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
-    (r".*\.attn_sink", "an unsupported form of attention sinks"),
+    (r".*\.attn_sink", "an unknown form of attention sinks"),
     (r".*\.(hc_\w+|attn_res)(\..*)?", "a residual wiring with unknown tensor names"),
     (r".*\.self_attn\.[qkvo]_proj\.\w+", "two mixers in parallel in a layer"),
-    (r".*norm\w*\.(weight|bias)", "a norm at an unsupported position"),
-    (r".*\.(A_log|conv1d)(\..*)?", "an unsupported recurrent or state-space mixer"),
-    (r".*\.conv\..*", "an unsupported convolution"),
+    (r".*norm\w*\.(weight|bias)", "a norm at an unknown position"),
+    (r".*\.(A_log|conv1d)(\..*)?", "an unknown recurrent or state-space mixer"),
+    (r".*\.conv\..*", "an unknown convolution"),
     (r".*\.experts\.\w+(\.weight|\.bias)?", "stacked experts in an unknown order"),
 )

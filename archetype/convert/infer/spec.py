@@ -221,7 +221,7 @@ def _ngrams(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> list
     count, (vocab_size, extra_rows) = (n - 1) * splits, _vocabulary(info, tensors)
     config.expect("vocab_size", vocab_size + extra_rows, "n-grams are hashed by the number of token vectors")
     if extra_rows:
-        raise info.missing(config.place, "n-grams that contain tokens which are never predicted")
+        raise info.missing(config.place, "n-grams of tokens that are never predicted")
     tables = [tensors.ngrams.get(("table", index), "") for index in range(count)]
     projections = [tensors.ngrams.get(("projections", index), "") for index in range(count)]
     width = info.sides(tables[0])[1] if tables[0] else 0
@@ -245,7 +245,7 @@ def _residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
     if "residual_exit.weight" not in tensors.outer and not is_mean:
         if tensors.layers[0].streams:
-            raise info.missing(tensors.layers[0].prefix, "an unsupported sum of the final residual streams")
+            raise info.missing(tensors.layers[0].prefix, "an unknown sum of the final residual streams")
         return ResidualSum()
     num_streams = config.size(STREAMS[0]) if is_mean else info.sides(tensors.outer["residual_exit.weight"])[0]
     config.expect(STREAMS[0], num_streams, "the weights of the streams have this number of rows")
@@ -325,9 +325,7 @@ def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
     )
     rows = sum(info.sides(name)[0] for (param, _), name in layer.memory.items() if param == "table")
     if rows != memory.total_rows or width != memory.width:
-        raise info.missing(
-            layer.prefix, f"an n-gram memory of {rows} rows, although its keys imply {memory.total_rows}"
-        )
+        raise info.missing(layer.prefix, f"an n-gram memory of {rows} rows and keys for {memory.total_rows}")
     config.used |= MEMORY_KEYS
     return [Block(wiring=PreNorm(norm=NoNorm()), mixer=NoMixer(), feedforward=memory)]
 
@@ -337,14 +335,12 @@ def _gated_streams(info: CheckpointInfo, tensors: GroupedTensors) -> GatedStream
     of_each = {f"gates.{param}" for _, param in GATED_STREAMS} | {"write_weights.weight"}
     for layer in tensors.layers:
         if layer.residual.keys() != {f"{name}_residual.{param}" for name in CONTENTS for param in of_each}:
-            raise info.missing(layer.prefix, "residual streams with unsupported gates")
+            raise info.missing(layer.prefix, "residual streams with unknown gates")
     rank, features = info.sides(tensors.outer["residual_exit.gate_down.weight"])
     norm = info.norm(bias=False)
     num_streams = info.config.size("hc_count")
     if num_streams * tensors.d_model != features or norm.kind != "rms":
-        raise info.missing(
-            tensors.outer["residual_exit.norm_weight"], f"residual streams with {features} features in total"
-        )
+        raise info.missing(tensors.outer["residual_exit.norm_weight"], f"streams with {features} features in total")
     info.config.expect("hc_lowrank", rank, "the gates of the streams have this number of rows")
     return GatedStreams(num_streams=num_streams, rank=rank, norm_eps=norm.eps, unit_offset=norm.unit_offset)
 

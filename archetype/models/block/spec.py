@@ -283,9 +283,7 @@ class Block(Spec):
             if not isinstance(self.cross_attention.pattern, Full):
                 invalid("cross_attention.pattern", "cross-attention always attends to the whole source", "remove it")
             if self.cross_attention.differential is not None:
-                invalid(
-                    "cross_attention.differential", "differential attention supports only self-attention", "remove it"
-                )
+                invalid("cross_attention.differential", "only self-attention supports it", "remove it")
             if self.cross_attention.convolves:
                 cause = "queries and keys come from different sequences"
                 invalid("cross_attention.convolutions", cause, "remove it")

@@ -84,9 +84,7 @@ class Encoder(EndsWithNorm, ModelSpec):
             for index, layer in enumerate(self.layers)
         }
         if len(lengths) > 1:
-            cause = (
-                f"has different block sizes than layer {min(lengths.values())}, so no block can be generated at once"
-            )
+            cause = f"has other block sizes than layer {min(lengths.values())}, so no block can be generated at once"
             raise SpecError(f"layers[{max(lengths.values())}].mixer", cause, "use one pattern in each layer")
         return next(iter(lengths), None)
 

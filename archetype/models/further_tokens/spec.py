@@ -17,8 +17,7 @@ class FurtherTokens(Spec):
 
     At each position, block k reads the head's input for the previous token and the embedding of that token, both
     normalized, concatenated and projected to d_model. Embedding and head are shared with the model. Training adds
-    loss_weight / count times the cross-entropy of each block; the model can also use the blocks for speculative
-    decoding.
+    loss_weight / count times the cross-entropy of each block; the blocks can also draft for speculative decoding.
 
     Attributes:
         count: number of predicted tokens after the next.

@@ -125,8 +125,7 @@ class SiTU(Activation):
 class XIELU(Activation):
     """a x^2 + b x for x > 0, otherwise c (exp(x) - 1 - x) + b x, with learned a and c (Huang 2024; Apertus).
 
-    a = softplus(`alpha_p`) and c = b + softplus(`alpha_n`). The constant b = 0.5 is stored in the checkpoint and not
-    trained.
+    a = softplus(`alpha_p`) and c = b + softplus(`alpha_n`). The constant b = 0.5 is stored but not trained.
     """
 
     title: ClassVar[str] = "xIELU"

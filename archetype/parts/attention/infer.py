@@ -153,7 +153,7 @@ def _joint_convolution(tensors: CheckpointMixer, channels: int, head_dim: int) -
     kernels = shapes[0][-1], shapes[1][-1]
     expected = [(channels, 1, kernels[0]), (channels, head_dim, kernels[1])]
     if shapes[:2] != expected or shapes[2] != shapes[3]:
-        raise tensors.missing("unsupported convolutions of queries and keys")
+        raise tensors.missing("unknown convolutions of queries and keys")
     return JointConvolution(kernels=kernels)
 
 
@@ -164,7 +164,7 @@ def _relative_logits(tensors: CheckpointMixer, heads: int) -> RelativeLogits | N
             raise tensors.missing("additional query features of unknown use")
         return None
     if len(bank := tensors.shape("score_bias.bank")) != 2:
-        raise tensors.missing("unsupported position biases")
+        raise tensors.missing("unknown position biases")
     rank, extent = bank
     if tensors.sides("position_query.weight")[0] != heads * rank:
         raise tensors.missing("position biases whose features do not fit the heads")
@@ -229,9 +229,7 @@ def _value_width(tensors: CheckpointMixer, num_kv_heads: int, head_dim: int) -> 
         return _fused_value_width(tensors, head_dim)
     width = _rows_of_each(tensors, tensors.sides("v.weight")[1 if tensors.transposed else 0], num_kv_heads)
     if width != head_dim and tensors.size(("v_head_dim",)) != width:
-        raise tensors.missing(
-            f"attention with values of {width} features and keys of {head_dim}, which no key declares"
-        )
+        raise tensors.missing(f"values of undeclared width {width} for keys of width {head_dim}")
     return None if width == head_dim else width
 
 
@@ -339,9 +337,7 @@ def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int
     else:
         heads, stated = _rows_of_each(tensors, width, head_dim), tensors.size(HEADS)
         if stated not in (None, heads):
-            raise tensors.missing(
-                f"attention with {heads} heads of {head_dim} features, although its keys declare {stated} heads"
-            )
+            raise tensors.missing(f"attention with {heads} heads of {head_dim} features and keys for {stated} heads")
     if "qkv.weight" in tensors.shapes:
         # the fused matrix has H P + K (P + V) rows
         rows = tensors.sides("qkv.weight")[output_side] - heads * head_dim
@@ -357,7 +353,7 @@ def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int
 
 def _rows_of_each(tensors: CheckpointMixer, width: int, parts: int) -> int:
     if width < 1 or width % parts:
-        raise tensors.missing(f"an attention tensor of {width} rows, which {parts} does not divide")
+        raise tensors.missing(f"an attention tensor whose {width} rows {parts} does not divide")
     return width // parts
 
 

@@ -196,9 +196,8 @@ class Attention(Mixer):
     """softmax(scale * q k^T) v over the pairs of `pattern`, then a projection; K key/value heads serve H query heads.
 
     K = H is multi-head attention (Vaswani 2017), K = 1 multi-query attention (Shazeer 2019), and 1 < K < H
-    grouped-query attention (Ainslie 2023): query head h reads key/value head floor(h K / H). Defaults: `num_kv_heads`
-    is `num_heads`, `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `softcap` limits a score s to c
-    tanh(s / c) (Gemma 2). `qk_norm` normalizes queries and keys before the rotary embedding, or after it with
+    grouped-query attention (Ainslie 2023): query head h reads key/value head floor(h K / H).  `softcap` limits a score
+    s to c tanh(s / c) (Gemma 2). `qk_norm` normalizes queries and keys before the rotary embedding, or after it with
     `qk_norm_after_rope` (Hunyuan), for each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps
     queries, keys and values to -c ... c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`,
     each head has a learned logit that takes part in the softmax but has no value (gpt-oss). `softmax` replaces the
@@ -229,16 +228,14 @@ class Attention(Mixer):
         sinks: whether each head has a learned logit that takes part in the softmax but has no value.
         softmax: `standard`; `off_by_one`, a softmax with an additional logit of 0; or `softpick`, a rectified softmax.
         gate: gate on the output before the output projection (absent: none).
-        differential: differential attention: subtract the weights of the second half of the heads from those of the
-            first (absent: none).
+        differential: differential attention between the two halves of the heads (absent: none).
         gate_gain: learned factor on each logit of the gate (absent: none).
         heads_norm: norm of all heads' outputs together, after the gate and before the output projection.
         query_gain: learned factor on each feature of the rotated queries (absent: none; nGPT).
         query_scale: scaling of queries with their position (absent: none).
         value_embedding: embedding by token id that is added to the values (absent: none).
         convolutions: short convolutions over the latest positions (absent: none).
-        joint_convolution: convolutions over queries and keys of all heads, and values from the previous token (absent:
-            none).
+        joint_convolution: convolutions over queries and keys, and values from the previous token (absent: none).
         key_factors: whether each key head has a learned factor on its normalized keys (ZAYA1).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
@@ -357,17 +354,11 @@ class Attention(Mixer):
             return self
         for name, count in (("num_heads", self.num_heads), ("num_kv_heads", self.num_kv_heads)):
             if count is not None and count % 2:
-                invalid(
-                    name, f"differential attention needs an even number of heads, not {count}", "use an even number"
-                )
+                invalid(name, f"{count} heads cannot be paired for differential attention", "use an even number")
         if self.index is not None:
             invalid("index", "differential attention does not support an index", "remove it or differential")
         if self.projects_globally:
-            invalid(
-                "pattern.global_projections",
-                "differential attention does not support global projections",
-                "remove it or differential",
-            )
+            invalid("pattern.global_projections", "unsupported by differential attention", "remove it or differential")
         return self
 
     @model_validator(mode="after")
@@ -390,9 +381,7 @@ class Attention(Mixer):
             "pattern.global_projections": self.projects_globally,
         }
         for name in (name for name, is_set in unsupported.items() if is_set):
-            invalid(
-                name, "joint_convolution already convolves queries, keys and values", "remove it or joint_convolution"
-            )
+            invalid(name, "joint_convolution already covers this", "remove it or joint_convolution")
         if self.joint_convolution.reach < 1:
             invalid("joint_convolution.kernels", "kernels of 1 read no other position", "use a kernel of 2 or more")
         return self
@@ -489,9 +478,7 @@ class Attention(Mixer):
                 invalid("joint_convolution", "convolutions are causal", "remove it, or use a decoder")
             sizes = self.sizes(width)
             if sizes.num_kv_heads * self.value_width(width) % 2:
-                invalid(
-                    "joint_convolution", "values with an odd number of features cannot be halved", "use an even number"
-                )
+                invalid("joint_convolution", "values of an odd width cannot be halved", "use an even number")
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks attend to later tokens, which a decoder cannot"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")

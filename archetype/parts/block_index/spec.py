@@ -76,9 +76,7 @@ class BlockIndex(KeySelection):
                 ("loss_weight", "0", self.loss_weight > 0),
             ):
                 if is_set:
-                    invalid(
-                        name, "without own_projections, the attention's queries and keys select", f"use {name}: {value}"
-                    )
+                    invalid(name, "attention's queries and keys select", f"use {name}: {value}")
         if self.position is not None:
             self.position.check_index(self.head_dim)
         return self

@@ -75,9 +75,7 @@ def _pooling(tensors: CheckpointMixer, head_dim: int) -> Pooling | None:
     rates = tensors.config.section("compress_rates")
     stated = None if rates is None else rates.get(tensors.entry("layer_types"))
     if width not in (head_dim, 2 * head_dim) or stated not in (None, rate):
-        raise tensors.missing(
-            f"pooled keys of {rate} positions and {width} features, although its keys declare {stated}"
-        )
+        raise tensors.missing(f"pooled keys of {rate} positions and {width} features (declared: {stated})")
     index = None
     if "index.q.weight" in tensors.shapes:
         num_heads, index_rate = tensors.sides("index.weights.weight")[0], tensors.shape("index.pool.offsets")[0]

@@ -27,8 +27,7 @@ class PooledIndex(Spec):
         top_k: number of pooled keys that a query attends to.
         num_heads: number of query heads of the index.
         head_dim: width of each query head.
-        loss_weight: weight of the index's loss, the divergence from the attention weights (0: the index is not
-            trained).
+        loss_weight: weight of the index's loss against the attention weights (0: the index is not trained).
     """
 
     top_k: Size
@@ -58,9 +57,8 @@ class CompressedAttention(Mixer):
     """Attention to a sliding window and to pooled earlier keys, with one head of shared keys and values (DeepSeek-V4).
 
     The last `rotary_dim` features of a key norm(x Wk) are rotated. Since the key is also the value, the output is
-    rotated back by the query's position. Each head's query is normalized. Heads have sinks. The output projection has
-    two steps: each of the `groups` of heads is projected to `group_rank` features, and the concatenated groups to
-    d_model.
+    rotated back by the query's position. Each head's query is normalized. Heads have sinks. The output projection first
+    maps each of the `groups` of heads to `group_rank` features, then all groups to d_model.
 
     Only complete pooling windows have a pooled key, which is rotated by the window's first position. The state holds
     the keys of the sliding window, the pooled keys, and the projections of the incomplete pooling window.

@@ -55,8 +55,7 @@ class DisentangledAttention(Mixer):
         content_to_position: whether scores include q r_k^T.
         position_to_content: whether scores include r_q k^T.
         own_projections: whether relative positions have separate projections instead of sharing those of tokens.
-        key_bias: whether the key projections of tokens and relative positions have a bias (yes in He 2021, no in He
-            2020).
+        key_bias: whether the key projections of tokens and relative positions have a bias (He 2021, not He 2020).
         dropout: dropout probability of the attention weights in training.
     """
 
@@ -93,6 +92,4 @@ class DisentangledAttention(Mixer):
         if width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of d_model")
         if causal:
-            invalid(
-                "", "each position attends to later positions, which a decoder cannot", "use attention, or an encoder"
-            )
+            invalid("", "positions attend to later ones, which a decoder cannot", "use attention, or an encoder")

@@ -20,10 +20,7 @@ class DisentangledAttentionTransplant(Transplant[DisentangledAttention]):
     fixed: ClassVar = {"P": "the scale of scores changes with the number of features"}
 
     def fold(self, at: Transfer[DisentangledAttention]) -> None:
-        at.promise(
-            Start.CHANGED,
-            "the gains of the preceding norm cannot be folded, because relative positions do not pass through it",
-        )
+        at.promise(Start.CHANGED, "the preceding norm's gains do not apply to relative positions")
 
     def sizes(self, part: DisentangledAttention, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {**super().sizes(part, sizes), "P": sizes["D"] // part.num_heads}

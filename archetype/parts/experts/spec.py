@@ -131,11 +131,7 @@ class MixtureOfExperts(FeedForward):
         if chosen > experts + self.idle:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
         if self.latent_width is None and not self.latent_norm.is_absent:
-            invalid(
-                "latent_norm",
-                "without latent_width, experts read and write vectors of width d_model",
-                "use latent_width, or remove it",
-            )
+            invalid("latent_norm", "needs latent experts", "use latent_width, or remove it")
         if self.idle_output == "zero" and not self.idle:
             invalid("idle_output", "the model has no idle experts", "remove it, or use idle: 1")
         if self.idle and not self.norm.is_absent:

@@ -20,12 +20,11 @@ Negative = Annotated[float, Field(strict=True, ge=-MAX_FLOAT, lt=0, allow_inf_na
 class GatedDeltaNet(Mixer):
     """S_t = a_t S_{t-1} + b_t k_t (v_t - a_t S_{t-1}^T k_t)^T, o_t = S_t^T q_t (Yang 2024b; Qwen3-Next).
 
-    Queries, keys and values pass through a convolution; queries and keys are scaled to unit length. A key head serves
+    Queries, keys and values pass through a convolution; queries and keys have unit length. A key head serves
     `num_heads` / `num_key_heads` value heads. The decay a_t and the write rate b_t, between 0 and 1, depend on the
     token; with `negative_eigenvalues`, the rate reaches 2 (Grazzi 2024). A gated norm with `eps` follows. Sequences are
     processed in chunks of `chunk_size` tokens, which does not change the result. With `decay: channel`, each row of the
-    memory has its own a_t (Kimi delta attention, Kimi Team 2025); with `decay: none`, the layer is DeltaNet (Yang
-    2024).
+    memory has its own a_t (Kimi delta attention, Kimi Team 2025); with `decay: none`, it is DeltaNet (Yang 2024).
 
     Attributes:
         num_heads: number of value heads, H.
@@ -37,8 +36,7 @@ class GatedDeltaNet(Mixer):
         negative_eigenvalues: whether the rate b_t ranges from 0 to 2 instead of 0 to 1.
         decay: granularity of the decay: per head, per channel of a head's key, or none.
         decay_rank: rank of the projection to per-channel decays (absent: a full matrix).
-        decay_bound: lower bound of log a_t, which is then the bound times a sigmoid (absent: no bound; log a_t uses a
-            softplus).
+        decay_bound: lower bound of log a_t, which is then the bound times a sigmoid (absent: a softplus instead).
         gate: activation of the gate on the normalized output.
         gate_rank: rank of the projection to the gate (absent: a full matrix).
         eps: epsilon of the gated norm, added to the mean square.

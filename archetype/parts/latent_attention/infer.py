@@ -56,7 +56,7 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     if ignores:
         tensors.entry("head_dim")
     elif (stated := tensors.size(HEAD_DIM)) not in (None, whole):
-        raise tensors.missing(f"latent attention with {rope_dim} rotated features, although a key declares {stated}")
+        raise tensors.missing(f"latent attention with {rope_dim} rotated features (declared: {stated})")
     tensors.settle("latent_order", ("nope_rope",), "no file states which features of a head are rotated")
     query: Query = DirectQuery()
     joins = _joins_unnormed(tensors)
@@ -185,7 +185,7 @@ def _distance(tensors: CheckpointMixer) -> int:
     while _shares(tensors, tensors.number - distance):
         distance += 1
         if distance > tensors.number:
-            raise tensors.missing("the index of an earlier layer, which is missing")
+            raise tensors.missing("the missing index of an earlier layer")
     return distance
 
 

@@ -42,7 +42,7 @@ def _norm(tensors: CheckpointMixer, inner: int) -> Literal["after_gate", "before
     if "norm.weight" not in tensors.shapes:
         if tensors.config.get(HAS_NORM) is False:
             return "none"
-        raise tensors.missing("a state space without a norm, which no key declares")
+        raise tensors.missing("a state space without a norm")
     if tensors.config.get(HAS_NORM) is False:
         raise tensors.missing(f"a gated norm although {HAS_NORM} is false")
     return "before_gate" if tensors.config.flag(NORM_FIRST, False) else "after_gate"

@@ -63,11 +63,7 @@ class Mamba3(Mixer):
             cause = f"{self.rotary_dim} of {self.state_size} features cannot be rotated in pairs"
             invalid("rotary_dim", cause, "use an even number that is not larger")
         if self.angles < 1:
-            invalid(
-                "state_size",
-                f"half of {self.state_size} features cannot be rotated in pairs",
-                "use at least 4, or set rotary_dim",
-            )
+            invalid("state_size", f"half of {self.state_size} is odd", "use at least 4, or set rotary_dim")
         check_steps(self.dt_min, self.dt_max)
         return self
 

@@ -121,8 +121,7 @@ class HashRouter(Router):
     The selected experts have equal weights, or learned affinities as in the first layers of DeepSeek-V4.
 
     Attributes:
-        affinity: affinity of a token to each expert: `equal` (1 for all experts), or a function of logits projected
-            from x.
+        affinity: affinity of a token to each expert: `equal` (always 1), or a function of logits projected from x.
     """
 
     routes_tokens: ClassVar[bool] = True

@@ -178,8 +178,8 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
 @pytest.mark.parametrize(
     ("tensor", "part"),
     [
-        ("model.layers.0.self_attn.A_log", "an unsupported recurrent or state-space mixer"),
-        ("model.layers.0.attn.attn_sink", "an unsupported form of attention sinks"),
+        ("model.layers.0.self_attn.A_log", "an unknown recurrent or state-space mixer"),
+        ("model.layers.0.attn.attn_sink", "an unknown form of attention sinks"),
         ("model.layers.0.self_attn.sqk", "learned factors of queries, gates and hidden features (nGPT)"),
         ("model.layers.0.attn.compressor.ape", "compressed keys and values"),
         ("model.layers.0.hc_mixer_base", "a residual wiring with unknown tensor names"),
@@ -188,7 +188,7 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
         ("model.layers.0.self_attn.k_sconv.weight_proj", "convolutions with token-dependent weights"),
         ("model.H_module.z_init", "two stacks that feed each other in a loop"),
         ("model.layers.0.mlp.act_fn.gamma", "an activation with learned parameters"),
-        ("model.layers.0.mlp.inner_norm.weight", "a norm at an unsupported position"),
+        ("model.layers.0.mlp.inner_norm.weight", "a norm at an unknown position"),
     ],
 )
 def test_what_is_refused_names_the_part_that_is_missing(folder: Path, tensor: str, part: str) -> None:
@@ -211,7 +211,7 @@ def test_a_tensor_that_parts_here_explain_does_not_hide_the_missing_part(folder:
     retensored(
         folder, lambda tensors: tensors.update({gains: torch.ones(64), "model.layers.0.lambda_1": torch.ones(64)})
     )
-    assert refusal(folder).startswith(f"{gains}: needs learned gains")
+    assert refusal(folder).startswith(f"{gains}: needs learned factors")
     retensored(folder, lambda tensors: (tensors.pop(gains), tensors.pop("model.layers.0.lambda_1")))
     retensored(
         folder, lambda tensors: tensors.update({keys: torch.ones(4, 4), "model.layers.0.attn.attn_sink": torch.ones(4)})

@@ -202,7 +202,7 @@ def test_the_cost_is_that_of_the_module(change: dict[str, Any]) -> None:
         (MOBA | {"num_heads": 2}, "index.num_heads: 2 differs from attention's 4; use 4"),
         (
             MOBA | {"norm": {"kind": "rms"}},
-            "norm: without own_projections, the attention's queries and keys select; use norm: none",
+            "norm: attention's queries and keys select; use norm: none",
         ),
         ({"position": {"kind": "rotary", "dim": 8}}, "position.dim: 8 is more than head_dim 4; use at most 4"),
     ],

@@ -123,8 +123,7 @@ IMPOSSIBLE = [
     ((*LAYER, "feedforward"),
      {"kind": "experts", "num_experts": 2, "experts_per_token": 1, "latent_norm": "l2",
       "expert": {"kind": "mlp", "d_ff": 4, "activation": "relu"}},
-     "layers[3].feedforward.latent_norm: without latent_width, experts read and write vectors of width d_model; "
-     "use latent_width, or remove it"),
+     "layers[3].feedforward.latent_norm: needs latent experts; use latent_width, or remove it"),
     ((*LAYER, "feedforward"),
      {"kind": "experts", "num_experts": 2, "experts_per_token": 1, "idle_output": "zero",
       "expert": {"kind": "mlp", "d_ff": 4, "activation": "relu"}},

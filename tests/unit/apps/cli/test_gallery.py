@@ -81,7 +81,7 @@ def test_a_damaged_list_of_added_models_is_named(llama: Path, tmp_path: Path) ->
     site = tmp_path / "site"
     site.mkdir()
     (site / ADDED).write_text('[{"id": 3}]')
-    with pytest.raises(ArchetypeError, match=r"added.json: does not contain a list of gallery models; delete it"):
+    with pytest.raises(ArchetypeError, match=r"added.json: is not a list of gallery models; delete it"):
         run(*ONE, "--to", site)
 
 
