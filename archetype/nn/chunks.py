@@ -213,7 +213,7 @@ def _corrected(
     reads: Float[Tensor, "N B H L P"],
     written: Float[Tensor, "N B H P Q"] | None = None,
 ) -> tuple[Float[Tensor, "N B H P Q"], Float[Tensor, "N B H L Q"], Float[Tensor, "B H P Q"]]:
-    """Return the state before each chunk, what each writes, w = values + reads S, and the state after the last.
+    """Return the state before each chunk, each chunk's writes w = values + reads S, and the final state.
 
     A chunk turns S into decay S + written + keys^T w.
     """

@@ -1,4 +1,4 @@
-"""Transplants: how a part of a new model takes over the weights of a donor's part, and what then holds of its output.
+"""Transplants: how a new part reuses the weights of a donor's part, and what its output then promises.
 
 The transplants of a kind are its capability `transplant`: a subclass of `Transplant` in the file `transplant.py` of its
 folder, which says what each dimension of its tensors is and what the kind can take over from other kinds.
@@ -111,7 +111,7 @@ class Transplant(Generic[S]):
             at.promise(*self.start(at))
 
     def start(self, at: Transfer[S]) -> tuple[Start, str]:
-        """Return what holds if specifications differ and all tensors of the donor were kept."""
+        """Return the promise if specifications differ but all donor tensors were kept."""
         if names := self.differing(at):
             return Start.CHANGED, f"{', '.join(names)} differs"
         same = {name: getattr(at.new, name) for name in self.sizing(at) & type(at.new).model_fields.keys()}
@@ -242,7 +242,7 @@ def transplant(at: Transfer[Any]) -> None:
 
 
 def transplant_inner(at: Transfer[Any], path: str, donor_path: str, old: Spec, new: Spec, **changes: Any) -> None:
-    """Transfer the weights of a part inside of another one; `changes` replace attributes of the transfer."""
+    """Transfer the weights of an inner part; `changes` replace attributes of the transfer."""
     transplant(at.inner(path, donor_path, old, new, **changes))
     at.left -= {name for name in at.left if name.startswith(f"{path}.")}
 

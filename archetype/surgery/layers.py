@@ -1,4 +1,4 @@
-"""Which layer of the donor each layer of the new model continues, and what a layer consists of."""
+"""Mapping from each layer of the new model to a donor layer, and the parts of a layer."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ def origins(old: StackView, new: StackView, chosen: Sequence[int] | None = None)
 
 
 def assigned(old: ModelSpec, changes: Sequence[str], chosen: Sequence[int] | None = None) -> ModelSpec:
-    """Return a donor's specification with changes, which are made to the layers that are continued.
+    """Return a donor's specification with changes applied after layers are dropped or repeated.
 
     Otherwise a layer with a window could continue one without, where the layers of the donor differ.
     """

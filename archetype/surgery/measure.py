@@ -1,4 +1,4 @@
-"""Importance of a donor's layers and entries, which decides what is dropped and cut."""
+"""Importance of a donor's layers and entries, for dropping and cutting."""
 
 import math
 from collections import defaultdict

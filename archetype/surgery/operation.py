@@ -1,4 +1,4 @@
-"""Fill a model of another specification with the weights of a donor, part by part."""
+"""Fill a model with a new specification with a donor's weights, part by part."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -32,7 +32,7 @@ Sizes = tuple[Mapping[str, int], Mapping[str, int]]
 
 
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts) -> tuple[Model, Ledger]:
-    """Build a model and fill it with the donor's weights; return it with what became of each tensor.
+    """Build a model and fill it with the donor's weights. Return the model and the ledger of its tensors.
 
     On the meta device shapes alone say so: weights that could be equal count as different.
 
@@ -60,7 +60,7 @@ def _keep_precision(model: Model, donor: Model) -> None:
 
 
 def check_kinds(donor: ModelSpec, spec: ModelSpec) -> None:
-    """Raise an error if nothing of a donor of one kind can be taken over into a model of another."""
+    """Raise an error if a donor's kind of model cannot be transplanted to the new kind."""
     if donor.kind != spec.kind:
         cause = f"the donor is of kind {donor.kind}, but the new model of kind {spec.kind}"
         raise SpecError("kind", cause, f"use a specification of kind {donor.kind}")

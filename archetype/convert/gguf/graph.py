@@ -67,7 +67,7 @@ class Windows:
     scaled: bool = True
 
     def usual(self, num_layers: int) -> list[bool]:
-        """Return which layers have windows where a file has no pattern."""
+        """Return the layers with sliding windows if a file has no pattern."""
         end = 0 if self.full_first else self.period - 1
         return [not self.period or layer % self.period != end for layer in range(num_layers)]
 
@@ -86,7 +86,7 @@ def _no_keys(model: Any) -> Keys:
 
 @dataclass(frozen=True)
 class Graph:
-    """What llama.cpp computes for one architecture, where neither keys nor tensors say it.
+    """What llama.cpp computes for one architecture and neither keys nor tensors state.
 
     Attributes:
         norm: all norms, apart from their epsilon.

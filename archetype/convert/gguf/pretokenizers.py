@@ -166,7 +166,7 @@ IGNORE_MERGES = (
 
 
 def canonical(pre: str | None) -> str | None:
-    """Return the name under which a pre-tokenizer is in `CUTS`."""
+    """Return the name of a pre-tokenizer in `CUTS`."""
     return SAME_CUTS.get(pre or "", pre)
 
 

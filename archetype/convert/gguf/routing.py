@@ -1,4 +1,4 @@
-"""Experts in GGUF: what an architecture of llama.cpp fixes about them, and their keys."""
+"""Experts in GGUF: their keys, and the properties that an architecture of llama.cpp fixes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -98,7 +98,7 @@ def read_experts(layer: Layer, routing: Routing, expert: Callable[..., MLP | Gat
 
 
 def written_layers(is_sparse: list[bool], dense: str) -> Keys:
-    """Return the keys that say which layers have experts."""
+    """Return the keys that declare which layers have experts."""
     keys: Keys = {}
     first = is_sparse.index(True)
     if all(is_sparse[first:]) and dense in ("first", "every"):

@@ -28,7 +28,7 @@ class Loop(NamedTuple):
 
     @property
     def further(self) -> int:
-        """Number of layers by which the model has more than the file."""
+        """Number of additional layers of the model, compared with the file."""
         return (self.end - self.start) * (self.passes - 1)
 
     def unrolled(self, blocks: Sequence[Block]) -> tuple[Block, ...]:

@@ -21,7 +21,7 @@ WINDOWED = ("sliding_attention", "local", "hybrid_sliding")
 
 
 def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int, context_length: int) -> Rotary:
-    """Return the rotary positions for latent attention, which rotate all `dim` features of one part of a head."""
+    """Return the rotary positions of latent attention, which rotate all `dim` features of a head's rotary part."""
     config, stated = info.config, rotary_section(info.config)
     kind = _layer_kind(info, layer)
     if kind is not None and info.first(WINDOW) and kind in WINDOWED:

@@ -1,4 +1,4 @@
-"""Keys with a value for each layer, compared with what the layers' tensors show."""
+"""Per-layer keys, compared with the tensors of each layer."""
 
 from collections.abc import Sequence
 from typing import Any

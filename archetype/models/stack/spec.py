@@ -115,7 +115,7 @@ class StackView(NamedTuple):
 
     @property
     def passes(self) -> tuple[int, ...]:
-        """Indices of the layers before which the final norm is applied, each the first of another pass."""
+        """Indices of the layers that begin a new pass and whose input gets the final norm."""
         return tuple(index for index, block in enumerate(self.layers) if block.norm_between)
 
     @property

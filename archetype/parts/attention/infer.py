@@ -385,7 +385,7 @@ def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple
 
 
 def query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
-    """Return the scaling of queries: Llama 4's or Beam's in layers without rotation, or that of the rotary settings."""
+    """Return the query scaling: Llama 4's or Beam's in layers without rotary positions, or from the rotary settings."""
     if tensors.quirks.query_power is not None and not rotates:
         beta, length = tensors.quirks.query_power
         return QueryScale(beta=beta, length=length, offset=1, form="power")

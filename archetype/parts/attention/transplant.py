@@ -244,7 +244,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         )  # fmt: skip
 
     def start_of(self, at: Transfer[Attention], source: Heads) -> tuple[Start, str]:
-        """Attention with all heads of another kind of attention starts equal, such as latents that are expanded."""
+        """Attention that reuses all heads of another kind of attention, such as expanded latents, starts equal."""
         old, new, own = at.old, at.new, self.heads(at.new, at.tensors, at.new_sizes)
         if source.unlike or own.unlike:
             return super().start_of(at, source)

@@ -62,7 +62,7 @@ class MixtureOfExperts(nn.Module):
         self.register_buffer("correction", correction)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize corrections to zero and scales to one, so that no expert is preferred."""
+        """Initialize selection biases to zero and scales to one."""
         tensor.fill_(1.0 if name == "expert_scales" else 0.0)
         return True
 

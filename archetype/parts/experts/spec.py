@@ -122,7 +122,7 @@ class MixtureOfExperts(FeedForward):
 
     @property
     def num_computed(self) -> int:
-        """Number of experts with weights of their own: all but those that are idle."""
+        """Number of experts with weights: all except idle ones."""
         return self.num_experts + self.always
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ MATRICES = ("gate", "up", "down")
 
 @provides("transplant", MixtureOfExperts)
 class ExpertsTransplant(Transplant[MixtureOfExperts]):
-    """A network becomes equal experts, of which the weights of a token sum to 1; its first features may be shared.
+    """Upcycle a network to equal experts whose weights sum to 1; its first features may become the shared expert.
 
     Fewer experts are those with the largest weights on a text, or merged in groups (Li 2024, M-SMoE): each of the
     others joins the one of these with the most similar router logits, and a group is the mean of its experts by their

@@ -11,7 +11,7 @@ from archetype.spec.registry import provides
 
 @provides("transplant", GatedDeltaNet)
 class GatedDeltaNetTransplant(HeadsTransplant[GatedDeltaNet]):
-    """A decay of each head becomes one of each of its channels, which begin alike."""
+    """Expand a per-head decay to equal per-channel decays."""
 
     layouts: ClassVar = {
         "q.weight": "KP D", "k.weight": "KP D", "v.weight": "HQ D", "conv.weight": "KP|KP|HQ 1 W", "b.weight": "H D",

@@ -1,4 +1,4 @@
-"""Heads, which compute a model's result from its final vectors."""
+"""Heads: compute a model's result from its final vectors."""
 
 from typing import ClassVar, Literal
 

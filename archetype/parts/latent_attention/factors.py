@@ -33,7 +33,7 @@ class Factors:
 
 
 class Factorization:
-    """The projections of latent attention that come nearest to those of attention heads.
+    """Low-rank factorization of attention heads into latent attention's projections.
 
     Each pair of rotated features is a complex number for every key head, and a unitary matrix over the heads commutes
     with the rotation. So the principal components of these numbers rotate as before, as many as the part has pairs
@@ -150,7 +150,7 @@ class Factorization:
 
 
 def measured(rows: Float[Tensor, "*dims columns"], root: Tensor | None) -> Float[Tensor, "*dims columns"]:
-    """Return rows whose squares are those of their products with the inputs."""
+    """Return rows whose Gram matrix equals that of their products with the inputs."""
     return rows if root is None else rows @ root
 
 

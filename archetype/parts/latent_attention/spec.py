@@ -184,11 +184,11 @@ class LatentAttention(Mixer):
         return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, rotated)
 
     def query_features(self, d_model: int) -> int:
-        """Return the width of the vectors from which queries are projected, without those before a norm."""
+        """Return the width of the query projection's input, without the unnormalized latent."""
         return self.query.rank or d_model
 
     def gate_features(self, d_model: int) -> int:
-        """Return the width of the vectors from which the gate is projected."""
+        """Return the width of the gate projection's input."""
         if self.gate_from == "input" or self.query.rank is None:
             return d_model
         return self.query.rank * (1 + self.query.joins_unnormed)

@@ -214,7 +214,7 @@ def root_of(at: Transfer[LatentAttention]) -> Tensor:
 
 
 def resized(source: Heads, heads: int, width: int) -> Heads:
-    """Return the projections with another number of query heads, from vectors of another width."""
+    """Return the projections for another number of query heads and another input width."""
     features = source.q.shape[2] - 1
 
     def columns(matrix: Tensor) -> Tensor:

@@ -82,6 +82,6 @@ class Mamba3(Mixer):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths of what is projected: gate, x, b, c, steps, rates, shares and angles."""
+        """Widths of the projections to gate, x, b, c, steps, rates, weights and angles."""
         rows = self.rank * self.num_groups * self.state_size
         return self.inner, self.inner, rows, rows, *3 * (self.num_heads,), self.angles

@@ -152,7 +152,7 @@ class NativeSparseAttention(Mixer):
 
     @property
     def with_keys(self) -> tuple[str, ...]:
-        """Branches with keys and values of their own."""
+        """Branches with separate keys and values."""
         return ("selected",) if self.shared_keys else BRANCHES
 
     def blocks(self, length: int) -> int:

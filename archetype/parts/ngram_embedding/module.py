@@ -41,7 +41,7 @@ class NgramEmbedding(nn.Module):
         return TokensState(torch.full(shape, self.spec.boundary, dtype=torch.long, device=device))
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
-        """Return what is added to `x`, (B, T, D)."""
+        """Return the update of `x`, (B, T, D)."""
         assert context.tokens is not None, "n-grams need token ids"
         cache = self.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
         assert isinstance(cache, TokensState)

@@ -47,7 +47,7 @@ class NgramMemory(nn.Module):
         return NgramState(self.conv.new_state(batch, dtype, device), tokens)
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
-        """Return what is added to `x`: vectors (B, T, D), or streams (B, T, n, D)."""
+        """Return the update of `x`: vectors (B, T, D), or streams (B, T, n, D)."""
         assert context.tokens is not None, "a memory of n-grams reads tokens"
         cache = self.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
         assert isinstance(cache, NgramState)

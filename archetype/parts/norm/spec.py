@@ -116,7 +116,7 @@ class Affine(Norm):
 
 
 class _Pointwise(Norm):
-    """Base class of bounded functions of each feature in place of a norm.
+    """Base class of elementwise bounded functions that replace a norm.
 
     Attributes:
         alpha: initial value of the learned scalar.

@@ -43,7 +43,7 @@ class PoolIndex(KeepsKeys, KeySelector):
         return is_bias
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys:
-        """Return empty keys of all positions, which are pooled when they are read."""
+        """Return an empty cache of all keys, which are pooled when read."""
         return IndexKeys.empty(batch, capacity, self.spec.key_features, self.cache_dtype or dtype, device)
 
     def forward(

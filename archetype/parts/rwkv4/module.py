@@ -25,7 +25,7 @@ EMPTY, LOG_ZERO = -1e30, -2e30
 
 @dataclass
 class RWKV4State(ConvolutionState):
-    """The last token, sums of weighted values and of weights, and the logarithm of what both are divided by."""
+    """State: the last token, the weighted sums of values and of weights, and the logarithm of their common divisor."""
 
     sums: Float[Tensor, "B sums"]
     top: Float[Tensor, "B I"]

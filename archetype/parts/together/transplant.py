@@ -46,7 +46,7 @@ class TogetherTransplant(Transplant[Any]):
         return {f"{name}.{index}": (norm, {"N": "D"}) for name in NORMS for index, norm in enumerate(norms[name])}
 
     def fold(self, at: Transfer[Any]) -> None:
-        """Leave the gains to the parts, which all read the same input unless it is normalized again."""
+        """Fold the gains into the parts, which all read the same input unless a part normalizes it again."""
         at.require(not at.old.norms, "the gains of the preceding norm cannot be folded into norms")
 
     def silence(self, part: Any, module: nn.Module) -> Sequence[str]:
