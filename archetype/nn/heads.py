@@ -77,7 +77,7 @@ class HeadsTransplant(Transplant[S]):
 
     Attributes:
         matrices: module of queries, keys, values and the output projection, and which term of its layout they are.
-        convolutions: causal convolutions after the projections, which begin with the newest position alone.
+        convolutions: causal convolutions after the projections, initialized to the identity on the newest position.
     """
 
     matrices: ClassVar[Mapping[str, tuple[str, int]]] = {letter: (letter, 0) for letter in "qkvo"}

@@ -35,7 +35,7 @@ class Cuts:
 
     Attributes:
         layers: the donor's layer of each new layer (absent: the same ones, or spread evenly).
-        choices: how several weights become one, by subject, such as {"heads": "mean"}.
+        choices: methods of cutting and merging by subject, such as {"heads": "mean"}.
         ranks: importance of the entries of a dimension of a donor's module, by its name and the letter; None for a
             dimension, or for all, whose first entries are kept where it is cut.
         moments: mean of x x^T over the inputs x of a donor's module on a text, (D, D), by its name.
@@ -65,7 +65,7 @@ class Transfer(Generic[S]):
         old_sizes: sizes of dimensions of the whole donor, by letter (D, V and T).
         new_sizes: the same of the new model.
         ledger: records every tensor and promise.
-        cuts: what is taken where one of the models has more.
+        cuts: selection of entries where the models differ in size.
         selected: donor's indices of the entries of a dimension, by letter; `NEW` for entries that it does not have.
         similar: other parts of the donor that a part reads, by role, such as the embedding of a head.
         gains: factors of the input's features that the donor's norm applies and the new model's norm does not.

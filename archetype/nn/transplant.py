@@ -39,7 +39,7 @@ class Transplant(Generic[S]):
             do not see new ones.
         twins: letters with the entries of another letter, for tensors in which these are silent.
         fixed: letters whose sizes cannot change without changing the output, and why.
-        sized: further fields that only set sizes.
+        sized: additional fields that only set sizes.
     """
 
     layouts: ClassVar[Mapping[str, str]] = {}

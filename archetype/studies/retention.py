@@ -1,4 +1,4 @@
-"""Retention: what arms that start from trained weights keep of the control, and how much state they save for it."""
+"""Retention: the control's performance that arms from trained weights keep, and the state that they save."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ HEADINGS = ("measure", "arm", "retained, interval of 95 %", "bytes of state save
 
 
 def retention(part: TrainedPart, comparison: Comparison) -> list[dict[str, Any]]:
-    """Return what each arm retains of the control's loss and accuracies; empty unless the control starts from weights.
+    """Return each arm's retention of the control's loss and accuracies; empty unless the control starts from weights.
 
     The share is (guess - arm) / (guess - control), and its interval that of the mean over seeds.
     """

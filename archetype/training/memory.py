@@ -47,7 +47,7 @@ class StepMemory:
         peak: maximum at any time during the step.
         teacher: weights of a teacher and outputs of its pass.
         teacher_weights: weights of a teacher.
-        teacher_pass: outputs of a teacher's pass, or what the pass needs while it runs if that is more.
+        teacher_pass: outputs of a teacher's pass, or its peak memory if that is larger.
     """
 
     weights: int

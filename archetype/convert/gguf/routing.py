@@ -19,9 +19,9 @@ class Routing:
     """Experts of an architecture.
 
     Attributes:
-        affinity: `softmax`, `sigmoid`, or `key` if the file says it.
+        affinity: `softmax`, `sigmoid`, or `key` if a key declares it.
         usual: affinity of a file without the key.
-        renormalize: whether the weights of a token's experts sum to 1 (None: the file says it).
+        renormalize: whether the weights of a token's experts sum to 1 (None: a key declares it).
         scaled: whether the file has a factor on the weights.
         shared: key with the width of the shared expert: its multiple of an expert's, or the width itself ("": no
             shared expert; `alike`: no key, since it is as wide as the others).
@@ -53,7 +53,7 @@ def read_experts(layer: Layer, routing: Routing, expert: Callable[..., MLP | Gat
     """Return the experts of a layer.
 
     Args:
-        expert: (width, whether it has biases, further fields) -> an expert.
+        expert: (width, whether it has biases, other fields) -> an expert.
     """
     keys, router, down = layer.keys, layer.shape("ffn_gate_inp.weight"), layer.shape("ffn_down_exps.weight")
     if router is None or down is None:

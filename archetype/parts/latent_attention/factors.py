@@ -23,7 +23,7 @@ class Factors:
         q: queries, with the rotated features last.
         kv_down: latents, then the rotated key.
         kv_up: keys and values of each head, from the latents.
-        lost: what differs from the attention that was factorized.
+        lost: differences from the factorized attention.
     """
 
     q: Float[Tensor, "H PR columns"]

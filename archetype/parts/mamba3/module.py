@@ -55,7 +55,7 @@ def trapezoid_chunk(
 ) -> tuple[Tensor, ...]:
     """Read chunks as linear attention over the T r vectors.
 
-    A token is written with the weight `now`, and once more with the next token's `later`, before that one's decay.
+    A token is written with weight `now`, and again with the next token's weight `later`, before that token's decay.
     Both are one write here, except for the last token, whose second write is the next pass's.
     """
     rank = b.shape[3]

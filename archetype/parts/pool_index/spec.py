@@ -39,7 +39,7 @@ class PoolIndex(KeySelection):
         head_dim: width of each head, P.
         position: rotary embedding of queries and pooled keys (absent: none).
         norm: norm of queries and pooled keys, each with its own weights, or of keys only.
-        norm_of: what is normalized: queries and pooled keys, or the keys before they are pooled.
+        norm_of: `pools` normalizes queries and pooled keys; `keys`, the keys before pooling.
         pooling: `mean` of the pool's keys, or `gated`, a mean with learned weights for each feature.
         head_weights: whether each head's scores are multiplied by a weight projected from x.
         loss_weight: weight of the index's loss (0: the index is not trained).

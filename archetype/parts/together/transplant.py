@@ -29,7 +29,7 @@ class TogetherTransplant(Transplant[Any]):
     """An added part outputs zero at first: its scale is 0, or its output projection is.
 
     With `scales: learned` the scale has a gradient, and with constant scales the output projection has one. The part
-    takes over what it can of the donor's part, such as queries, keys and values.
+    reuses what it can from the donor's part, such as queries, keys and values.
     """
 
     layouts: ClassVar = {"convolutions.output.weight": "D 1 W"}
