@@ -18,7 +18,7 @@ from archetype.parts.position.spec import Rotary, YarnScaling
 from archetype.parts.router.spec import HashRouter, SqrtSoftplusRouter
 from archetype.parts.streams.spec import Streams
 
-NEAR = Rotary(theta=10_000.0, interleaved=True)  # of layers with a window alone
+NEAR = Rotary(theta=10_000.0, interleaved=True)  # of layers with only a sliding window
 FAR = Rotary(
     theta=160_000.0,
     interleaved=True,

@@ -48,8 +48,8 @@ def _first_of_each(layers: list[Any]) -> list[Any]:
 
 
 def _shrink(part: Spec, data: Any, d_model: int, share: float) -> None:
-    # in place; `data` is the plain data of the part, or the word that stands for it, and `share` the new / old size of
-    # a head of the part around it
+    # in place; `data` is the part's plain data, or its kind as a string, and `share` the new / old head size of the
+    # surrounding part
     if not isinstance(data, dict):
         return
     declared = followed(type(part))

@@ -206,7 +206,7 @@ class KVCache(KeysAndValues):
         return (self.keys, self.values) if context.kernels.records else self.widened(dtype)
 
     def positions(self, ends: Lengths) -> Int[Tensor, "b S"]:
-        # slot s holds position s in every sequence, whatever its length
+        # slot s holds position s in every sequence
         return torch.arange(self.keys.shape[2], device=ends.device)[None]
 
     def narrow(self, slots: int) -> "KVCache":

@@ -23,7 +23,7 @@ from archetype.studies.settings import (
     check_number_of_runs,
 )
 
-OWN = {"spec", "from"}  # what gives an arm a model of its own
+OWN = {"spec", "from"}  # fields that give an arm a separate model
 ACCURACIES = ("test.accuracy", "test.recall", "test.task")
 
 

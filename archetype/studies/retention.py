@@ -39,7 +39,7 @@ def _measure(comparison: Comparison, control: str, metric: Metric | None) -> dic
             saved = quantities(donor)["state_bytes"] - quantities(arm)["state_bytes"]
             pairs = [] if why_not else zip(values[control], values[name], strict=True)
             shares = [(guess - value) / (guess - of_donor) for of_donor, value in pairs if math.isfinite(value)]
-            # an arm that is evaluated as it is has one value, whatever the seed
+            # an arm without training has one value for all seeds
             arms[name] = {"saved_bytes": saved} | _shares(shares if arm.is_trained else shares[:1], saved)
     about: dict[str, Any] = {"measure": name_of(metric), "guess": guess, "control": _finite(mean(values[control]))}
     about["state_tokens"] = row_length(donor.recipe, donor.spec)

@@ -126,7 +126,7 @@ def _dense(info: CheckpointInfo, layer: Layer, names: Names, transposed: bool) -
 def _beside_experts(
     info: CheckpointInfo, layer: Layer, experts: MixtureOfExperts, transposed: bool
 ) -> FeedForwardsTogether:
-    # Gemma 4: a network and experts read the stream through norms of their own, and each output has another
+    # Gemma 4: a network and experts have separate input norms and separate output norms
     if layer.around.keys() != {*BESIDE_EXPERTS.values()}:
         raise info.missing(layer.prefix, "a feed-forward network parallel to experts, without norms of both")
     dense, norm = _dense(info, layer, layer.dense, transposed), info.norm(bias=False)
@@ -161,7 +161,7 @@ def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, 
         return kind(d_ff=width, activation=info.activation(gated), bias=bias)
     if beta is None:
         raise info.missing(f"{info.config.place}: {LIMIT}", "clamped gates that differ from gpt-oss's")
-    info.first(ACTIVATION)  # the clamped gate has an activation of its own
+    info.first(ACTIVATION)  # the clamped gate has a separate activation
     info.assume("layers[*].feedforward.unit_offset", True, f"as in gpt-oss, since {BETA} is there")
     return GatedMLP(d_ff=width, activation=Swish(beta=beta), bias=bias, limit=limit, unit_offset=True)
 
@@ -412,7 +412,7 @@ def _wiring(
     before, after = first_present(BEFORE_NETWORK), first_present(AFTER_NETWORK)
     first, second = first_present(FIRST), first_present(SECOND)
     if len(contents) == 1:
-        # where all layers have both norms, a network alone keeps the name of its own (DeciLM)
+        # if all layers have both norms, a layer with only a network keeps the network's norm name (DeciLM)
         alone = first if contents == ["mixer"] else first or before or second
         return PreNorm, {f"{contents[0]}_norm": alone}
     # a norm before and after each content (Gemma 2)

@@ -125,7 +125,7 @@ def solar_open2(keys: Config) -> dict[str, Any]:
 
 def muse_glimmer(keys: Config) -> dict[str, Any]:
     """Return Muse Glimmer's factors of normed queries and of logits under the usual names."""
-    # transformers has values of its own for a file that lacks these
+    # transformers' defaults for a file that lacks these
     for key in ("final_logit_softcapping", "layer_rope_theta", "layer_types", "post_norm_eps"):
         if keys.values.get(key) is None:
             raise keys.error(key, "is missing, and the muse_glimmer class has a value of its own", "add it")

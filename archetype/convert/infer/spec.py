@@ -296,7 +296,7 @@ def _depth_attention(info: CheckpointInfo, tensors: GroupedTensors) -> DepthAtte
 
 
 def _memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
-    # an n-gram memory is a block of its own, before that with the mixer; the sizes of its tables follow from keys
+    # an n-gram memory is a separate block before the mixer's; the sizes of its tables follow from keys
     config, ids = info.config, info.config.get(MEMORY_LAYERS)
     names_it = isinstance(ids, list) and layer.number + 1 in ids
     if names_it != bool(layer.memory):
@@ -346,7 +346,7 @@ def _gated_streams(info: CheckpointInfo, tensors: GroupedTensors) -> GatedStream
 
 
 def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Block]:
-    # a layer's per-layer input is a block of its own, whose output is then the layer's
+    # a layer's per-layer input is a separate block, whose output is the layer's
     blocks = [block]
     if layer.further:
         if layer.further.keys() != PER_LAYER:

@@ -227,7 +227,7 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
 
 
 def _outside_text(info: CheckpointInfo) -> set[str]:
-    # in a file of several modalities, whatever is neither in the part of the text nor its head
+    # in a multimodal file, everything outside the text model and its head
     if info.outer_type == info.type:
         return set()
     heads = "|".join(HEADS)

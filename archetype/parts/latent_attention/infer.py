@@ -180,7 +180,7 @@ def _index(tensors: CheckpointMixer, position: MixerPosition, rope_dim: int) -> 
 
 
 def _distance(tensors: CheckpointMixer) -> int:
-    # how many layers earlier the layer is whose selection is used; 0 for a selection of its own
+    # distance to the earlier layer whose selection is reused; 0 for a separate selection
     distance = 0
     while _shares(tensors, tensors.number - distance):
         distance += 1

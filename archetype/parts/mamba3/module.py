@@ -164,7 +164,7 @@ class Mamba3(nn.Module):
     def _of_heads(
         self, rows: Float[Tensor, "*dims K r Z"], bias: Float[Tensor, "H r Z"]
     ) -> Float[Tensor, "*dims H r Z"]:
-        # b or c of each head: of its group, with a bias of its own
+        # b or c of each head: its group's, plus the head's bias
         return rows.repeat_interleave(self.spec.num_heads // self.spec.num_groups, dim=-3) + bias.to(rows.dtype)
 
     def _of_ranks(self, x: Float[Tensor, "*dims H P"]) -> Float[Tensor, "*dims H r P"]:

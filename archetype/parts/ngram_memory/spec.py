@@ -105,7 +105,7 @@ class NgramMemory(FeedForward):
 
 
 def _mixed(value: int) -> int:
-    # one number of splitmix64, whose state is incremented once more (Steele 2014, figure 16)
+    # one number of splitmix64, whose state is incremented again (Steele 2014, figure 16)
     value = (value + STEP) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK

@@ -19,7 +19,7 @@ from archetype.nn.token_shift import mixed, previous_tokens
 from archetype.parts.rwkv4 import spec
 from archetype.weights.linear import Linear
 
-# Logarithm of the largest weight before the first token, and of the weight of padding, which is nothing beside it.
+# Logarithm of the largest weight before the first token, and of the weight of padding, which is negligible.
 EMPTY, LOG_ZERO = -1e30, -2e30
 
 
