@@ -160,7 +160,7 @@ def test_generating_and_training_use_the_function(eager: Eager) -> None:
             "layers[0].mixer.sinks: is not supported by the attention functions of other",
         ),
         (("layers[1].mixer.num_heads=2",), "layers[1].mixer: has heads or a softcap unlike those of the first layer; "),
-        (("layers[0].mixer.pattern={kind: strided, stride: 4}",), "layers[0].mixer.pattern: is not computed by the"),
+        (("layers[0].mixer.pattern={kind: strided, stride: 4}",), "layers[0].mixer.pattern: is not supported by the"),
         (("layers[1].mixer.keys_from=0",), "layers[1].mixer.keys_from: is not supported by the attention functions of"),
     ],
 )

@@ -126,7 +126,7 @@ def test_without_lambda_the_first_half_of_the_heads_is_left() -> None:
     ("fields", "message"),
     [
         ({"num_heads": 3}, "num_heads: 3 heads cannot be paired for differential attention"),
-        ({"num_heads": 2, "num_kv_heads": 1}, "num_kv_heads: 1 heads have no pairs"),
+        ({"num_heads": 2, "num_kv_heads": 1}, "num_kv_heads: 1 heads cannot be paired"),
     ],
 )
 def test_heads_without_pairs_are_refused(fields: dict[str, int], message: str) -> None:
