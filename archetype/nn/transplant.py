@@ -146,7 +146,7 @@ class Transplant(Generic[S]):
             elif at.fits(name):
                 at.keep(name)
             else:
-                at.keep_initial(name, f"initialized: the donor's shape {tuple(at.donated[name].shape)} does not fit")
+                at.keep_initial(name, f"as initialized: {tuple(at.donated[name].shape)} does not fit")
                 at.promise(Start.CHANGED, f"{name} has a different shape")
         unused = sorted(name for name in at.donated.keys() - at.tensors.keys() if not name.startswith(inside))
         at.require(not unused, f"{enumeration(unused)} of the donor is not used")

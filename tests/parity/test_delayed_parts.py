@@ -88,14 +88,14 @@ def test_before_a_layer_that_adds_nothing_a_delay_changes_nothing() -> None:
     ("layers", "changes", "message"),
     [
         ([block(), block(feedforward=TWO)], {}, "delayed: there is no next layer"),
-        ([block(feedforward=TWO | {"delayed": [True, True]}), block()], {}, "delayed: must name each part, and leave"),
-        ([block(feedforward=TWO | {"delayed": [True]}), block()], {}, "delayed: must name each part, and leave"),
+        ([block(feedforward=TWO | {"delayed": [True, True]}), block()], {}, "delayed: must have a value for each part"),
+        ([block(feedforward=TWO | {"delayed": [True]}), block()], {}, "delayed: must have a value for each part"),
         (
             [block(feedforward=TWO), block()],
             {"residual": "streams"},
             "delayed: delayed outputs need a plain residual sum",
         ),
-        ([block(feedforward=TWO, wiring={"kind": "post_norm", "norm": "rms"}), block()], {}, "added to a plain sum"),
+        ([block(feedforward=TWO, wiring={"kind": "post_norm", "norm": "rms"}), block()], {}, "need a plain residual sum"),
     ],
 )
 def test_where_nothing_can_be_added_later(layers: list[Any], changes: dict[str, Any], message: str) -> None:

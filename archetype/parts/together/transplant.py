@@ -94,7 +94,7 @@ class TogetherTransplant(Transplant[Any]):
             if at.fits("scales") and torch.equal(at.donated["scales"], scales):
                 at.keep("scales")
             else:
-                at.put("scales", scales, "new", (), "the donor's scales, and 0 for new parts")
+                at.put("scales", scales, "new", (), "those of the donor, and 0 for new parts")
         donated, convolutions = at.old.sum_convolutions if type(at.old) is type(new) else None, new.sum_convolutions
         begins = donated is None and convolutions is not None and convolutions.residual
         if begins:  # with a kernel of zero, which changes nothing

@@ -166,7 +166,7 @@ def test_products_are_counted(residual: Any) -> None:
     ("layers", "cause"),
     [
         ([block(wiring={"kind": "parallel", "norm": "rms"})], "needs sequential sublayers"),
-        ([{"repeat": 2, "shared": True, "reinject": True, "blocks": [block()]}], "more vectors after each pass"),
+        ([{"repeat": 2, "shared": True, "reinject": True, "blocks": [block()]}], "adds vectors in each pass"),
         ([block(wiring={"kind": "post_norm", "norm": "rms"})], "adds outputs to the stream"),
     ],
 )
