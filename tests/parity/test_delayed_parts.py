@@ -95,7 +95,11 @@ def test_before_a_layer_that_adds_nothing_a_delay_changes_nothing() -> None:
             {"residual": "streams"},
             "delayed: delayed outputs need a plain residual sum",
         ),
-        ([block(feedforward=TWO, wiring={"kind": "post_norm", "norm": "rms"}), block()], {}, "need a plain residual sum"),
+        (
+            [block(feedforward=TWO, wiring={"kind": "post_norm", "norm": "rms"}), block()],
+            {},
+            "need a plain residual sum",
+        ),
     ],
 )
 def test_where_nothing_can_be_added_later(layers: list[Any], changes: dict[str, Any], message: str) -> None:
