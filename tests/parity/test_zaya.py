@@ -110,9 +110,9 @@ def test_a_router_reads_that_of_the_layer_before(changes: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"joint_convolution": {"kernels": [1, 1]}}, "no position reads another one"),
-        ({"joint_convolution": {}, "bias": True}, "bias: queries, keys and values are convolved together"),
-        ({"joint_convolution": {}, "keys_as_values": True}, "keys_as_values: queries, keys and values are convolved"),
+        ({"joint_convolution": {"kernels": [1, 1]}}, "kernels of 1 read no other position"),
+        ({"joint_convolution": {}, "bias": True}, "bias: joint_convolution already convolves queries, keys and values"),
+        ({"joint_convolution": {}, "keys_as_values": True}, "keys_as_values: joint_convolution already covers this"),
     ],
 )
 def test_what_is_convolved_together(fields: dict[str, Any], message: str) -> None:

@@ -28,7 +28,7 @@ TENTH = 0.1  # stored factor, removed again by llama.cpp's reader (TAG_DEEPSEEK2
 
 
 def check(model: ModelSpec) -> None:
-    """Refuse fields with values for which deepseek2 has no key."""
+    """Refuse field values that deepseek2 has no key for."""
     decoder = expect_kind(Decoder, model, "kind")
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
     norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
@@ -56,7 +56,7 @@ def check(model: ModelSpec) -> None:
 
 
 def check_later(model: Any) -> None:
-    """Refuse what the architectures after deepseek2 compute otherwise."""
+    """Refuse fields that the architectures after deepseek2 compute differently."""
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
     if not isinstance(mixer.query, LowRankQuery):
         raise unsupported("layers[*].mixer.query", "queries of full rank here")
@@ -67,7 +67,7 @@ def check_later(model: Any) -> None:
 
 
 def check_unscaled(model: Any) -> None:
-    """Refuse scaled rotations, of which llama.cpp ignores a part in GLM-5, and what `check_later` refuses."""
+    """Refuse what `check_later` refuses, and scaled rotary positions, which llama.cpp applies only partly in GLM-5."""
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
     if getattr(mixer.position, "scaling", None) != NoScaling():
         raise unsupported("layers[*].mixer.position.scaling", "scaled rotations here")

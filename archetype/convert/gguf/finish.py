@@ -85,7 +85,7 @@ def growing_keys(model: Any) -> Keys:
 
 
 def grok(keys: FileKeys, model: Any) -> Any:
-    """Capped scores with a scale of their own, and a capped head."""
+    """Set the soft caps of scores and head, and the scale of scores."""
     keys.used.add("router_logit_softcapping")  # which llama.cpp does not use
     head_dim = _first(model).sizes(model.d_model).head_dim
     scale = keys.positive("attention.output_scale", 128**-0.5)
@@ -200,7 +200,7 @@ def scaled_values_keys(model: Any) -> Keys:
 
 
 def halved_width(keys: FileKeys, model: Any) -> Any:
-    """Networks of half the width that the key says, which counts gate and up together (the first Qwen)."""
+    """Halve the width of the feed-forward network, since the key counts gate and up together (the first Qwen)."""
     return changed(model, lambda mixer: mixer, lambda part: part.replace(d_ff=part.d_ff // 2))
 
 
@@ -237,7 +237,7 @@ def without_factors(model: Any) -> Any:
 
 
 def in_pairs(model: Any) -> Any:
-    """Rotate neighbouring features, into which `changes.LAST_IN_PAIRS` turns halves (Hy4)."""
+    """Rotate adjacent features, to which `changes.LAST_IN_PAIRS` reorders halves (Hy4)."""
 
     def pairs(part: Any) -> Any:
         position = getattr(part, "position", None)
@@ -272,7 +272,7 @@ def mpt_keys(model: Any) -> Keys:
 
 
 def baichuan(keys: FileKeys, model: Any) -> Any:
-    """Slopes in the 13B models, which llama.cpp knows by their 40 layers."""
+    """Use ALiBi in the 13B models, which llama.cpp recognizes by their 40 layers."""
     return slopes(keys, model) if model.num_layers == 40 else model
 
 
@@ -291,14 +291,14 @@ def jais_keys(model: Any) -> Keys:
 
 
 def jina_bert_v2(keys: FileKeys, model: Any) -> Any:
-    """Slopes in both directions, and networks with a bias in their last projection alone."""
+    """Use bidirectional ALiBi, and a bias only in the down projection of networks."""
     return changed(
         model, lambda mixer: mixer.replace(position=Alibi()), lambda part: part.replace(bias=False, down_bias=True)
     )
 
 
 def deepseek_ocr(keys: FileKeys, model: Any) -> Any:
-    """A plain rotation of whole heads, which no key changes."""
+    """Rotate whole heads without scaling; no key changes that."""
 
     def rotated(mixer: Any) -> Any:
         if mixer.head_dim is not None or mixer.position.theta != Rotary().theta:

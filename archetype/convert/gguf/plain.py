@@ -1,4 +1,4 @@
-"""The plainest of equal specifications, so that a model may be compared with what a file describes."""
+"""Canonical form of equal specifications, for comparison with what a file describes."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ LATENTS_EPS = 1e-6
 
 
 def plain(model: Any) -> Any:
-    """Return an equal specification in which every default is left out and every common norm written once."""
+    """Return an equal specification without defaults, with each common norm written once."""
     if isinstance(model, Encoder):
         model = model.replace(pooler=False, pooling="first")  # which need a head
     if not isinstance(model, Decoder | Encoder):

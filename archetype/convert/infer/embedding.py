@@ -31,7 +31,7 @@ def vocabulary(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[int, int]
 def context_length(info: CheckpointInfo, tensors: GroupedTensors) -> int:
     """Return the number of positions, which a key or a table of learned positions determines."""
     num_positions, length = table_rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
-    why = "no file says whether the first position is 0 or the padding id + 1"
+    why = "no file states whether the first position is 0 or the padding id + 1"
     if (
         num_positions is not None
         and (info.quirks.positions_after_padding or num_positions == length)
@@ -49,7 +49,7 @@ def read_embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDim
     """Return the embedding. `extra_rows` is the number of rows beyond the ids that the head predicts."""
     scale, narrow = info.positive(EMBEDDING_SCALE, 1.0), "embedding.project.weight" in tensors.outer
     named = any(info.config.get(key) is not None for key in (*EMBEDDING_SCALE, *SCALED_EMBEDDING))
-    why = "no file says whether token vectors are multiplied by sqrt(d_model)"
+    why = "no file states whether token embeddings are multiplied by sqrt(d_model)"
     if any(info.config.get(key) for key in SCALED_EMBEDDING) or (
         (not named or info.quirks.scaled_embedding) and info.settle("scaled_embedding", (False, True), why)
     ):
@@ -84,9 +84,9 @@ def _per_layer(info: CheckpointInfo, tensors: GroupedTensors) -> PerLayerEmbeddi
         return None
     (rows, columns), layers = info.sides(name), len(tensors.layers)
     if rows != info.sides(tensors.outer["embedding.token.weight"])[0]:
-        raise info.missing(name, "per-layer embeddings of another vocabulary")
+        raise info.missing(name, "per-layer embeddings with a different vocabulary size")
     if columns % layers or not tensors.layers[0].further:
-        raise info.missing(name, f"per-layer embeddings that are not for each of {layers} layers")
+        raise info.missing(name, f"per-layer embeddings for other than {layers} layers")
     return PerLayerEmbedding(features=columns // layers, norm=outer_norm(info, tensors, "embedding.per_layer.norm"))
 
 

@@ -30,7 +30,7 @@ class Loop(NamedTuple):
 
     @property
     def further(self) -> int:
-        """Number of layers by which the model has more than the file."""
+        """Number of additional layers of the model, compared with the file."""
         return (self.end - self.start) * (self.passes - 1)
 
     def first(self, layer: int) -> int:
@@ -60,7 +60,7 @@ class Cycles(NamedTuple):
 
     @property
     def further(self) -> int:
-        """Number of layers by which the model has more than the file."""
+        """Number of additional layers of the model, compared with the file."""
         return self.num_layers * (self.cycles * (self.steps + 1) - 2)
 
     def first(self, layer: int) -> int:

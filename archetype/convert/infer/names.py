@@ -14,11 +14,11 @@ LEFT_OUT = re.compile(
     r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|audio_encoder|speech_embeddings|multi_modal_projector|mm_projector|patch_merge_mlp|connector|embed_tokens_extend)\..*"
     r"|.*\.lora_[AB]\.(vision|speech)\.weight"  # of Phi-4 multimodal, whose text has no adapter
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
-    r"|.*\.layers\.0\.self_attention_res_(norm|proj)\.weight"  # the first mixer reads the embedding alone (Kimi K3)
+    r"|.*\.layers\.0\.self_attention_res_(norm|proj)\.weight"  # the first mixer reads only the embedding (Kimi K3)
 )
 # Names of the part for text in files of several modalities.
 TEXT_PARTS = ("language_model", "text_model")
-HEADS = ("lm_head", "score", "classifier")  # of a text, beside the parts of other modalities
+HEADS = ("lm_head", "score", "classifier")  # of the text model, next to parts of other modalities
 # Matrices of LongCat-Flash's experts, of which transformers writes some for experts that return their input.
 EXPERT_MATRIX = re.compile(r".*\.mlp\.experts\.(\d+)\.(?:gate|up)_proj\.weight")
 # Causal masks of older files, which are scalars or have four dimensions.
@@ -200,7 +200,7 @@ BEHIND: NameTable = (
     (r"mlp\.(?:gate\.)?global_scale", "scales"),
     (r"mlp_sconv\.conv1d\.weight", "convolutions.output.weight"),
 )
-# Norms of a network and of the experts beside it, by their names below `feedforward` (Gemma 4).
+# Norms of a network and of the experts parallel to it, by their names below `feedforward` (Gemma 4).
 BESIDE_EXPERTS = {
     "pre_feedforward_layernorm.weight": "norms.0.weight",
     "pre_feedforward_layernorm_2.weight": "parts.1.norm.weight",

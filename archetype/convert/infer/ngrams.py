@@ -37,7 +37,7 @@ def read_ngrams(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> 
     part = NgramEmbedding(rows=ratio * vocab_size, row_width=max(width, 1), n=n, splits=splits, boundary=end)
     shapes = [info.shapes.get(name) for name in (*tables, *projections)]
     if shapes != [*((size, width) for size in part.table_sizes), *[(d_model, width)] * count]:
-        raise info.missing(config.place, f"tables of n-grams in other numbers than {', '.join(NGRAM_KEYS)} name")
+        raise info.missing(config.place, f"n-gram tables whose number differs from {', '.join(NGRAM_KEYS)}")
     wiring = PreNorm(norm=NoNorm())
     return [Block(wiring=wiring, mixer=NoMixer(), feedforward=part, residual_scale=1 / (count + 1))]
 
@@ -75,6 +75,6 @@ def read_memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
     )
     rows = sum(info.sides(name)[0] for (param, _), name in layer.memory.items() if param == "table")
     if rows != memory.total_rows or width != memory.width:
-        raise info.missing(layer.prefix, f"an n-gram memory of {rows} rows, where its keys say {memory.total_rows}")
+        raise info.missing(layer.prefix, f"an n-gram memory of {rows} rows and keys for {memory.total_rows}")
     config.used |= MEMORY_KEYS
     return [Block(wiring=PreNorm(norm=NoNorm()), mixer=NoMixer(), feedforward=memory)]

@@ -28,7 +28,7 @@ def read_residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
     if "residual_exit.weight" not in tensors.outer and not is_mean:
         if tensors.layers[0].streams:
-            raise info.missing(tensors.layers[0].prefix, "residual streams that end in another form of sum")
+            raise info.missing(tensors.layers[0].prefix, "an unknown sum of the final residual streams")
         return ResidualSum()
     num_streams = config.size(STREAMS[0]) if is_mean else info.sides(tensors.outer["residual_exit.weight"])[0]
     config.expect(STREAMS[0], num_streams, "the weights of the streams have this number of rows")
@@ -44,7 +44,7 @@ def read_residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
             norm_eps=info.norm(bias=False).eps,
         )
     if other := [name for name in weights if info.sides(name)[0] != 2 * num_streams]:
-        raise info.missing(other[0], "residual streams that are mixed")
+        raise info.missing(other[0], "mixing of residual streams")
     return Streams(
         num_streams=num_streams,
         sinkhorn_steps=0,
@@ -83,11 +83,11 @@ def _gated_streams(info: CheckpointInfo, tensors: GroupedTensors) -> GatedStream
     of_each = {f"gates.{param}" for _, param in GATED_STREAMS} | {"write_weights.weight"}
     for layer in tensors.layers:
         if layer.residual.keys() != {f"{name}_residual.{param}" for name in CONTENTS for param in of_each}:
-            raise info.missing(layer.prefix, "residual streams with gates of another form")
+            raise info.missing(layer.prefix, "residual streams with unknown gates")
     rank, features = info.sides(tensors.outer["residual_exit.gate_down.weight"])
     norm = info.norm(bias=False)
     num_streams = info.config.size("hc_count")
     if num_streams * tensors.d_model != features or norm.kind != "rms":
-        raise info.missing(tensors.outer["residual_exit.norm_weight"], f"streams of {features} features in all")
+        raise info.missing(tensors.outer["residual_exit.norm_weight"], f"streams with {features} features in total")
     info.config.expect("hc_lowrank", rank, "the gates of the streams have this number of rows")
     return GatedStreams(num_streams=num_streams, rank=rank, norm_eps=norm.eps, unit_offset=norm.unit_offset)
