@@ -36,7 +36,7 @@ class LayerState:
         return False
 
     def keep(self, **tensors: Tensor) -> None:
-        """Replace tensors by those after a pass, in the state's data types."""
+        """Replace tensors by the new ones, converted to the state's data types."""
         for name, tensor in tensors.items():
             setattr(self, name, tensor.to(getattr(self, name).dtype))
 
@@ -116,7 +116,7 @@ class LayerState:
 
 
 def opened(module: Any, kind: type[S], x: Tensor, context: ForwardContext, state: LayerState | None) -> tuple[S, S]:
-    """Return the state that a pass over `x` updates, an empty one if `state` is None, and the state before the pass."""
+    """Return the state that a pass over `x` updates (a new one if `state` is None), and the state before the pass."""
     state = module.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
     assert isinstance(state, kind)
     return state, context.before(state)

@@ -54,7 +54,7 @@ class MixerQuirks:
     share_is_of_head: bool = False  # latent attention: `partial_rotary_factor` is about a whole head, not its part
     latents_scaled: bool = False  # latents are multiplied by sqrt(d_model / rank)
     latents_eps_is_shared: bool = False  # norms of latents have `eps` of the model's norms
-    yarn_scales_scores: bool = True  # scores of latent attention also have YaRN's factor of `mscale_all_dim`
+    yarn_scales_scores: bool = True  # latent attention's scores also have YaRN's factor of `mscale_all_dim`
     unrotated: bool = False  # latent attention has no rotary positions, regardless of its keys
     # exponent and length of a power of its position that multiplies a query in layers without rotary positions
     query_power: tuple[float, int] | None = None

@@ -52,7 +52,7 @@ class Router(Part):
 
     @property
     def own(self) -> "Router":
-        """Copy of this router that does not read another layer."""
+        """Copy of this router that does not read a previous router."""
         return self
 
 

@@ -163,5 +163,5 @@ def test_longcat_lite_adds_vectors_of_ngrams(tmp_path: Path) -> None:
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     with pytest.raises(CheckpointError, match="needs n-gram tables whose number differs from ngram_vocab_size_ratio"):
         read_unknown(values, shapes)
-    with pytest.raises(CheckpointError, match="eos_token_id: \\[2, 3\\] is not one token"):
+    with pytest.raises(CheckpointError, match="eos_token_id: n-grams end at a single token, but this is \\[2, 3\\]"):
         read_unknown(values | {"eos_token_id": [2, 3]}, shapes)

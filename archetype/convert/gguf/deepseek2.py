@@ -121,7 +121,7 @@ def _read(
 
 def _write(mixer: Any, decoder: Decoder, marked: bool = False) -> Keys:
     rank, rope, position = mixer.kv_lora_rank, mixer.qk_rope_head_dim, mixer.position
-    # 0 marks the layers that have another mixer
+    # 0 marks layers with a different mixer
     heads: list[int] = [int(isinstance(block.mixer, LatentAttention)) for block in decoder.layers]
     turned = {"rope.freq_base": position.theta, **_written_scaling(position.scaling)} if not position.is_absent else {}
     return {
@@ -157,7 +157,7 @@ def _read_indexed(layer: Layer, eps: float, interleaved: bool) -> LatentAttentio
         if replace(layer, index=before).has("indexer.proj.weight") and (before >= len(types) or types[before])
     ]
     if not own:
-        raise keys.error(f"{INDEX}.types", f"names no index for layer {layer.index}", "fix the file")
+        raise keys.error(f"{INDEX}.types", f"has no entry for layer {layer.index}", "fix the file")
     index = LightningIndex(
         top_k=keys.size(f"{INDEX}.top_k"),
         num_heads=keys.size(f"{INDEX}.head_count"),
@@ -173,7 +173,7 @@ def _write_indexed(mixer: Any, decoder: Decoder, shares: bool) -> Keys:
     for block in decoder.layers:
         index = expect_kind(LatentAttention, block.mixer, "layers[*].mixer").index
         if not isinstance(index, LightningIndex):
-            raise unsupported("layers[*].mixer.index", "latent attention to all keys here")
+            raise unsupported("layers[*].mixer.index", "latent attention without an index")
         indices.append(index)
     own = [index.from_layer is None for index in indices]
     if not shares and not all(own):
@@ -187,10 +187,10 @@ def _write_indexed(mixer: Any, decoder: Decoder, shares: bool) -> Keys:
 
 
 def _read_pools(layer: Layer, eps: float) -> LatentAttention:
-    # GLM-5.3-Flash: an index of pools, and no rotation
+    # GLM-5.3-Flash: a pool index and no rotary positions
     keys = layer.keys
     pool, top_k = keys.size(f"{INDEX}.kpool"), keys.size(f"{INDEX}.top_k")
-    keys.expect(f"{INDEX}.kpool_select_tail", True, "queries that do not see the keys behind the last pool")
+    keys.expect(f"{INDEX}.kpool_select_tail", True, "queries that do not attend to the keys after the last pool")
     if top_k % pool:
         raise keys.error(f"{INDEX}.top_k", f"{top_k} is not a multiple of pools of {pool}", "fix the file")
     if not all(keys.get(f"{INDEX}.types", [])):
@@ -212,7 +212,7 @@ def _write_pools(mixer: Any, decoder: Decoder) -> Keys:
     expect_kind(LowRankQuery, mixer.query, "layers[*].mixer.query")
     index = mixer.index
     if not isinstance(index, PoolIndex):
-        raise unsupported("layers[*].mixer.index", "latent attention to all keys here")
+        raise unsupported("layers[*].mixer.index", "latent attention without an index")
     norm = expect_kind(LayerNorm, index.norm, "layers[*].mixer.index.norm")
     return _write(mixer, decoder, marked=True) | {
         "attention.layer_norm_epsilon": norm.eps,

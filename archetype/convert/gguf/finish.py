@@ -30,7 +30,7 @@ EMBEDDING, RESIDUAL, WIDTH = 12.0, 1.4, 256  # constants of MiniCPM3 in llama.cp
 
 
 def changed(model: Any, mixer: Callable[[Any], Any], feedforward: Callable[[Any], Any] | None = None) -> Any:
-    """Return the model with other mixers and feed-forward parts in all layers."""
+    """Return the model with the mixer and feed-forward part of each layer replaced."""
     blocks = (
         block.replace(
             mixer=mixer(block.mixer), feedforward=feedforward(block.feedforward) if feedforward else block.feedforward
@@ -45,7 +45,7 @@ def _first(model: Any) -> Attention:
 
 
 def with_index(keys: FileKeys, model: Any, index: Any) -> Any:
-    """Put an index into the layers that have its tensors, rotated as the layer's queries and keys."""
+    """Add an index to the layers that have its tensors, with the rotary positions of the layer's queries and keys."""
 
     def mixer(layer: int, attention: Any) -> Any:
         if not Layer(keys, layer).has("indexer.q_proj.weight"):
@@ -362,7 +362,7 @@ CLAMP, OTHERS_CLAMP = "swiglu_clamp_exp", "swiglu_clamp_shexp"  # of experts, an
 
 
 def limited(keys: FileKeys, model: Any, everywhere: bool = False) -> Any:
-    """Bounded gates and contents of the experts (Maple), or of all networks."""
+    """Set the clamps of experts' gates and up projections (Maple), or those of all feed-forward networks."""
     bounds = _bounds(keys, CLAMP, [0.0] * model.num_layers)
     others = _bounds(keys, OTHERS_CLAMP, bounds) if everywhere else [0.0] * model.num_layers
 
@@ -424,14 +424,14 @@ def step35_keys(model: Any) -> Keys:
 
 
 def looped(keys: FileKeys, model: Any) -> Any:
-    """Layers that are computed several times, with the last norm between the passes (Nanbeige 4.2)."""
+    """Repeat the layers in several passes, with the final norm between passes (Nanbeige 4.2)."""
     passes = keys.size("num_loops", 1, most=MAX_LAYERS // model.num_layers)
     between = not keys.flag("skip_loop_final_norm", False)
     return model.replace(layers=unrolled(model.layers, passes, norm_between=between))
 
 
 def one_pass(model: Any) -> Any:
-    """Return the model with the layers that have weights of their own."""
+    """Return the model with only the layers that have their own weights."""
     return model.replace(layers=tuple(block for block in model.layers if block.weights_of is None))
 
 

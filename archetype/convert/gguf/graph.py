@@ -117,7 +117,7 @@ class Graph:
         apart: whether a layer may lack a mixer, and with Nemotron-H has either a mixer or a feed-forward part.
         finish: (keys, the model that everything else describes) -> the model (see `finish.py`).
         further: additional keys, which `finish` reads.
-        stored: the model whose layers are those of the file; `finish` adds the others.
+        stored: model -> the model with only the layers that a file stores; `finish` adds the others.
     """
 
     norm: Norm = RMS_NORM

@@ -43,7 +43,7 @@ class Loop(NamedTuple):
 
 
 class Cycles(NamedTuple):
-    """Two stacks of equal numbers of layers, in turn in the file, of which each reads the other's outputs (HRM).
+    """Two equally deep stacks that read each other's outputs; their layers alternate in the file (HRM).
 
     In each cycle the low stack reads the sum of both stacks' outputs `steps` times, and then the high stack reads it.
     The high stack's output is at first the embedding, and the low stack's is zero.

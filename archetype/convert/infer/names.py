@@ -191,7 +191,7 @@ FURTHER: NameTable = (
     (r"output\.adapter_modules\.\w+\.dense1", "feedforward.up"),
     (r"output\.adapter_modules\.\w+\.dense2", "feedforward.down"),
 )
-# Networks behind the layer's own, one for each language (X-MOD), and the norm that the layer applies behind both.
+# Adapters after the layer's network, one per language (X-MOD), and the norm after both.
 ADAPTER = re.compile(r".*\.adapter_modules\.(\w+)\..*")
 ADAPTER_NORM = "output.LayerNorm"
 OUTPUT_SCALE = "layer_scalar"
@@ -265,13 +265,13 @@ def is_of_idle_expert(name: str, config: Config) -> bool:
 
 
 def is_of_other_language(name: str, config: Config) -> bool:
-    """Return whether a tensor belongs to an adapter that texts in the default language do not use (X-MOD)."""
+    """Return whether a tensor belongs to the adapter of a language other than the default (X-MOD)."""
     if (match := ADAPTER.fullmatch(name)) is None:
         return False
     language, languages = config.get("default_language"), config.get("languages") or []
     if language not in languages:
         cause = f"{language!r} is not one of the file's languages, {enumeration([*map(str, languages)], 'or')}"
-        raise config.error("default_language", cause, "set it to the language of the texts")
+        raise config.error("default_language", cause, "set it to the language of your texts")
     return bool(match[1] != language)
 
 

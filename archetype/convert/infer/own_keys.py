@@ -260,7 +260,7 @@ def deepseek_v4(keys: Config) -> dict[str, Any]:
 
 
 def bailing_hybrid(keys: Config) -> dict[str, Any]:
-    """Return the rotary settings of Ling 3's class, for which a length named `model_max_length` comes too late."""
+    """Return the rotary settings of Ling 3's class, which ignores a length named `model_max_length`."""
     section = rotary_section(keys)
     if section is None or section.values.get("rope_type", section.values.get("type", "default")) == "default":
         return {}
@@ -269,7 +269,7 @@ def bailing_hybrid(keys: Config) -> dict[str, Any]:
 
 
 def modernbert_decoder(keys: Config) -> dict[str, Any]:
-    """Return the rotary settings of each kind of layer, which older files state outside `rope_parameters`."""
+    """Return the rotary settings by layer type, which older files store outside `rope_parameters`."""
     stated, scaling = keys.section("rope_parameters") or Config({}), keys.section("rope_scaling") or Config({})
     thetas = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
     sections = {
@@ -304,7 +304,7 @@ def zaya(keys: Config) -> dict[str, Any]:
 
 
 def gemma4(keys: Config) -> dict[str, Any]:
-    """Return what Gemma 4's class reads: the last layer has full attention, and unscaled rotations turn whole heads."""
+    """Return Gemma 4's keys as its class reads them: full attention last, and whole heads rotated without scaling."""
     kinds, sections = keys.get("layer_types"), keys.get("rope_parameters")
     derived = {"hidden_act": keys.get("hidden_activation")}  # the other key is that of its encoders
     if isinstance(kinds, list):
@@ -325,7 +325,7 @@ def half_layer(name: re.Match[str]) -> str:
 
 
 def stack_in_turn(name: re.Match[str]) -> str:
-    """Return the name of a tensor of one of HRM's two stacks, whose layers take turns: the low one has even numbers."""
+    """Return the name of a tensor of HRM's two stacks in alternating layers; the low stack has even numbers."""
     return f"{name[1]}layers.{2 * int(name[3]) + (name[2] == 'H')}.{name[4]}"
 
 
@@ -335,17 +335,17 @@ def first_half(name: re.Match[str]) -> str:
 
 
 def doge(keys: Config) -> dict[str, Any]:
-    """Refuse what Doge's class computes otherwise: experts, which it routes across tokens, and keys left out."""
+    """Refuse Doge models with experts, which are routed across tokens, or with keys left out of attention."""
     keys.expect("is_moe", False, "a router that mixes the logits of different tokens")
     window, context = keys.get("keep_window_size"), keys.get("max_position_embeddings")
     if isinstance(window, int) and isinstance(context, int) and window < context:
-        cause = f"each query then sees {window} of up to {context} keys, which is not supported"
+        cause = f"each query would attend to {window} of up to {context} keys, which is not supported"
         raise keys.error("keep_window_size", cause, "set max_position_embeddings to it")
     return {}
 
 
 def hrm_text(keys: Config) -> dict[str, Any]:
-    """Accept keys of HRM about gradients, and about types of tokens, without which its class reads texts causally."""
+    """Accept HRM's keys about gradients and token types; without token types, its class is causal."""
     keys.used |= {"L_bp_cycles", "prefix_lm"}
     return {}
 

@@ -1,4 +1,4 @@
-"""Inference of the residual: a sum, factors, several streams, or attention over depth."""
+"""Inference of the residual wiring: a sum, learned factors, several streams, or attention over depth."""
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import GATED_STREAMS
@@ -10,7 +10,7 @@ from archetype.parts.scaled_sum.spec import ScaledSum
 from archetype.parts.streams.spec import GatedStreams, Streams
 from archetype.roles.residual import Residual, ResidualSum
 
-# Of residual streams: number, largest write weight, epsilon, and normalizations of the matrix that mixes them.
+# Residual streams: number, largest write weight, epsilon, and normalization steps of the mixing matrix.
 STREAMS = ("hc_mult", "hc_magnitude", "hc_eps", "hc_sinkhorn_iters")
 CONTENTS = ("mixer", "feedforward")
 
@@ -34,7 +34,7 @@ def read_residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     config.expect(STREAMS[0], num_streams, "the weights of the streams have this number of rows")
     weights = [name for layer in tensors.layers for param, name in layer.residual.items() if param.endswith("s.weight")]
     rows, eps = {info.sides(name)[0] for name in weights}, config.positive(STREAMS[2])
-    # of the read and write weights, and of the matrix (DeepSeek-V4)
+    # rows of read and write weights, and of the mixing matrix (DeepSeek-V4)
     if rows == {(2 + num_streams) * num_streams} and config.get(STREAMS[3]) is not None:
         return Streams(
             num_streams=num_streams,
@@ -56,7 +56,7 @@ def read_residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
 
 
 def _normed_sum(info: CheckpointInfo, tensors: GroupedTensors) -> NormedSum:
-    # learned factors of the stream, and of what is added to it (ZAYA1)
+    # learned factors on the stream and on its updates (ZAYA1)
     terms = {param.partition("_residual.")[2] for param in tensors.layers[0].terms}
     for layer in tensors.layers:
         if layer.terms.keys() != {f"{content}_residual.{term}" for content in CONTENTS for term in terms}:

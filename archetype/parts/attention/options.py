@@ -1,4 +1,4 @@
-"""Options of attention: gates, scalings, convolutions and tables of values."""
+"""Options of attention: gates, scaling, convolutions and value embeddings."""
 
 from typing import Annotated, Any, Literal
 

@@ -113,8 +113,8 @@ class Attention(Mixer):
         convolutions: short convolutions over the latest positions (absent: none).
         joint_convolution: convolutions over queries and keys, and values from the previous token (absent: none).
         key_factors: whether each key head has a learned factor on its normalized keys (ZAYA1).
-        key_bias: whether exp(a softplus(v W)) of the values v of all heads is added to the scores of each key, one
-            number for each key head, with a learned a (Doge).
+        key_bias: whether a bias exp(a softplus(v W)) is added to the scores of each key, with the values v of all heads
+            and a learned a; one scalar per key head (Doge).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
         index: selection among the keys that `pattern` allows (absent: all of them).
@@ -200,7 +200,7 @@ class Attention(Mixer):
                 "index": self.index is not None,
                 "keys_from": self.keys_from is not None,
             }
-            cause = "key_bias is all that is added to scores, of all keys of this layer"
+            cause = "cannot be combined with key_bias"
             refuse_set(unsupported, cause, "remove {field}, or use key_bias: false")
         if self.index is not None and self.num_heads % self.index.num_selections:
             cause = f"{self.index.num_selections} selecting heads do not divide num_heads {self.num_heads}"

@@ -99,7 +99,7 @@ class NgramMemory(FeedForward):
 
 
 def bound_of(vocab_size: int) -> int:
-    """Return the number below which halves of multipliers are, so that no product exceeds 63 bits."""
+    """Return the upper bound on half of a multiplier, so that no product exceeds 63 bits."""
     return max(1, (2**63 - 1) // max(vocab_size, 1) // 2)
 
 

@@ -118,7 +118,7 @@ def causal_pairs(queries: Int[Tensor, "B T"], keys: Int[Tensor, "b S"]) -> Bool[
 
 
 def near_pairs(queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"], window: int) -> Bool[Tensor, "b3 1 T S"]:
-    """Return True where a key is among the newest `window` positions that a query sees. Empty slots are after it."""
+    """Return True for keys among the latest `window` positions up to the query. Empty slots come after the query."""
     distance = queries[:, :, None] - keys[:, None]  # (b, T, S)
     return ((distance >= 0) & (distance < window))[:, None]
 

@@ -264,7 +264,7 @@ class Rotary(MixerPosition):
         self.scaling.check(self.dim or head_dim)
 
     def check_kept_keys(self, cause: str, remedy: str = "use another scaling") -> None:
-        """Call `invalid` if keys that were rotated must be rotated again when a sequence grows."""
+        """Call `invalid` if stored keys would have to be rotated again when a sequence grows."""
         if self.scaling.follows_length:
             invalid("position.scaling", cause.format(kind=self.scaling.kind), remedy)
 
