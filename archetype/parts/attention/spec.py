@@ -262,7 +262,7 @@ class Attention(Mixer):
             "bias": self.bias != ProjectionBiases(o=self.bias.o),
             "pattern.global_projections": self.projects_globally,
         }
-        refuse_set(unsupported, "joint_convolution already covers this", "remove it or joint_convolution")
+        refuse_set(unsupported, "is not supported with joint_convolution", "remove it or joint_convolution")
         if self.joint_convolution.reach < 1:
             invalid("joint_convolution.kernels", "kernels of 1 read no other position", "use a kernel of 2 or more")
         return self

@@ -6,6 +6,7 @@ import re
 import zlib
 from base64 import urlsafe_b64decode
 from functools import cache
+from html import escape
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_the_page_says_what_the_card_has() -> None:
     for text in (*counts, "archetype set deepseek-v3", "&#x27;layers[*].mixer.num_heads=64&#x27;", "kimi-k2.5.html"):
         assert text in page
     card = next(card for card in cards().values() if card.entry.evidence.needs)
-    grey, needs = card_page(card, []), card.entry.evidence.needs
+    grey, needs = card_page(card, []), escape(card.entry.evidence.needs)
     assert "Not supported yet" in grey and f"Needs {needs}." in grey and "<svg" not in grey
     by_type = next(card for card in cards().values() if card.kind == "read")
     assert f"archetype gallery add {by_type.entry.repository}" in card_page(by_type, [])
