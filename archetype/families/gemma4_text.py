@@ -98,7 +98,7 @@ def gemma4_text(
     for layer in range(num_layers):
         width = shared_d_ff if shared_d_ff is not None and layer >= first_shared else d_ff
         wiring, network = SandwichNorm(norm=norm), network_of(width)
-        if num_experts:  # both have norms of their own
+        if num_experts:  # each has separate norms
             wiring = SandwichNorm(norm=norm, feedforward_norm=NoNorm())
         blocks.append(Block(wiring=wiring, mixer=mixer(layer), feedforward=network))
         if layer_features:

@@ -29,5 +29,5 @@ def test_dots3_without_windows_agrees_and_with_them_is_refused(tmp_path: Path) -
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     config["layer_types"][1] = "sliding_attention"
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(ArchetypeError, match="windows of latent attention"):
+    with pytest.raises(ArchetypeError, match="latent attention with sliding windows"):
         archetype.load(tmp_path)
