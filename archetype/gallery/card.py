@@ -168,7 +168,7 @@ def card_of(entry: Entry) -> Card:
 def published_digits(count: int, claim: str, zeros: bool = False) -> bool:
     """Return whether a count has the digits of a published one such as 671B, rounded or cut off.
 
-    Zeros at the end of a whole number are no digits, unless `zeros` counts them: 230B may be 228.7 billion.
+    Trailing zeros of a whole number are not significant unless `zeros` is set: 230B may be 228.7 billion.
     """
     match = re.fullmatch(r"(\d+?)(0*)(?:\.(\d+))?([MBT])", claim)
     if match is None:

@@ -26,7 +26,7 @@ TENTH = 0.1  # stored factor, removed again by llama.cpp's reader (TAG_DEEPSEEK2
 
 
 def check(model: ModelSpec) -> None:
-    """Refuse other mixers, and queries that llama.cpp takes for those of another model."""
+    """Refuse other mixers, and queries that llama.cpp would read as those of a different model."""
     decoder = expect_kind(Decoder, model, "kind")
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
     lite = decoder.num_layers in LITE or (decoder.num_layers, decoder.vocab_size) == OTHER_LITE
