@@ -42,7 +42,6 @@ class MixerQuirks:
     mixer_eps: float | None = None
     # `time_step_min` is a lower bound of Mamba-2's step sizes, and not only of their initial values
     steps_from_min: bool = False
-    conv_silu: bool = False  # SiLU follows the convolution, regardless of `hidden_act`
     # layout of queries, keys and values in one tensor (None: unknown); MiMo-V2.5 has `num_key_value_heads` shards in
     # every layer, for any number of key heads
     fused_order: FusedOrder | Literal["qkv_per_shard"] | None = None

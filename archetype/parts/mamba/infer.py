@@ -47,8 +47,7 @@ def read(tensors: CheckpointMixer) -> Mamba:
 
 def check_activation(tensors: CheckpointMixer) -> None:
     """Refuse activations after the convolution other than SiLU, the only supported activation."""
-    stated = (key for key in ACTIVATION if tensors.config.get(key) is not None)
-    key = None if tensors.quirks.conv_silu else next(stated, None)
+    key = next((key for key in ACTIVATION if tensors.config.get(key) is not None), None)
     if key is not None and (name := tensors.config.get(key)) not in ("silu", "swish"):
         raise tensors.config.error(key, f"{name!r} after a convolution is not supported", "only silu is")
 
