@@ -77,9 +77,10 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"original_max_position_embeddings": 8, "rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "agrees"),
     ],
     "dots3_note_text": [
-        ({"rope_parameters": {"indexed_attention": {"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": 0.5,
-            "partial_rotary_factor": 1.0}}}, "agrees"),
-        ({"rope_parameters": {"indexed_attention": {"rope_type": "proportional"}}}, "refused"),
+        ({"rope_parameters": {kind: {"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": 0.5,
+            "partial_rotary_factor": 0.5} for kind in ("indexed_attention", "sliding_attention")}}, "agrees"),
+        ({"rope_parameters": {"indexed_attention": {"rope_type": "proportional"},
+            "sliding_attention": {"rope_type": "default"}}}, "refused"),
     ],
     # two names of one attribute
     "bailing_hybrid": [({"n_group": 2}, "refused"), ({"num_expert_group": 2}, "agrees"),

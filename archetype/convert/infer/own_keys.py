@@ -10,6 +10,12 @@ from archetype.families.rope import FRACTION, rotary_section
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
 COMPRESSED = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
 
+# Sizes of dots 3's layers with windows, which older files have under names that start with `swa_`.
+DOTS3_SIZES = (
+    *("num_attention_heads", "num_key_value_heads", "q_lora_rank", "kv_lora_rank", "head_dim", "qk_nope_head_dim"),
+    *("v_head_dim", "qk_rope_head_dim"),
+)
+
 
 def mimo_v2_flash(keys: Config) -> dict[str, Any]:
     """Derive keys as MiMo-V2-Flash's class does: defaults, and the window, which excludes the query's own position."""
@@ -65,6 +71,36 @@ def naive_n05_flash(keys: Config) -> dict[str, Any]:
     keys.used |= {"add_full_attention_sink_bias", "indexer_activation_dtype", "sliding_window_size"}
     scale = keys.get("routed_scaling_factor") or 1.0
     return mimo_v2(keys, keys.size("sliding_window")) | {"routed_scaling_factor": scale}
+
+
+def dots3(keys: Config) -> dict[str, Any]:
+    """Return the kinds, heads and rotations of dots 3's layers as its class reads older files; shapes show the rest."""
+    kinds, windowed, is_old = keys.get("layer_types"), "sliding_attention", "per_layer_config" not in keys.values
+    indexed = keys.get("use_dsa", True if is_old else None)
+    whole = "full_attention" if indexed is False else "indexed_attention"
+    if kinds is None:
+        has_windows, count = keys.flag("use_sliding_window", True), keys.size("num_hidden_layers")
+        kinds = [windowed if has_windows and i > 1 and i % 4 != 1 else whole for i in range(count)]
+    elif indexed is not None and isinstance(kinds, list):
+        kinds = [whole if kind in ("full_attention", "indexed_attention") else kind for kind in kinds]
+    window, heads = keys.get("sliding_window"), keys.size("num_attention_heads")
+    derived = {"layer_types": kinds, "sliding_window": keys.get("sliding_window_size") if window is None else window}
+    keys.used |= {"swa_rope_theta", *(f"swa_{name}" for name in DOTS3_SIZES)}
+    if is_old and isinstance(kinds, list):
+        of_windows = keys.size("swa_num_attention_heads", 64)
+        derived["num_attention_heads"] = [of_windows if kind == windowed else heads for kind in kinds]
+    sections, thetas = keys.get("rope_parameters"), {windowed: "swa_rope_theta", whole: "rope_theta"}
+    if not sections and not keys.get("rope_scaling"):
+        sections = {kind: {"rope_type": "default", "rope_theta": keys.get(key)} for kind, key in thetas.items()}
+    if isinstance(sections, dict):  # the class computes which share of a head rotates, whatever a file says
+        derived["rope_parameters"] = {
+            kind: {key: value for key, value in section.items() if key != FRACTION}
+            if isinstance(section, dict)
+            else section
+            for kind, section in sections.items()
+            if kind != FRACTION
+        }
+    return derived | {FRACTION: None}
 
 
 def step3p5(keys: Config) -> dict[str, Any]:

@@ -23,8 +23,6 @@ def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int
     """Return the rotary positions of latent attention, which rotate all `dim` features of a head's rotary part."""
     config, stated = info.config, rotary_section(info.config)
     kind = _layer_kind(info, layer)
-    if kind is not None and info.first(WINDOW) and kind in WINDOWED:
-        raise info.missing(f"{config.place}: {LAYER_KINDS[0]}", "latent attention with sliding windows")
     if stated is not None and kind is not None and isinstance(stated.values.get(kind), dict):  # one section per kind
         stated = stated.section(kind)
     if stated is not None:
@@ -33,8 +31,7 @@ def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int
         # keys for other purposes, and a share that is this part of a head (Mistral 4)
         left_out = {key for key in NOT_ROTARY if key in stated.values}
         share = stated.values.get(FRACTION)
-        wholes = head_dim, config.get("head_dim", head_dim)  # of its queries, or as a key says (dots 3)
-        if info.quirks.share_is_of_head and isinstance(share, float | int) and dim in (int(w * share) for w in wholes):
+        if info.quirks.share_is_of_head and isinstance(share, float | int) and dim == int(head_dim * share):
             left_out.add(FRACTION)
         replaced = left_out & {FRACTION}  # a share in the section replaces one outside, such as the class's default
         values = {key: value for key, value in config.values.items() if key not in (*SECTIONS, *replaced)}

@@ -47,6 +47,7 @@ class FamilyQuirks(MixerQuirks):
         norm_first: the embedding's norm precedes the addition of position embeddings.
         clamps: networks whose gates are clamped at `swiglu_limit` (None: those of gpt-oss, if any).
         overridden: keys of `per_layer_config` that the class reads.
+        reads: keys whose names the class puts together from two pieces.
         weighs_inputs: router weights multiply the inputs of experts.
         scaled_residual: the residual sum is divided by the square root of the number of its terms.
         streams_mean: the final residual streams are averaged, which needs no tensors.
@@ -89,6 +90,7 @@ class FamilyQuirks(MixerQuirks):
     norm_first: bool = False
     clamps: Literal["experts", "all"] | None = None
     overridden: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     weighs_inputs: bool = False
     scaled_residual: bool = False
     side_by_side: bool = False
@@ -227,8 +229,10 @@ QUIRKS: dict[str, FamilyQuirks] = {
         head_dim_replaced=True,
         latents_scaled=True,
         latents_eps_is_shared=True,
-        share_is_of_head=True,
         yarn_scales_scores=False,
+        overridden=own_keys.DOTS3_SIZES,
+        reads=tuple(f"swa_{name}" for name in own_keys.DOTS3_SIZES),
+        derive=own_keys.dots3,
     ),
     "glm5_next_text": FamilyQuirks(
         sigmoid=True,

@@ -92,6 +92,7 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         gate_from="query" if joins else "input",
         query_scale=query_scale(tensors, rotates=True),
         index=_index(tensors, position, rope_dim),
+        pattern=tensors.pattern(),
     )
 
 

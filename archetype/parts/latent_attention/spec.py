@@ -7,10 +7,12 @@ from pydantic import Field, model_validator
 
 from archetype.parts.attention.spec import OutputGate, QueryScale
 from archetype.parts.norm.spec import NoNorm, RMSNorm
+from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import DEPENDS_ON_LENGTH, Rotary
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
+from archetype.roles.pattern import AnyPattern
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
 from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec
@@ -78,6 +80,7 @@ class LatentAttention(Mixer):
         gate_from: whether the gate reads the layer's input, or the vector that queries are projected from.
         query_scale: scaling of queries with their position (absent: none).
         index: selection of the keys that each query attends to (absent: all).
+        pattern: positions that a query sees: full, or a window, and then the cache holds no more latents (dots 3).
         dropout: dropout probability of the attention weights in training.
     """
 
@@ -107,6 +110,7 @@ class LatentAttention(Mixer):
     gate_from: Literal["input", "query"] = "input"
     query_scale: QueryScale | None = None
     index: AnyKeySelection | None = None
+    pattern: AnyPattern = Full()
     dropout: Probability = 0.0
 
     @model_validator(mode="after")
@@ -134,6 +138,10 @@ class LatentAttention(Mixer):
         if self.index is not None and self.index.num_selections > 1:
             cause = f"{self.index.num_selections} heads select keys, but all heads read the same latents"
             invalid("index.num_heads", cause, "use 1")
+        if self.pattern.reach is None:
+            invalid("pattern", "latents are read in full or within a window", "use full or window")
+        if self.pattern.reach and self.index is not None:
+            invalid("pattern", "an index selects among all keys, which a window does not keep", "use full, or no index")
         return self
 
     @model_validator(mode="after")

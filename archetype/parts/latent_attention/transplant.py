@@ -13,7 +13,7 @@ from archetype.nn.heads import Heads, HeadsTransplant, set_output, spread, with_
 from archetype.nn.ledger import Start
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import transplant_inner
-from archetype.parts.attention.equal import open_gate, scales_alike
+from archetype.parts.attention.equal import open_gate, scales_alike, sees_all
 from archetype.parts.latent_attention.factors import ROUNDING, Factorization, Factors, measured, principal
 from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.position.frequencies import Rotation, rotates_alike, rotation_of
@@ -86,6 +86,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
             "position": rotates_alike(before, after, length),
             "query": old.query.kind == new.query.kind and len(scales) == 1,  # ranks are sizes
             "index": all(part.index is None or part.index.sees_all(length) for part in (old, new)),
+            "pattern": all(sees_all(part.pattern, length, causal) for part in (old, new) for causal in (True, False)),
             "scale": True,  # which the queries were divided by
         }
         return [name for name in super().differing(at) if not is_equal.get(name)]
@@ -109,9 +110,11 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         k, q = torch.cat((turned, k), 1), torch.cat((q[:, plain:], q[:, :plain]), 1)
         sources = {"q": queries, "o": ("o.weight",), **dict.fromkeys("kv", ("kv_down.weight", "kv_up.weight"))}
         position = part.position if part.position.is_absent else part.position.replace(dim=part.qk_rope_head_dim)
+        unlike = {name: not getattr(part, name).is_absent for name in ("norm", "key_norm")}
+        unlike["pattern"] = not sees_all(part.pattern, sizes["T"], causal=True)
         return Heads(
             q, k, v, tensors["o.weight"].unflatten(1, (count, -1)), sources, tensors.get("o.bias"), scale_of(part),
-            position, tuple(name for name in ("norm", "key_norm") if not getattr(part, name).is_absent),
+            position, tuple(name for name, is_set in unlike.items() if is_set),
         )  # fmt: skip
 
     def take_heads(self, at: Transfer[LatentAttention], source: Heads) -> None:
@@ -187,6 +190,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
                 at.require(at.fits(name), f"{name} has a different shape")
                 if at.fits(name):
                     at.keep(name)
+        at.require(sees_all(new.pattern, length, causal=True), "the window leaves keys out")
         at.require(scales_alike(getattr(old, "query_scale", None), new.query_scale, length), "query_scale")
         if new.index is not None:
             transplant_inner(at, "index", "", old, new.index)
