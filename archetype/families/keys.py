@@ -110,7 +110,7 @@ class Key:
     """Key, and the constructor argument that it sets.
 
     Attributes:
-        names: spellings of the key. The first spelling has precedence.
+        names: spellings of the key, with one value if a file has several of them.
         argument: name of the constructor argument.
         default: default in the transformers class, or a function of the arguments read before.
         check: check of the value (default: as in `ARGUMENTS`, or a size).
@@ -145,7 +145,10 @@ class Key:
         if self.null is not UNSET and first in config.values and config.values[first] is None:
             default = self.null
         value, check = default(values) if callable(default) else default, self.check or self.shared.check
-        # each spelling overrides the value of the later ones, which become its default
+        stated = [name for name in self.spellings if config.values.get(name) is not None]
+        if other := next((name for name in stated if config.values[name] != config.values[stated[0]]), None):
+            raise config.error(other, f"contradicts {stated[0]}", "remove one of them")
+        # each spelling is the default of the one before it
         for name in reversed(self.spellings):
             value = check(config, name, value)
         return {self.argument: value if self.decode is None else self.decode(value, values)}

@@ -56,8 +56,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "dots1": {"n_shared_experts": 1},
     "youtu": LATENT | {"pad_token_id": None},  # transformers zeroes the vector of a padding token on loading
-    "modernbert-decoder": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8},
-    "modernbert": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8},
+    "modernbert-decoder": {"local_attention": 8},
+    "modernbert": {"local_attention": 8},
     "deberta-v2": {
         "relative_attention": True,
         "pos_att_type": ["p2c", "c2p"],
@@ -87,8 +87,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": "rope"},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
-    "kimi_linear": LATENT | {"layer_types": ["linear_attention", "full_attention"], "linear_head_dim": 8,
-                             "linear_num_heads": 3},
+    "kimi_linear": LATENT | {"linear_head_dim": 8, "linear_num_heads": 3},
     "bailing_hybrid": LATENT | {"head_dim": 8, "qk_rope_head_dim": 8, "partial_rotary_factor": 1.0},
     "cohere_compass_text": {
         "layer_types": ["sliding_attention", "full_attention"],
@@ -125,9 +124,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "indexer_head_dim": 8, "indexer_budget": 16, "indexer_compress_ratio": 4, "ngram_vocab_size_base": 61,
     },
     "glm5_next_text": {
-        "num_key_value_heads": 4, "qk_rope_head_dim": 0, "layer_types": ["linear_attention", "indexed_attention"],
-        "mlp_layer_types": ["dense", "sparse"], "indexer_types": ["full", "full"], "index_kpool": 2, "index_topk": 4,
-        "linear_head_dim": 8, "linear_num_heads": 3, "swiglu_limit": 0.3,
+        "num_key_value_heads": 4, "qk_rope_head_dim": 0, "index_kpool": 2, "index_topk": 4, "linear_head_dim": 8,
+        "linear_num_heads": 3, "swiglu_limit": 0.3,
     },
     "glm5_next_vision": {"projection_intermediate_size": 48, "out_hidden_size": 32},
     "recurrent_gemma": {"layer_types": None, "num_hidden_layers": 3, "lru_width": 32},
@@ -146,6 +144,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "pronunciation_vocab_size": 31, "shape_vocab_size": 31, "pronunciation_embed_dim": 8, "shape_embed_dim": 8,
     },
     "xlnet": {"max_position_embeddings": None},
+    # two layers with the shared part: transformers cannot tie one
+    "zamba": {"num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
     # positions in three parts, of heads of 8 features
     **{
@@ -330,14 +330,14 @@ def _layers(default: PreTrainedConfig) -> dict[str, Any]:
     lists = {
         key: value
         for key, value in default.to_dict().items()
-        if isinstance(value, list) and value and {*map(type, value)} == {str} and len(value) == count
+        if isinstance(value, list) and value and len(value) == count and _are_kinds(value)
     }
     lists = {key: value for key, value in lists.items() if _settable(default, key)}
     if not lists:
         return {}
-    seen, chosen = {kinds[place] for place in (0, -1) for kinds in lists.values()}, [0]
+    seen, chosen = {(key, kinds[place]) for place in (0, -1) for key, kinds in lists.items()}, [0]
     for layer in range(count):
-        kinds = {values[layer] for values in lists.values()}
+        kinds = {(key, values[layer]) for key, values in lists.items()}
         if kinds - seen:
             seen |= kinds
             chosen.append(layer)
@@ -345,6 +345,11 @@ def _layers(default: PreTrainedConfig) -> dict[str, Any]:
     return {key: [values[layer] for layer in chosen] for key, values in lists.items()} | {
         "num_hidden_layers": len(chosen)
     }
+
+
+def _are_kinds(values: list[Any]) -> bool:
+    """Whether they are names or switches, such as that of SmolLM3's rotary positions, and not sizes."""
+    return all(isinstance(value, str) for value in values) or all(value in (0, 1) for value in values)
 
 
 def _settable(config: PreTrainedConfig, key: str) -> bool:

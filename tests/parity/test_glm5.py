@@ -34,7 +34,7 @@ def test_the_texts_of_glm5_are_read(folder: Path) -> None:
     """Whole and step by step as transformers, with controls for what is new here."""
     theirs = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     lm: Any = archetype.load(folder, dtype="float32")
-    recurrent, indexed = lm.spec.layers
+    recurrent, indexed, _ = lm.spec.layers
     assert (recurrent.mixer.kind, indexed.mixer.qk_rope_head_dim, lm.spec.residual.exit) == (
         "gated_delta_net",
         0,
@@ -71,7 +71,7 @@ def test_the_texts_of_glm5_are_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"index_kpool": 4}, "an index of pools with other sizes than its keys name"),
+        ({"index_kpool": 4}, "an index of pools whose tensors do not fit its keys"),
         ({"index_topk": 5}, "does not select whole pools and the newest keys"),
         ({"index_kpool_always_select_tail": False}, "does not select whole pools and the newest keys"),
         ({"hc_mult": 3}, "residual streams"),

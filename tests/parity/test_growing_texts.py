@@ -48,7 +48,7 @@ def has_rules(kind: str) -> bool:
         and "rope_type" in (values["rope_parameters"] or ())  # and not other positions for each kind of layers
         and "kv_lora_rank" not in values  # latent attention refuses what follows the length
         # transformers itself writes no text of the first two with other scalings; no small layer of the others rotates
-        and kind not in ("ministral3", "zamba2", "flint", "lara_mini")
+        and kind not in ("ministral3", "flint", "lara_mini")
     )
 
 

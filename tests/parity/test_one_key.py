@@ -48,7 +48,6 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
     "electra": [({"hidden_act": "relu"}, "agrees")],
     "exaone": [({"layer_norm_epsilon": 0.1, "rms_norm_eps": ABSENT}, "agrees")],
     "deepseek_v3": [({"head_dim": 2}, "refused"), ({"rms_norm_eps": ABSENT}, "agrees")],
-    "zamba2": [({"time_step_min": 0.9}, "agrees"), ({"time_step_limit": [0.9, 1.0]}, "agrees")],
     "bamba": [({"time_step_limit": [0.7, 0.8]}, "agrees")],
     "mamba2": [({"time_step_limit": [0.7, float("inf")]}, "agrees"), ({"time_step_limit": [0.0, 0.1]}, "agrees")],
     "nemotron_h": [({"time_step_min": 0.9}, "agrees"), ({"mtp_layers_block_type": ["moe"]}, "agrees"),

@@ -183,4 +183,5 @@ def test_the_window_of_a_modernbert_decoder_is_half_of_what_both_sides_have(tmp_
         warnings.simplefilter("ignore")
         theirs, lm = AutoModelForCausalLM.from_pretrained(tmp_path).eval(), archetype.load(tmp_path)
         assert distance(lm.model(TEXT).logits, theirs(TEXT, use_cache=False).logits) < EXACT
-    assert [block.mixer.pattern.dump() for block in lm.spec.layers] == [{"kind": "full"}, {"kind": "window", "size": 5}]
+    full, window = {"kind": "full"}, {"kind": "window", "size": 5}
+    assert [block.mixer.pattern.dump() for block in lm.spec.layers] == [full, window, full]

@@ -20,7 +20,7 @@ WINDOWED = ("sliding_attention", "local", "hybrid_sliding")
 
 
 def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int, context_length: int) -> Rotary:
-    """Return the rotary positions for latent attention, which rotate all `dim` features of one part of a head."""
+    """Return the rotary positions of latent attention, which rotate all `dim` features of a head's rotary part."""
     config, stated = info.config, rotary_section(info.config)
     kind = _layer_kind(info, layer)
     if stated is not None and kind is not None and isinstance(stated.values.get(kind), dict):  # one section per kind
@@ -45,7 +45,7 @@ def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int
 
 def _interleaved(info: CheckpointInfo) -> bool:
     # whether features 2i and 2i + 1 rotate together
-    return bool(info.settle("interleaved", (False, True), "no file says which features rotate together"))
+    return bool(info.settle("interleaved", (False, True), "no file states which features are rotated together"))
 
 
 def read_position(info: CheckpointInfo, layer: int, head_dim: int, context_length: int) -> MixerPosition:

@@ -188,7 +188,7 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
 
 
 def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Block]:
-    # a layer's per-layer input or adapter is a block of its own, whose output is then the layer's
+    # a layer's per-layer input or adapter is a separate block, whose output is the layer's
     blocks = [block]
     if layer.further.keys() == ADAPTER:
         width, activation = info.sides(layer.further["feedforward.up.weight"])[0], info.activation(gated=False)

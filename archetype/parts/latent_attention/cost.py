@@ -104,7 +104,7 @@ class LatentAttentionCost(MixerCost):
             saved += self.index.saved_activations(work) + self.index.saved_mask(work)
         for rank in filter(None, (self.latent, self.rank)):
             saved += NormCost.of(part.norm, rank).saved_activations(tokens) + work.input_bytes(rank.value)
-        if self.rank is not None and part.query.joins_unnormed:  # the wider vector, in place of the narrow one
+        if self.rank is not None and part.query.joins_unnormed:  # the concatenated vector instead of the latent
             saved += work.input_bytes(self.rank.value)
         if gate := self.projections.get("gate"):  # the gate, and the heads that it multiplies
             saved += tokens * (gate.outputs.value + part.num_heads * part.v_head_dim) * work.itemsize

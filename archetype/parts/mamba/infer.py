@@ -32,8 +32,8 @@ def read(tensors: CheckpointMixer) -> Mamba:
     if (eps := tensors.config.optional_positive("mixer_rms_eps")) is not None:
         norm = RMSNorm(eps=eps, weight=False)
     if inner % d_model:
-        raise tensors.missing(f"a state space of {inner} channels in a model of {d_model}")
-    tensors.settle("in_proj_order", ("x_gate",), "no file says which half of in_proj is the gate")
+        raise tensors.missing(f"a state space with {inner} channels in a model of width {d_model}")
+    tensors.settle("in_proj_order", ("x_gate",), "no file states which half of in_proj is the gate")
     return Mamba(
         expand=inner // d_model,
         state_size=state_size,
@@ -47,8 +47,7 @@ def read(tensors: CheckpointMixer) -> Mamba:
 
 def check_activation(tensors: CheckpointMixer) -> None:
     """Refuse activations after the convolution other than SiLU, the only supported activation."""
-    stated = (key for key in ACTIVATION if tensors.config.get(key) is not None)
-    key = None if tensors.quirks.conv_silu else next(stated, None)
+    key = next((key for key in ACTIVATION if tensors.config.get(key) is not None), None)
     if key is not None and (name := tensors.config.get(key)) not in ("silu", "swish"):
         raise tensors.config.error(key, f"{name!r} after a convolution is not supported", "only silu is")
 
