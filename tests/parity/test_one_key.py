@@ -81,6 +81,7 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
             "partial_rotary_factor": 0.5} for kind in ("indexed_attention", "sliding_attention")}}, "agrees"),
         ({"rope_parameters": {"indexed_attention": {"rope_type": "proportional"},
             "sliding_attention": {"rope_type": "default"}}}, "refused"),
+        ({"swa_num_attention_heads": 8}, "agrees"),  # beside `per_layer_config`, which counts
     ],
     # two names of one attribute
     "bailing_hybrid": [({"n_group": 2}, "refused"), ({"num_expert_group": 2}, "agrees"),
