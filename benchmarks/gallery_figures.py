@@ -2,7 +2,7 @@
 
     python -m benchmarks.gallery_figures
 
-Where a key-value cache differs, an assignment is given with which `archetype set` makes the model that they count.
+Where a key-value cache differs, the page gives the `archetype set` assignments that reproduce the other count.
 """
 
 from collections import Counter
@@ -23,35 +23,35 @@ PAGE = Path(__file__).parents[1] / "docs" / "gallery_figures.md"
 
 
 class Change(NamedTuple):
-    """What is counted elsewhere: assignments that make it of our model, and words for it."""
+    """What the other gallery counts: assignments that turn our model into it, and a description."""
 
     assignments: tuple[str, ...]
     words: str
 
 
-WINDOWS = Change(("layers[*].mixer.pattern=full",), "windows as if they grew with the text")
-CHUNKS = Change(("layers[*].mixer.pattern=full",), "chunks as if they grew with the text")
-INDEX = Change(("layers[*].mixer.index=null",), "no keys of the index")
+WINDOWS = Change(("layers[*].mixer.pattern=full",), "counts windows as full attention")
+CHUNKS = Change(("layers[*].mixer.pattern=full",), "counts chunks as full attention")
+INDEX = Change(("layers[*].mixer.index=null",), "leaves out the indexer's keys")
 MIMO = Change(
     ("layers[*].mixer.pattern=full", "layers[*].mixer.num_kv_heads=4", "layers[*].mixer.v_head_dim=192"),
-    "windows as if they grew with the text, with the heads of global layers, and values as wide as keys",
+    "counts windows as full attention with the heads of global layers, and values as wide as keys",
 )
-# and less, which no assignment says:
+# with `less`, which no assignment expresses:
 GEMMA = Change(
     ("layers[*].mixer.pattern=full",),
-    "windows as if they grew with the text, and one vector for keys and values of a global layer, which differ by "
-    "their norm and rotation",
+    "counts windows as full attention, and one vector for the keys and values of a global layer (after norm and "
+    "rotation they differ)",
 )
-POOLED = Change((), "no keys of the index")
+POOLED = Change((), "leaves out the indexer's keys")
 
 
 class Figure(NamedTuple):
-    """KiB of the key-value cache for each token in bfloat16, as the public gallery says, and what differs there.
+    """KiB of key-value cache per token in bfloat16 in the public gallery, and how its count differs.
 
     Attributes:
         there: the public gallery's figure.
-        change: what is counted there; None if it is counted as here.
-        less: KiB that are left out there in addition to `change`.
+        change: what the public gallery counts; None if it counts as Archetype does.
+        less: KiB that the public gallery leaves out in addition to `change`.
     """
 
     there: float
@@ -59,7 +59,7 @@ class Figure(NamedTuple):
     less: float = 0.0
 
     def counted(self, model: ModelSpec) -> float:
-        """Return the KiB of a model as they are counted there."""
+        """Return a model's KiB as the public gallery counts them."""
         return growth(assign(model, list(self.change.assignments)) if self.change else model) - self.less
 
 
@@ -143,7 +143,7 @@ def growth(model: ModelSpec) -> float:
 
 
 def has_digits_of(computed: float, there: float) -> bool:
-    """Return whether a computed number rounds to a published one, with as many decimals."""
+    """Return whether a computed number, rounded to the decimals of a published one, equals it."""
     decimals = len(f"{there:g}".partition(".")[2])
     return round(computed, decimals) == there
 
@@ -160,7 +160,7 @@ def cards() -> list[Card]:
 
 
 def reasons_of(card: Card) -> list[tuple[str, int, str]]:
-    """Return each published count whose digits are not those of the model, with what was counted instead, in words."""
+    """Return each published count that differs from the model's, with a matching count and its description."""
     counts, entry, reasons = card.report.parameters, card.entry, []
     claims: tuple[tuple[str, Literal["total", "active"]], ...] = ((entry.total, "total"), (entry.active, "active"))
     for claim, kind in claims:
@@ -178,12 +178,12 @@ def reasons_of(card: Card) -> list[tuple[str, int, str]]:
 
 
 def with_prediction_layer(model: ModelSpec) -> int:
-    """Return the parameters with one more layer that predicts a further token, without the tables of tokens."""
+    """Return the parameters with a multi-token prediction layer, without the embedding and the output head."""
     total = total_parameters(model)
     last = total - total_parameters(assign(model, [f"num_layers={model.num_layers - 1}"]))
     d_model: int = getattr(model, "d_model")  # noqa: B009
     tables = (1 if model.head.shares_table else 2) * model.input_vocab_size * d_model
-    return total - tables + last + 2 * d_model**2  # and the projection of a vector and an embedding
+    return total - tables + last + 2 * d_model**2  # the last term projects a hidden state and an embedding
 
 
 def with_an_index_in_each_layer(model: ModelSpec) -> int:
@@ -195,14 +195,17 @@ def without_tables_of_ngrams(model: ModelSpec) -> int:
     return total_parameters(model) - sum(memory.total_rows * memory.row_width for memory in memories)
 
 
-GLM4 = (with_prediction_layer, "with the prediction layer, without the tables of tokens, as its report counts")
-OPEN = {"minimax-m3": "the makers say about 428B"}  # of the total, beside what it is with all that is published
+GLM4 = (
+    with_prediction_layer,
+    "with the prediction layer, without the embedding and the output head (as in its report)",
+)
+OPEN = {"minimax-m3": "published as about 428B"}  # totals that no published part explains
 COUNTED: dict[str, tuple[Callable[[ModelSpec], int], str]] = {
     "glm-4.5": GLM4,
     "glm-4.7": GLM4,
-    "glm-5.3-flash": (with_prediction_layer, "with a prediction layer like the last one, without the tables of tokens"),
-    "glm-5.2": (with_an_index_in_each_layer, "of GLM-5, in which each layer has an index of its own"),
-    "qwen3.8-flash-next": (without_tables_of_ngrams, "without the tables of n-grams"),
+    "glm-5.3-flash": (with_prediction_layer, "with a prediction layer, without the embedding and the output head"),
+    "glm-5.2": (with_an_index_in_each_layer, "of GLM-5, where every layer has an indexer"),
+    "qwen3.8-flash-next": (without_tables_of_ngrams, "without the n-gram tables"),
 }
 
 
@@ -210,7 +213,7 @@ KINDS = {"said": "specification", "read": "type only", "missing": "grey"}
 
 
 def source_of(card: Card) -> str:
-    """Return where a specification is from, in words; why there is none."""
+    """Return the source of a specification, or why there is none."""
     entry, config = card.entry, card.entry.evidence.config
     if card.spec is None:
         return entry.evidence.needs and f"needs {entry.evidence.needs}"
@@ -226,7 +229,7 @@ def source_of(card: Card) -> str:
 
 
 def all_models() -> list[str]:
-    """Return the section about each model: whether it has a specification, where it is from, and its checks."""
+    """Return the section with one row per model: its specification, the source and the checks."""
     every = every_card()
     kinds = Counter(card.kind for card in every)
     said = [card for card in every if card.kind == "said"]
@@ -238,14 +241,15 @@ def all_models() -> list[str]:
     return [
         "## Every model",
         "",
-        f"Of {len(every)} models, {kinds['said']} have a specification. {kinds['read']} have only a type that is read: "
-        "small models of it agree with transformers, but no file says\nthe model's sizes. "
-        f"{kinds['missing']} are grey: the last column names what they need. Of the {len(said)}, {passed[0]} have the "
-        f"parameters of the published tensors (or of those that\ntransformers would save), {passed[1]} the published "
-        f"count, {passed[2]} logits like transformers' in small models of their type, and {passed[3]} a place for each "
-        "published\ntensor (✓). A dash says that there is nothing to compare with.",
+        f"Of {len(every)} models, {kinds['said']} have a specification. {kinds['read']} have only a supported type: "
+        "small models of the type agree with\ntransformers, but no public file gives the model's sizes. "
+        f"{kinds['missing']} are grey: the last column names what they need.\n",
+        f"The columns are four checks of the {len(said)} specifications. {passed[0]} have as many parameters as the "
+        f"published tensors (or those that\ntransformers would save). {passed[1]} match the published count. For "
+        f"{passed[2]}, small models of the type give transformers' logits. For {passed[3]}, each\npublished tensor "
+        "maps to a parameter. A dash means that there is nothing to compare with.",
         "",
-        "| | model | | parameters | count | logits | weights | specification from, or what is missing |",
+        "| | model | status | parameters | count | logits | weights | specification from, or what is missing |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *rows,
         "",
@@ -262,7 +266,7 @@ def page() -> str:
         remade = ""
         if figure.change is not None:
             settings = " ".join(f"`{change}`" for change in figure.change.assignments)
-            settings = f" by {settings}" if settings else ""
+            settings = f" with {settings}" if settings else ""
             less = f", less {figure.less:g}" if figure.less else ""
             remade = f"{figure.counted(model):.4g}{settings}{less}: {figure.change.words}"
         caches.append(f"| {entry.name} | {figure.there:g} | {growth(model):.4g} | {remade} |")
@@ -272,36 +276,36 @@ def page() -> str:
         outside, what = OUTSIDE.get(entry.id, (0, ""))
         reasons = "; ".join(
             [f"{count:,} {words}" for _, count, words in reasons_of(card)]
-            + [f"{total + outside:,} with {what}, and {words}" for one, words in OPEN.items() if one == entry.id]
+            + [f"{total + outside:,} with {what}, {words}" for one, words in OPEN.items() if one == entry.id]
         )
         counts.append(
             f"| {entry.name} | {entry.total} | {total:,} | {entry.active} | {f'{active:,}' if entry.active else ''} "
             f"| {reasons} |"
         )
     return "\n".join([
-        "# The gallery's counts beside a public gallery's",
+        "# The gallery's counts, compared with a public gallery's",
         "",
-        "Which models of `archetype gallery` have a specification, where is it from, and do the counts equal those of "
-        "the best-known public gallery?\nWritten by `make zoo`; a test computes each number again.",
+        "Which models of `archetype gallery` have a specification, and do their counts equal those of the best-known "
+        "public gallery?\nWritten by `make zoo`; a test computes each number again.",
         "",
         *all_models(),
-        "## Key-value cache for each token",
+        "## Key-value cache per token",
         "",
-        "KiB in bfloat16 by which the state grows with one more token, averaged over the second half of the context, "
-        "in which windows are full.\nWhere the other gallery counts another model, the last column has the assignments "
-        "that make it, and what is then computed. Gemma 4 E2B is left\nout: there each of its 35 layers keeps keys "
-        "(35 KiB), here 20 of them read those of earlier layers, and of the others 3 have no window (6 KiB).",
+        "KiB by which the state grows per token in bfloat16, averaged over the second half of the context, where "
+        "sliding windows are full.\nWhere the public gallery counts differently, the last column reproduces its figure "
+        "and gives the assignments. Gemma 4 E2B is omitted: the\npublic gallery counts keys in each of its 35 layers "
+        "(35 KiB), but 20 layers reuse the keys of earlier layers, and only 3 of the others\nhave no window (6 KiB).",
         "",
-        "| model | there | here | as counted there |",
+        "| model | public gallery | Archetype | the public gallery's count, reproduced |",
         "| --- | --- | --- | --- |",
         *caches,
         "",
         "## Parameters",
         "",
-        f"Of the {len(counts)} models with a specification: published, and counted from the specification. Where the "
-        "digits of a count differ, the last\ncolumn says what was counted.",
+        f"Published parameters of the {len(counts)} models with a specification, and those counted from the "
+        "specification. Where they differ, the last column\nreproduces the published count.",
         "",
-        "| model | published | counted | published, active | counted, active | counted as published |",
+        "| model | published | counted | published, active | counted, active | the published count, reproduced |",
         "| --- | --- | --- | --- | --- | --- |",
         *counts,
         "",

@@ -44,12 +44,12 @@ def page() -> str:
     total = len(types) + len(REFUSED)
     return f"""# Architectures of llama.cpp
 
-Which of llama.cpp's architectures can be written to a GGUF file and read from one, and which cannot? The names are
-those of llama-cpp-python 0.3.36. Written by `python -m benchmarks.gguf`; [Convert](guide/convert.md#gguf-files) says
-how files are made.
+Which of llama.cpp's architectures can Archetype read from GGUF files and write to them? The names are those of
+llama-cpp-python 0.3.36. Written by `python -m benchmarks.gguf`; [Convert](guide/convert.md#gguf-files) explains how to
+read and write files.
 
-Of {total} architectures, {len(types)} are written and read, and {len(REFUSED)} are refused. `make llama-cpp` compares
-the logits of a small model of each, or the vectors of an encoder, with llama.cpp's.
+Of {total} architectures, {len(types)} are read and written, and {len(REFUSED)} are refused. For each, `make llama-cpp`
+compares the logits (or embeddings) of a small model with llama.cpp's.
 
 | architecture | model types |
 | --- | --- |
@@ -57,22 +57,23 @@ the logits of a small model of each, or the vectors of an encoder, with llama.cp
 
 ## Refused
 
-| architecture | what it has that is not read |
+| architecture | reason |
 | --- | --- |
 {chr(10).join(refused)}
 
 ## Pre-tokenizers
 
-A vocabulary of byte-level BPE names the expressions that cut a text into words. Other names are refused.
-{names_of(CLOSE)} are written only with
-`--allow-different-tokens`: llama.cpp's expressions take a letter (in the first two every one, otherwise those beyond
-ASCII) for a capital and a small letter, the published ones do not. Of the others that are only read, the published form
-is not one of expressions, or not known here; a tokenizer that was read is written again.
+A byte-level BPE vocabulary in a GGUF file names its pre-tokenizer: the regular expressions that split text into words.
+Names that are not in this table are refused. {names_of(CLOSE)} are written only with
+`--allow-different-tokens`, because llama.cpp's expressions match some letters as both uppercase and lowercase, and the
+published expressions do not: every letter in the first two, non-ASCII letters in the others. The other read-only
+pre-tokenizers have no published expressions, or unknown ones. A tokenizer that was read from GGUF can always be
+written again.
 
-With {names_of(SPACED)}, texts are not cut into words: their spaces
-become ▁, and BPE merges the whole. Such vocabularies (Gemma's) are read, and written as `gemma4`.
+{names_of(SPACED)} do not split text into words: spaces become ▁, and BPE
+merges the whole text. These vocabularies (Gemma's) are read, and written as `gemma4`.
 
-| name | other names of the same | here |
+| name | aliases | support |
 | --- | --- | --- |
 {chr(10).join(cuts)}
 """

@@ -33,7 +33,7 @@ ROWS, LONGEST = 4, 512  # rows of tokens that the models are compared on, and th
 
 
 class Transplanted(NamedTuple):
-    """The new model, and what became of its donor."""
+    """The new model, and the report on its donor's weights."""
 
     model: LanguageModel
     report: Report
@@ -91,7 +91,7 @@ def report_of(
     proof: Proof | None = None,
     exchanged: Exchange | None = None,
 ) -> Report:
-    """Return the report of a transplant, with what both models cost."""
+    """Return the report of a transplant, with the costs of both models."""
     layers = tuple(origins_of(old, new, cuts))
     return Report(tuple(differences(old, new)), ledger, proof, _costs(old, new), exchanged, layers)
 
@@ -128,7 +128,7 @@ def cuts_of(
     tokenizer: Tokenizer | None = None,
     changes: Sequence[str] = (),
 ) -> Cuts:
-    """Return what the new model takes, measured on rows of tokens where it is asked for."""
+    """Return the new model's cuts, ranked on rows of tokens where needed."""
     stacks = donor.spec.stacks[0], spec.stacks[0]
     if layers is not None and len(spec.stacks) > 1:
         cause = f"the model has {len(spec.stacks)} stacks of layers, and this names those of one"
@@ -139,7 +139,7 @@ def cuts_of(
     way = choices.get("cut", "activation" if rows else "magnitude")
     if way not in WAYS or (way == "activation" and not rows):
         known = [known for known in WAYS if rows or known != "activation"]
-        raise SpecError("--with cut", f"{way!r:.40} is not a way for this model", f"use {enumeration(known, 'or')}")
+        raise SpecError("--with cut", f"{way!r:.40} is not a method for this model", f"use {enumeration(known, 'or')}")
     ranks, moments = ranks_of(donor.model, rows, way, seed), moments_of(donor.model, rows)
     if tokenizer is None:
         return Cuts(layers, choices, ranks, moments, seed=seed)

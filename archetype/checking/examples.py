@@ -52,7 +52,7 @@ def _with_feedforward(part: FeedForward) -> dict[str, Any]:
     per_layer = {"features": part.layer_features} if part.layer_features else None
     wiring = {} if part.reads_input else {"wiring": {"kind": "pre_norm", "norm": "rms", "feedforward_norm": "none"}}
     layers = _layers(feedforward=part, **wiring) | {"embedding": {"per_layer": per_layer}}
-    # what is added after the next layer needs one
+    # a delayed part needs a next layer
     return layers | {"layers": [*layers["layers"], BLOCK]} if part.delays_output else layers
 
 
@@ -112,7 +112,7 @@ def examples(role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None
             valid = list(islice(_changed(role, part, change, fixed), 1))
             changed += valid
             refused += [] if valid else [change.field]
-    # a field that means nothing without another one, such as a part of a further part
+    # a field that depends on another one, such as a part of an additional part
     pairs = (islice(_with_another(role, field, changed, fixed), 1) for field in refused)
     return listed + [Example(name, model) for name, _, model in chain(changed, *pairs)]
 
@@ -120,7 +120,7 @@ def examples(role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None
 def _changed(
     role: type[Part], part: Part, change: Change, fixed: dict[str, Any]
 ) -> Iterator[tuple[str, Part, ModelSpec]]:
-    # name, part and model for each valid value; making the next value may itself raise an error
+    # name, part and model for each valid value; creating a value may raise an error
     options = iter(change.options)
     while True:
         try:

@@ -91,11 +91,11 @@ def projection_of(
 
 
 class ProjectionsCost(PartCost, ABC):
-    """Base class of the costs of parts that are projections, with products between them.
+    """Base class for costs of parts that consist of projections and products between them.
 
     Attributes:
         projections: projections and convolutions, by the names of their modules.
-        vectors: parameters of everything else, by name: norms, gains, rates.
+        vectors: all other parameters by name, such as norms, gains and rates.
     """
 
     def __init__(self, part: Any, d: Formula) -> None:

@@ -53,7 +53,7 @@ def family_as_read(
         model: inferred specification.
         rules: weight rules, or a function of the specification that returns them.
         reading: report of the inference.
-        constants: numbers of tensors that are left out and must have these (default: none must).
+        constants: required values of tensors that are left out (default: none).
     """
     classes = values.get("architectures")
     architecture = str(classes[0]) if isinstance(classes, list) and classes else "AutoModelForCausalLM"

@@ -18,7 +18,7 @@ from archetype.parts.position.spec import Rotary, YarnScaling
 from archetype.parts.router.spec import HashRouter, SqrtSoftplusRouter
 from archetype.parts.streams.spec import Streams
 
-NEAR = Rotary(theta=10_000.0, interleaved=True)  # of layers with a window alone
+NEAR = Rotary(theta=10_000.0, interleaved=True)  # of layers with only a sliding window
 FAR = Rotary(
     theta=160_000.0,
     interleaved=True,
@@ -57,10 +57,10 @@ def deepseek_v4(
     """Build a DeepSeek-V4 decoder.
 
     Args:
-        rates: positions of a pooled key in each layer: 0 for a window alone; small ones overlap and have an index of
-            `top_k` pooled keys.
+        rates: positions per pooled key in each layer (0: only a sliding window); small rates overlap and have an index
+            of `top_k` pooled keys.
         num_hashed: leading layers whose experts are chosen by token id.
-        near: rotary positions of layers with a window alone.
+        near: rotary positions of layers with only a sliding window.
         far: rotary positions of layers with pooled keys.
     """
     norm, network = RMSNorm(eps=eps), GatedMLP(d_ff=expert_d_ff, activation="silu", limit=limit)

@@ -98,7 +98,7 @@ def gemma4_text(
     for layer in range(num_layers):
         width = shared_d_ff if shared_d_ff is not None and layer >= first_shared else d_ff
         wiring, network = SandwichNorm(norm=norm), network_of(width)
-        if num_experts:  # both have norms of their own
+        if num_experts:  # each has separate norms
             wiring = SandwichNorm(norm=norm, feedforward_norm=NoNorm())
         blocks.append(Block(wiring=wiring, mixer=mixer(layer), feedforward=network))
         if layer_features:
@@ -129,6 +129,10 @@ SIZES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 FAMILY = Family("gemma4_text", {
     **presets("text_config of google/gemma-4-* config.json", gemma4_text, SIZES),
+    **presets("pytorch/executorch examples/models/gemma4/config/e4b_config.json", gemma4_text, {
+        "gemma4-e4b": dict(num_layers=42, d_model=2560, num_heads=8, num_kv_heads=2, d_ff=10_240, window=512,
+            num_shared=18, layer_features=256),
+    }),
     **tiny(gemma4_text, {
         "gemma4-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, d_ff=160, window=32, period=2, head_dim=16,
             full_head_dim=32, keys_as_values=True, layer_features=16),

@@ -1,4 +1,4 @@
-"""Grok-1 and Grok 2.5 (xAI 2024): experts, norms before and after each part, and soft-capped scores."""
+"""Grok-1 and Grok 2.5 (xAI 2024): experts, sandwich norms, and soft-capped scores."""
 
 from typing import Any
 
@@ -33,11 +33,11 @@ def grok(*, d_model: int, softcap: float | None = None, context_length: int = 81
 
 
 def grok2(*, dense_d_ff: int, **sizes: Any) -> Decoder:
-    """Build a Grok 2.5 decoder: beside the experts of each layer is a dense network of width `dense_d_ff`."""
+    """Build a Grok 2.5 decoder: each layer has a dense network of width `dense_d_ff` in parallel with experts."""
     model = grok(softcap=30.0, context_length=131_072, position=Rotary(theta=208_533_496.0), **sizes)
     dense = GatedMLP(d_ff=dense_d_ff, activation="gelu_tanh")
     block = model.layers[0]
-    # `residual_moe`: the sum divided by the root of 2
+    # `residual_moe`: the sum divided by sqrt(2)
     both = FeedForwardsTogether(parts=(dense, block.feedforward), scales=(2**-0.5, 2**-0.5))
     head = LanguageModelHead(tied=False, scale=0.5, softcap=50.0)
     return model.replace(layers=(block.replace(feedforward=both),) * model.num_layers, head=head)

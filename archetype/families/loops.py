@@ -17,7 +17,7 @@ def unrolled(
     """Return the layers of all passes over the layers from `start` to before `end`, which share their weights.
 
     Args:
-        between: fields of the first layer of each pass but the first.
+        between: fields of the first layer of each pass after the first.
     """
     end = len(blocks) if end is None else end
     again = [block.replace(weights_of=start + index) for index, block in enumerate(blocks[start:end])]

@@ -27,7 +27,7 @@ class Rule:
         stacked: whether the matrices of a parameter (E, rows, columns), after any transposition, are one matrix of the
             file, (E rows, columns).
         padding: number of rows of zeros behind the parameter in the file, which the model does not have.
-        unused: whether these rows may be other numbers, which the class of the file never uses; zeros are written.
+        unused: whether these rows may have any values, since the published class never uses them; zeros are written.
     """
 
     hf: str

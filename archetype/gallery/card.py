@@ -19,13 +19,13 @@ from archetype.spec.steps import assignments
 UNITS = {"M": 10**6, "B": 10**9, "T": 10**12}
 FIRST_LENGTH = 128
 SHOWN_LENGTH = 8192  # of the cost table
-# Parameters of a published count that are outside of the text model, and what they are.
+# Parameters that the published count includes and the text model lacks, and what they belong to.
 OUTSIDE: Mapping[str, tuple[int, str]] = {
-    "gemma-4-e2b": (475_728_160, "its encoders of sound and images"),
-    "gemma-4-e4b": (308_756_768, "its encoder of sound"),
-    "glm-5.3-flash": (460_072_448, "its encoder of images"),
-    "minimax-m3": (865_567_232, "its encoder of images"),
-    "qwen3.5-397b": (456_010_480, "its encoder of images"),
+    "gemma-4-e2b": (475_728_160, "its audio and image encoders"),
+    "gemma-4-e4b": (308_756_768, "its audio encoder"),
+    "glm-5.3-flash": (460_072_448, "its image encoder"),
+    "minimax-m3": (865_567_232, "its image encoder"),
+    "qwen3.5-397b": (456_010_480, "its image encoder"),
 }
 State = Literal["yes", "no", "unknown"]
 
@@ -39,11 +39,11 @@ class Mark(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What decoding costs after a number of tokens."""
+    """Cost of decoding at one length."""
 
     length: int
     state: int  # bytes of one sequence
-    flops: int  # of one more token
+    flops: int  # of the next token
 
 
 class PartCost(NamedTuple):
@@ -57,7 +57,7 @@ class PartCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """Everything on a card; `spec` is None if the model's sizes are not known, or cannot be said."""
+    """Everything on a card; `spec` is None if the model's sizes are unknown or a part is not supported."""
 
     entry: Entry
     spec: ModelSpec | None
@@ -73,7 +73,7 @@ class Card:
 
     @property
     def kind(self) -> Literal["said", "read", "missing"]:
-        """Whether it has a specification, only its type is read, or a part of it is missing here."""
+        """`said`: with a specification; `read`: only the type is supported; `missing`: a part is not supported."""
         if self.spec is not None:
             return "said"
         return "missing" if self.entry.evidence.needs else "read"
@@ -90,7 +90,7 @@ class Card:
 
     @cached_property
     def changes(self) -> list[str]:
-        """Assignments that make this specification from the ancestor's."""
+        """Assignments that turn the ancestor's specification into this one."""
         return [] if self.ancestor is None or self.spec is None else assignments(self.ancestor, self.spec)
 
     @cached_property
@@ -102,7 +102,7 @@ class Card:
 
     @property
     def states(self) -> list[tuple[int, int]]:
-        """Lengths up to the context with the bytes of the state, which is linear between them if windows are even."""
+        """(length, state bytes) up to the context; between two lengths the state is linear if windows are even."""
         assert self.spec is not None
         longest = max(self.spec.context_length or SHOWN_LENGTH, FIRST_LENGTH)
         doublings = range((longest - 1).bit_length() - (FIRST_LENGTH - 1).bit_length())
@@ -117,7 +117,7 @@ class Card:
 
     @property
     def weights_read(self) -> int:
-        """Bytes of the weights in bfloat16 that one more token of one sequence reads."""
+        """Bytes of bfloat16 weights read to decode one token of one sequence."""
         return weights_read(self.report, 1, "decode")
 
     @cached_property
@@ -143,7 +143,7 @@ class Card:
 
     @cached_property
     def fields(self) -> Mapping[str, list[Any]]:
-        """Every value of each field, such as `mixer.num_heads` for all layers, and some counts."""
+        """Distinct values of each field over all layers, such as `mixer.num_heads`, and some counts."""
         fields: dict[str, list[Any]] = {"type": [self.entry.type]}
         fields |= {"date": [self.entry.date]} if self.entry.date else {}
         if self.spec is None:
@@ -168,7 +168,7 @@ def card_of(entry: Entry) -> Card:
 def published_digits(count: int, claim: str, zeros: bool = False) -> bool:
     """Return whether a count has the digits of a published one such as 671B, rounded or cut off.
 
-    Zeros at the end of a whole number are no digits, unless `zeros` counts them: 230B may be 228.7 billion.
+    Trailing zeros of a whole number are not significant unless `zeros` is set: 230B may be 228.7 billion.
     """
     match = re.fullmatch(r"(\d+?)(0*)(?:\.(\d+))?([MBT])", claim)
     if match is None:
@@ -183,19 +183,19 @@ def published_digits(count: int, claim: str, zeros: bool = False) -> bool:
 
 
 def counted(card: Card, kind: Literal["total", "active"]) -> Iterator[tuple[int, str]]:
-    """Yield a card's parameters as makers count them, with what each count leaves out."""
+    """Yield the parameter counts that makers publish, each with what it leaves out."""
     counts = card.report.parameters
     without = counts["active_non_embedding" if kind == "active" else "non_embedding"]
     yield counts[kind], ""
-    yield without, " without the table of tokens"
+    yield without, " without the token embedding"
     if head := sum(part.parameters for part in card.parts if part.part == "lm_head"):
-        yield without - head, " without the tables of tokens"
+        yield without - head, " without the embedding and the output head"
 
 
 def _counted(card: Card) -> Iterator[Mark]:
     reading = card.entry.evidence
     if card.spec is None or reading.numbers is None:
-        text = "no tensors of the published files are known" if card.spec else "no specification to count"
+        text = "the shapes of the published tensors are unknown" if card.spec else "no specification to count"
         yield Mark("parameters", "unknown", text)
         return
     total = card.report.parameters["total"]
@@ -208,7 +208,7 @@ def _counted(card: Card) -> Iterator[Mark]:
 
 def _claimed(card: Card) -> Iterator[Mark]:
     entry = card.entry
-    claim, word = (entry.active, "active") if entry.active else (entry.total, "in all")
+    claim, word = (entry.active, "active") if entry.active else (entry.total, "in total")
     if card.spec is None or not claim:
         yield Mark("as published", "unknown", f"published: {claim} {word}" if claim else "no count is published")
         return
@@ -233,14 +233,14 @@ def _agrees(card: Card) -> Mark:
         return Mark("logits", "yes", f"small {card.entry.type} models give transformers {version}'s logits to 1e-5")
     if card.entry.evidence.needs:
         return Mark("logits", "no", f"needs {card.entry.evidence.needs}")
-    return Mark("logits", "unknown", "no comparison with a reference is recorded")
+    return Mark("logits", "unknown", "not compared with a reference")
 
 
 def _loads(card: Card) -> Mark:
     reading = card.entry.evidence
     if reading.needs:
-        return Mark("weights", "no", "the published weights are refused")
+        return Mark("weights", "no", "the published weights cannot be loaded")
     if reading.places is None:
-        return Mark("weights", "unknown", "the names of the published tensors are not known")
+        return Mark("weights", "unknown", "the names of the published tensors are unknown")
     whose = "published header" if reading.numbers_of == "header" else f"files that {reading.numbers_of} writes"
-    return Mark("weights", "yes", f"each tensor of the {whose} has a place")
+    return Mark("weights", "yes", f"each tensor of the {whose} maps to a parameter")

@@ -1,7 +1,7 @@
-"""The models of the gallery: facts with their sources, and the specification of each model that can be said.
+"""The models of the gallery: facts with their sources, and the specifications that are known.
 
 A specification is a preset, another model's specification with assignments as `archetype set` takes them, or a file in
-`specs/`. The configurations themselves belong to their makers and are not here.
+`specs/`. The published configurations belong to their makers and are not included.
 """
 
 import csv
@@ -21,23 +21,23 @@ from archetype.spec.edit import assign
 
 FOLDER = Path(__file__).parent
 MODELS, READ, SPECS = FOLDER / "models.csv", FOLDER / "read.json", FOLDER / "specs"
-# Where dates, makers' counts and reports are listed.
+# Source of dates, published counts and reports.
 LISTED = "Raschka's LLM architecture gallery, copy of 2026-09-27"
 TINY = "-tiny"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the published files of a model gave, as `python -m benchmarks.gallery` found it.
+    """What `python -m benchmarks.gallery` found in the published files of a model.
 
     Attributes:
         config: the configuration that was read: repository, path, commit and SHA-256 of the file, or the class of
             transformers whose defaults it is. With `form: sizes`, another file that states the values of config.json.
-        numbers: how many numbers the tensors have that this model uses; None if their shapes are not known.
-        numbers_of: where the shapes are from: `header` (of the published files) or transformers with its version.
-        places: whether each tensor that a text decoder uses has a place here; None if the names are not known.
-        agrees: the version of transformers whose small models of this type give the same logits; empty if none does.
-        needs: what is missing here; empty if the type is read.
+        numbers: elements of the tensors that this model uses; None if their shapes are unknown.
+        numbers_of: source of the shapes: `header` (of the published files) or transformers with its version.
+        places: whether each tensor of the text decoder maps to a parameter; None if the names are unknown.
+        agrees: transformers version whose small models of this type give the same logits; empty if none does.
+        needs: what Archetype lacks to read the model; empty if the type is read.
     """
 
     config: Mapping[str, str] = field(default_factory=dict)
@@ -53,19 +53,19 @@ class Entry:
     """A model of the gallery.
 
     Attributes:
-        id: name of its page, which never changes.
+        id: name of the model's page; never changes.
         name: as its makers write it.
         repository: owner/name of its weights on huggingface.co; empty if they are not published.
         type: model type in its config.json; in parentheses if it has none that transformers knows.
-        date: of its publication, as YYYY-MM-DD.
+        date: publication date, as YYYY-MM-DD.
         total: parameters as published, such as 671B.
-        active: parameters that a token uses, as published; empty for a dense model.
+        active: active parameters per token, as published; empty for a dense model.
         report: address of its report.
-        ancestor: id, or preset, of the model from which its architecture comes; empty if there is none here.
-        spec: how its specification is made: a preset or an id, and assignments separated by "; ".
-        why: why it matters, in one sentence.
-        evidence: what its files gave.
-        own: plain data of the specification, for a model that was added by hand.
+        ancestor: id or preset of the model whose architecture it derives from; empty if unknown.
+        spec: a preset or an id, and assignments separated by "; ", that make the specification.
+        why: why the model matters, in a sentence or two.
+        evidence: what its published files show.
+        own: plain data of the specification of an added model.
     """
 
     id: str
@@ -83,7 +83,7 @@ class Entry:
     own: Mapping[str, Any] | None = None
 
     def specification(self) -> ModelSpec | None:
-        """Return the specification; None if it is not known, or cannot be said."""
+        """Return the specification; None if the sizes are unknown or a part is not supported."""
         return self._specification
 
     @cached_property
@@ -101,7 +101,7 @@ class Entry:
 
 @cache
 def entries() -> Mapping[str, Entry]:
-    """Return all models of the gallery by id, in the order of their dates."""
+    """Return all models of the gallery by id, in order of date."""
     readings = json.loads(READ.read_bytes()) if READ.is_file() else {}
     with MODELS.open(encoding="utf-8", newline="") as rows:
         facts: list[dict[str, Any]] = list(csv.DictReader(rows))
@@ -109,7 +109,7 @@ def entries() -> Mapping[str, Entry]:
 
 
 def specification(name: str) -> ModelSpec | None:
-    """Return the specification of a model of the gallery, or of its small relative `ID-tiny`; None if there is none."""
+    """Return the specification of a gallery model or of its small variant `ID-tiny`; None if there is none."""
     if name in entries():
         return entries()[name].specification()
     if name.endswith(TINY) and (spec := specification(name.removesuffix(TINY))) is not None:

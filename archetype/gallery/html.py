@@ -1,4 +1,4 @@
-"""Pages of the gallery as HTML: one for each card, and the index. They load only the files next to them."""
+"""HTML pages of the gallery: one per card, and the index. Pages load only files from their own folder."""
 
 import base64
 import json
@@ -48,7 +48,7 @@ def card_page(card: Card, descendants: Sequence[str], editor: str = EDITOR) -> s
 
     Args:
         card: what the page shows.
-        descendants: ids of the models that have this one as their ancestor.
+        descendants: ids of the models whose ancestor is this one.
         editor: address of the web UI.
     """
     entry = card.entry
@@ -62,7 +62,7 @@ def card_page(card: Card, descendants: Sequence[str], editor: str = EDITOR) -> s
 
 
 def marks_list(marks: Sequence[Mark]) -> str:
-    """Return the four checks of a card, with what each compares."""
+    """Return the list of a card's four checks, each with what it compares."""
     rows = (
         f'<li class="{mark.state}"><b>{SIGNS[mark.state]}</b> <span>{escape(mark.name)}<small>{escape(mark.text)}'
         "</small></span></li>"
@@ -72,7 +72,7 @@ def marks_list(marks: Sequence[Mark]) -> str:
 
 
 def link(name: str) -> str:
-    """Return a link to another card; only the name for a preset without a card."""
+    """Return a link to another card, or the plain name of a preset that has no card."""
     entry = entries().get(name)
     return f'<a href="{name}.html">{escape(entry.name)}</a>' if entry else f"<code>{escape(name)}</code>"
 
@@ -112,12 +112,12 @@ def _without_specification(card: Card) -> str:
     published = f"<p>Published with {', '.join(counts)}.</p>" if counts else ""
     if card.kind == "missing":
         needs = f"<p>Needs {escape(entry.evidence.needs)}.</p>"
-        return f'<section class="grey"><h2>Cannot be said yet</h2>{needs}{published}</section>'
+        return f'<section class="grey"><h2>Not supported yet</h2>{needs}{published}</section>'
     command = f"archetype gallery add {entry.repository}"
     return (
-        '<section class="grey"><h2>Its sizes are not known here</h2>'
-        f"<p>Models of the type <code>{escape(entry.type)}</code> are read, but this model's "
-        f"config.json was not at hand. This makes its card:</p><pre>{command}</pre>{published}"
+        '<section class="grey"><h2>Sizes unknown</h2>'
+        f"<p>Archetype reads models of type <code>{escape(entry.type)}</code>, but this model's "
+        f"config.json was not available. This command fills in the card:</p><pre>{command}</pre>{published}"
         "</section>"
     )
 
@@ -136,10 +136,10 @@ def _figures(card: Card) -> str:
     counts, state = card.report.parameters, card.report.state
     figures = [
         (f"{counts['total']:,}", "parameters"),
-        (f"{counts['active']:,}", "active for a token"),
+        (f"{counts['active']:,}", "active per token"),
         (f"{card.spec.num_layers}", layers_text(card.spec)),
-        (f"{card.spec.context_length or 0:,}", "tokens of context"),
-        (size(state["bytes_per_token"]), f"{card.report.state_name} for each further token, in bfloat16"),
+        (f"{card.spec.context_length or 0:,}", "context length in tokens"),
+        (size(state["bytes_per_token"]), f"{card.report.state_name} per token, in bfloat16"),
     ]
     if counts["total"] == counts["active"]:
         del figures[1]
@@ -161,22 +161,22 @@ def _lengths(card: Card) -> str:
         seconds = least_seconds(card.weights_read + state, flops, DEVICE)
         rows.append(f"<tr><th>{length:,}</th><td>{size(state)}</td><td>{seconds * 1e3:.3g} ms</td></tr>")
     return (
-        '<section class="lengths"><h2>State and least time for a token</h2>\n'
+        '<section class="lengths"><h2>State and minimum time per token</h2>\n'
         f'<div class="slider" hidden><label>Length <input type="range" min="0" max="1000" value="600"></label>'
         f"<label>Device <select>{options}</select></label>"
         '<p><b class="length"></b> tokens: <b class="state"></b> of state, <b class="time"></b> for the next token</p>'
         '<svg viewBox="0 0 640 180" role="img" aria-label="State by length"><path class="curve"/><circle r="5"/></svg>'
         f'</div>\n<script type="application/json" class="points">{json.dumps(data, separators=(",", ":"))}</script>\n'
-        f"<table><thead><tr><th>tokens</th><th>state</th><th>least time, {DEVICE}</th></tr></thead>"
+        f"<table><thead><tr><th>tokens</th><th>state</th><th>minimum time, {DEVICE}</th></tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>\n"
-        "<p><small>One sequence with weights and state in bfloat16: the longer of reading all of them once and "
-        "computing at the device's peak. A real program is slower, and a model may need several devices.</small></p>"
+        "<p><small>For one sequence in bfloat16: the larger of the time to read weights and state once and the time to "
+        "compute at the device's peak. Real programs are slower, and a model may need several devices.</small></p>"
         "</section>"
     )
 
 
 def at_length(card: Card, length: int) -> tuple[int, int]:
-    """Return bytes of the state and FLOPs of one more token, between the card's points."""
+    """Return state bytes and FLOPs of the next token at `length`, interpolated between the card's points."""
     points = card.points
     after = next((index for index, point in enumerate(points) if point.length >= length), len(points) - 1)
     right, left = points[after], points[max(after - 1, 0)]
@@ -189,7 +189,7 @@ def at_length(card: Card, length: int) -> tuple[int, int]:
 
 
 def least_seconds(traffic: int, flops: int, device: str) -> float:
-    """Return the least time to read some bytes and compute some FLOPs on a device."""
+    """Return the minimum time to read `traffic` bytes and compute `flops` on a device."""
     peaks = DEVICES[device]
     return max(traffic / peaks.bandwidth, flops / peaks.peak("bfloat16"))
 
@@ -209,7 +209,7 @@ def _changes(card: Card) -> str:
     if card.ancestor is None:
         return ""
     if not card.changes:
-        return f'<section id="changes"><h2>Nothing differs from {link(entry.ancestor)}</h2></section>'
+        return f'<section id="changes"><h2>Same architecture as {link(entry.ancestor)}</h2></section>'
     lines = [line if len(line) <= MOST_WORDS else f"{line[:MOST_WORDS]} ..." for line in card.changes]
     text = "\n".join(f"  {_quoted(line)}" for line in lines)
     count = f"{card.num_changes} change{'s' * (card.num_changes != 1)}"
@@ -218,10 +218,10 @@ def _changes(card: Card) -> str:
     return (
         f'<section id="changes"><h2>{count} from {link(entry.ancestor)}</h2>'
         f"<pre>archetype set {entry.ancestor} \\\n{escape(text)}</pre>"
-        f'<p><a href="index.html#compare={line}">Field by field</a>, or <a href="{picture}">both as diagrams</a>, with '
-        "what differs in colour:</p>"
+        f'<p><a href="index.html#compare={line}">Field by field</a>, or <a href="{picture}">as two diagrams</a>, with '
+        "differences in colour:</p>"
         f'<a href="{picture}" class="picture"><img loading="lazy" src="{picture}" '
-        f'alt="Diagrams of both models, with what differs in colour"></a></section>'
+        f'alt="Diagrams of both models, with differences in colour"></a></section>'
     )
 
 
@@ -248,7 +248,7 @@ def _parts(card: Card) -> str:
     return (
         '<section><h2>Cost</h2><div class="data" tabindex="0" role="region" aria-label="Costs, scrollable"><table>'
         "<thead>"
-        f"<tr><th>part</th><th>parameters</th><th>share</th><th>active</th><th>FLOPs of a token at "
+        f"<tr><th>part</th><th>parameters</th><th>share</th><th>active</th><th>FLOPs per token at "
         f"{card.report.length:,}</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
     )
 
@@ -264,30 +264,30 @@ def _specification(card: Card, editor: str) -> str:
     )
     return (
         f'<section><h2>Specification</h2><p><a href="{edit}">Open in the editor</a> while '
-        f'<code>archetype serve</code> runs, or take the file: <a href="{entry.id}.yaml">{entry.id}.yaml</a>, and '
-        f'<a href="{small}.yaml">{small}.yaml</a>, which has the same parts and trains in minutes.</p>'
+        f'<code>archetype serve</code> runs, or download <a href="{entry.id}.yaml">{entry.id}.yaml</a>. '
+        f'<a href="{small}.yaml">{small}.yaml</a> has the same parts in small sizes and trains in minutes.</p>'
         f"<pre>{escape(commands)}</pre><details><summary>{entry.id}.yaml</summary><pre>{escape(text)}</pre></details>"
         "</section>"
     )
 
 
 def packed(text: str) -> str:
-    """Return a text as an address of the web UI has it: raw deflate in URL-safe base64."""
+    """Encode a text as in a link to the web UI: raw deflate in URL-safe base64."""
     compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
     data = compressor.compress(text.encode()) + compressor.flush()
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def index_page(cards: Sequence[Card], adoption: Adoption) -> str:
-    """Return the index: all cards with a search, the family tree, and the adoption of ideas by month."""
+    """Return the index page: cards with a search, the family tree, and the adoption of ideas by month."""
     counts = {kind: sum(card.kind == kind for card in cards) for kind in ("said", "read", "missing")}
     items = "\n".join(_item(card) for card in cards)
     body = (
-        f"<h1>Gallery of published models</h1>\n<p>{len(cards)} models: {counts['said']} with their specification, "
-        f"{counts['read']} whose type is read, and {counts['missing']} in grey, which say what is missing here. "
-        f"Every number is computed from a specification. Dates, published counts and reports are those of "
+        f"<h1>Gallery of published models</h1>\n<p>{len(cards)} models: {counts['said']} with a specification, "
+        f"{counts['read']} of a supported type but with unknown sizes, and {counts['missing']} in grey, which name "
+        "what is missing. Every number is computed from a specification. Dates, published counts and reports are from "
         f"{LISTED}.</p>\n"
-        '<p>The table as <a href="gallery.csv">CSV</a> and <a href="gallery.json">JSON</a>. '
+        '<p>Download the table as <a href="gallery.csv">CSV</a> and <a href="gallery.json">JSON</a>. '
         '<a href="#tree">Family tree</a>, <a href="#ideas">ideas by month</a>.</p>\n'
         '<form class="search" hidden><label>Search <input type="search" '
         'placeholder="words, mixer.kind=latent, parameters&gt;1e11"></label>'
@@ -307,7 +307,7 @@ def _item(card: Card) -> str:
         f'<i class="{mark.state}" title="{escape(mark.name)}: {escape(mark.text)}">{SIGNS[mark.state]}</i>'
         for mark in card.marks
     )
-    state = size(card.report.state["bytes_per_token"]) + " a token" if card.spec is not None else ""
+    state = size(card.report.state["bytes_per_token"]) + " per token" if card.spec is not None else ""
     return (
         f'<li class="{card.kind}" data-id="{entry.id}"><a href="{entry.id}.html">{escape(entry.name)}</a>'
         f"<time>{escape(entry.date)}</time><span>{escape(', '.join(counts))}</span>"
@@ -353,7 +353,7 @@ def _tree(cards: Sequence[Card]) -> str:
                 f"{count}{outside}</summary><pre>{escape(lines)}</pre></details>"
             )
         elif card.ancestor is not None:
-            inner = "<small>nothing differs</small>"
+            inner = "<small>same architecture</small>"
         below = "".join(map(branch, by_ancestor.get(entry.id, [])))
         return f"<li>{link(entry.id)} {inner}{f'<ul>{below}</ul>' if below else ''}</li>"
 
@@ -371,7 +371,7 @@ def _ideas(adoption: Adoption) -> str:
         rows.append(f"<tr><th>{escape(idea.name)}<small>first: {link(idea.first)}</small></th>{cells}</tr>")
     total = "".join(f"<td>{count}</td>" for count in adoption.counts)
     return (
-        "<p>How many of the models of a month that have a specification here use an idea.</p>"
+        "<p>Models that use each idea, among the month's models with a specification.</p>"
         '<div class="data" tabindex="0" role="region" aria-label="Ideas by month, scrollable"><table class="ideas">'
         f"<thead><tr><th>idea</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
         f"<tfoot><tr><th>models</th>{total}</tr></tfoot></table></div>"
@@ -379,7 +379,7 @@ def _ideas(adoption: Adoption) -> str:
 
 
 def table_rows(cards: Sequence[Card]) -> list[Mapping[str, Any]]:
-    """Return the table of all models as plain data, one row for each."""
+    """Return the table of all models as plain data, one row per model."""
     rows: list[Mapping[str, Any]] = []
     for card in cards:
         entry = card.entry

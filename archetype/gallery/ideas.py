@@ -1,4 +1,4 @@
-"""Which models use an idea, by month: conditions on the fields of a specification."""
+"""Adoption of ideas by month. Each idea is a condition on the fields of a specification."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,35 +20,35 @@ def _fewer_keys(fields: Fields) -> bool:
 
 # name of an idea: whether a model with these fields uses it
 IDEAS: Mapping[str, Callable[[Fields], bool]] = {
-    "grouped queries": _fewer_keys,
+    "grouped-query attention": _fewer_keys,
     "latent attention": _has("mixer.kind", "latent"),
-    "norms of queries and keys": lambda fields: any(kind != "none" for kind in fields.get("mixer.qk_norm.kind", [])),
-    "windows or chunks": _has("mixer.pattern.kind", "window", "chunked"),
-    "layers without positions": lambda fields: (
+    "QK-norm": lambda fields: any(kind != "none" for kind in fields.get("mixer.qk_norm.kind", [])),
+    "sliding-window or chunked attention": _has("mixer.pattern.kind", "window", "chunked"),
+    "layers without positions (NoPE)": lambda fields: (
         _has("mixer.position.kind", "none")(fields)
         and not _has("embedding.position.kind", "learned", "sinusoidal")(fields)
     ),
-    "sinks": _has("mixer.sinks"),
+    "attention sinks": _has("mixer.sinks"),
     "gated attention": lambda fields: any(name.startswith("mixer.gate") for name in fields),
-    "learned index of keys": _has("mixer.index.kind"),
-    "gated delta net": _has("mixer.kind", "gated_delta_net"),
-    "decay of each channel (KDA)": _has("mixer.decay", "channel"),
+    "sparse attention with a learned indexer": _has("mixer.index.kind"),
+    "gated DeltaNet": _has("mixer.kind", "gated_delta_net"),
+    "per-channel decay (Kimi delta attention)": _has("mixer.decay", "channel"),
     "matrix memory (mLSTM)": _has("mixer.kind", "mlstm"),
     "compressed keys and values": _has("mixer.kind", "compressed"),
-    "keys of another layer": _has("mixer.keys_from"),
-    "residual streams": _has("residual.kind", "streams", "gated_streams"),
+    "keys and values shared across layers": _has("mixer.keys_from"),
+    "several residual streams": _has("residual.kind", "streams", "gated_streams"),
     "Mamba-2": _has("mixer.kind", "mamba2"),
-    "experts": _has("feedforward.kind", "experts"),
+    "mixture of experts": _has("feedforward.kind", "experts"),
     "shared expert": _has("feedforward.shared.kind"),
-    "router of sigmoids": _has("feedforward.router.kind", "sigmoid"),
-    "balance by biases": _has("feedforward.router.expert_bias", True),
+    "sigmoid router": _has("feedforward.router.kind", "sigmoid"),
+    "load balancing by router biases": _has("feedforward.router.expert_bias", True),
     "latent experts": _has("feedforward.latent_width"),
-    "norms of outputs": _has("wiring.kind", "output_norm", "sandwich", "post_norm"),
+    "norm after each sublayer": _has("wiring.kind", "output_norm", "sandwich", "post_norm"),
 }
 
 
 class Idea(NamedTuple):
-    """Use of an idea: the id of the first model, and the number of models in each month."""
+    """Adoption of one idea: id of the first model that uses it, and the number of models in each month."""
 
     name: str
     first: str
@@ -56,7 +56,7 @@ class Idea(NamedTuple):
 
 
 class Adoption(NamedTuple):
-    """Use of all ideas: months (YYYY-MM) with a model, the number of models in each, and the ideas by first use."""
+    """Adoption of all ideas: months (YYYY-MM) with models, models per month, and ideas in order of first use."""
 
     months: tuple[str, ...]
     counts: tuple[int, ...]
@@ -64,7 +64,7 @@ class Adoption(NamedTuple):
 
 
 def adoption(cards: Sequence[Card]) -> Adoption:
-    """Return the use of each idea in the models that have a specification and a date."""
+    """Count the users of each idea by month, among models with a specification and a date."""
     said = sorted((card for card in cards if card.spec is not None and card.entry.date), key=lambda one: one.entry.date)
     months = tuple(dict.fromkeys(card.entry.date[:7] for card in said))
     counts = tuple(sum(card.entry.date.startswith(month) for card in said) for month in months)

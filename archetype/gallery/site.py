@@ -33,15 +33,15 @@ def write_site(folder: Path, added: Sequence[Entry] = (), only: Sequence[str] = 
 
     Args:
         folder: where the files are written; other files in it stay.
-        added: further models, such as those of `added_to(folder)`.
-        only: ids of the models of the package that are written (default: all).
+        added: models to add, such as those of `added_to(folder)`.
+        only: ids of the package's models to write (default: all).
         editor: address of the web UI.
 
     Raises:
-        SpecError: there is no model with one of these ids.
+        SpecError: an id does not exist.
     """
     cards = all_cards(added, only)
-    # all of them before the first is written, so that an error leaves no half of a site
+    # compute every file before writing the first, so that an error leaves no partial site
     files = dict(chain(shared_files(cards), *(files_of(card, cards, editor) for card in cards)))
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
@@ -50,16 +50,16 @@ def write_site(folder: Path, added: Sequence[Entry] = (), only: Sequence[str] = 
 
 
 def all_cards(added: Sequence[Entry] = (), only: Sequence[str] = ()) -> list[Card]:
-    """Return the cards of all models by date; undated ones are last. An added model replaces one of the same id.
+    """Return the cards of all models by date, undated models last. An added model replaces one with the same id.
 
     Raises:
-        SpecError: there is no model with one of the ids in `only`.
+        SpecError: an id in `only` does not exist.
     """
     for name in only:
         if name not in entries():
             close = difflib.get_close_matches(name, entries(), n=1, cutoff=0.5)
-            remedy = f"did you mean {close[0]}?" if close else "index.html of the whole gallery lists them"
-            raise SpecError("--only", f"the gallery has no {name!r:.60}", remedy)
+            remedy = f"did you mean {close[0]}?" if close else "index.html of the full gallery lists all ids"
+            raise SpecError("--only", f"the gallery has no model {name!r:.60}", remedy)
     models = {name: entry for name, entry in entries().items() if not only or name in only}
     models |= {entry.id: entry for entry in added}
     return [card_of(entry) for entry in sorted(models.values(), key=lambda entry: entry.date or "9999")]
@@ -93,7 +93,7 @@ def files_of(card: Card, cards: Sequence[Card], editor: str = EDITOR) -> Iterato
 
 
 def changes_picture(card: Card) -> str:
-    """Return the diagrams of the ancestor and of the model side by side, with what differs in colour."""
+    """Return the diagrams of the ancestor and of the model side by side, with differences in colour."""
     assert card.spec is not None and card.ancestor is not None
     specs = (card.ancestor, card.spec)
     length = common_length(list(specs))
@@ -114,7 +114,7 @@ def added_to(folder: Path) -> list[Entry]:
         rows = json.loads(file.read_bytes())
         return [Entry(**{**row, "evidence": Evidence(**row["evidence"])}) for row in rows]
     except (ValueError, TypeError, KeyError):
-        raise SpecError(str(file), "is not a list of models of a gallery", "remove it, and add them again") from None
+        raise SpecError(str(file), "is not a list of gallery models", "delete it, and add them again") from None
 
 
 def save_added(folder: Path, added: Sequence[Entry]) -> None:

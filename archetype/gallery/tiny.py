@@ -1,4 +1,4 @@
-"""A small specification with the parts of a large one, which trains on bytes in minutes."""
+"""Shrink a specification to one with the same parts that trains on bytes in minutes."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -21,8 +21,7 @@ MOST_LAYERS = 16
 def tiny(spec: S) -> S:
     """Return a specification with each distinct layer of `spec` and narrow parts. Ratios of heads are kept.
 
-    The stack ends with the first layer at which every distinct layer has occurred; a loop over such a stack has two
-    passes. Windows shrink, too.
+    The stack ends once every distinct layer has occurred. A looped stack runs for two passes. Windows shrink, too.
 
     Raises:
         SpecError: the sizes of a part do not fit together.
@@ -49,8 +48,8 @@ def _first_of_each(layers: list[Any]) -> list[Any]:
 
 
 def _shrink(part: Spec, data: Any, d_model: int, share: float) -> None:
-    # in place; `data` is the plain data of the part, or the word that stands for it, and `share` the new / old size of
-    # a head of the part around it
+    # in place; `data` is the part's plain data, or its kind as a string, and `share` the new / old head size of the
+    # surrounding part
     if not isinstance(data, dict):
         return
     declared = followed(type(part))

@@ -69,7 +69,7 @@ class Engine:
         prefill_tokens: prompt tokens processed between two decode steps; more tokens delay running requests longer.
         draft: a smaller model with the same vocabulary, used as draft model, or `self` for the model's own multi-token
             prediction; the model verifies several draft tokens in one pass.
-        lookup: use prompt lookup instead: propose what followed the newest tokens at their last occurrence.
+        lookup: use prompt lookup: draft the tokens that followed the last occurrence of the newest n-gram.
         speculative_tokens: maximal number of draft tokens in a step. Draft tokens never change the result.
 
     Raises:
@@ -129,7 +129,7 @@ class Engine:
             prompt: a text or token ids; for an encoder-decoder the source.
             target: for an encoder-decoder, the beginning of the target.
             logprobs: return the log-probability of each token and of this many most likely tokens.
-            stop_ids: further tokens that end the sequence.
+            stop_ids: additional tokens that end the sequence.
             id: id of the request (default: a counter).
             continues: whether the text continues the prompt, including the space between them; False for the answer to
                 a chat message. Text constrained by a grammar never does.

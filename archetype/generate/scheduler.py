@@ -89,7 +89,7 @@ class Scheduler:
             self._speculator.clear()
 
     def decode(self, events: list[Event]) -> None:
-        """Decode one token for every request in a slot, and further tokens if draft tokens are accepted."""
+        """Decode one token for every request in a slot, or more if draft tokens are accepted."""
         # a paused request leaves its slot, and will be prefilled again
         for request in [request for request in self.slots.sequences if request.is_paused]:
             self._leave(request)

@@ -123,7 +123,7 @@ class DraftModel(Speculator):
 
 
 class OwnDraft(Speculator):
-    """Multi-token prediction: further blocks of the model predict draft tokens from its last hidden vectors.
+    """Multi-token prediction: additional blocks predict draft tokens from the last hidden states.
 
     Raises:
         SpecError: the state of these blocks cannot be shortened after a rejected draft token.

@@ -32,7 +32,7 @@ class DecodeStep:
     Args:
         model: in evaluation mode.
         state: state of the rows; `state.insert` replaces the sequence of a row.
-        inputs: further tensors that change between steps, for subclasses that compute more than logits.
+        inputs: additional tensors that change between steps, for subclasses that compute more than logits.
         with_logits: whether to compute logits; otherwise only the state is updated.
 
     Attributes:

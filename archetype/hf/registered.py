@@ -139,7 +139,7 @@ class RegisteredAttention:
         function: Any = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
         makers = {True: create_sliding_window_causal_mask, False: create_causal_mask}
         has_window = {call.window is not None for call in self.calls}
-        # None if the implementation has no masks of its own, such as that of vLLM
+        # None if the implementation builds no masks, as in vLLM
         masks = {kind: makers[kind](self.config, x, mask, None, position_ids=positions) for kind in has_window}
 
         def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:

@@ -48,7 +48,7 @@ class MuPInitialization(Spec):
 
     Attributes:
         std: standard deviation, for hidden matrices at the base width.
-        base_width: d_model for which the learning rate was chosen.
+        base_width: d_model for which the learning rate was tuned.
     """
 
     kind: Literal["mup"] = "mup"

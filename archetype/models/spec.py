@@ -49,8 +49,8 @@ class ModelSpec(Part):
     @classmethod
     def _version_is_known(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("version", SCHEMA_VERSION) != SCHEMA_VERSION:
-            cause = f"schema version {data['version']!r:.40} is unknown here"
-            invalid("version", cause, f"this Archetype reads version {SCHEMA_VERSION}")
+            cause = f"schema version {data['version']!r:.40} is unknown"
+            invalid("version", cause, f"this version of Archetype reads version {SCHEMA_VERSION}")
         return data
 
     @model_validator(mode="after")
@@ -63,7 +63,7 @@ class ModelSpec(Part):
                 cause = "is supported only by models with a single token stack, such as decoders"
                 invalid("embedding.per_layer", cause, "remove it")
             if self.head.shares_table and not embedding.is_table:
-                cause = f"an embedding of kind {embedding.kind} has no table of the model's width"
+                cause = f"an embedding of kind {embedding.kind} has no table of width d_model"
                 invalid("head.tied", cause, "use tied: false")
             width = getattr(self, "d_model")  # noqa: B009
             ours, theirs = self.head.table_width or width, embedding.table_width or width

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def dtype_of_products(x: Tensor) -> torch.dtype:
-    """Return the data type in which a product with x is computed: its own, or that of autocast, which keeps float64."""
+    """Return the dtype of products with x: its own, or autocast's, which keeps float64."""
     device = x.device.type
     # is_autocast_available would be the proper test, but torch.compile of 2.11 does not trace it
     is_cast = device != "meta" and torch.is_autocast_enabled(device) and x.dtype != torch.float64
@@ -22,7 +22,7 @@ def cast_for_products(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Return a context in which products have the types of their inputs. Tensors without storage have no autocast."""
+    """Return a context without autocast for the device of a tensor; meta tensors need none."""
     device = x.device.type
     # entering a context takes longer than some of the operations in it
     is_off = x.is_meta or not torch.is_autocast_enabled(device)

@@ -36,7 +36,7 @@ class LayerState:
         return False
 
     def keep(self, **tensors: Tensor) -> None:
-        """Replace tensors by those after a pass, in the state's data types."""
+        """Replace tensors by the new ones, converted to the state's data types."""
         for name, tensor in tensors.items():
             setattr(self, name, tensor.to(getattr(self, name).dtype))
 
@@ -116,7 +116,7 @@ class LayerState:
 
 
 def opened(module: Any, kind: type[S], x: Tensor, context: ForwardContext, state: LayerState | None) -> tuple[S, S]:
-    """Return the state that a pass over `x` updates, an empty one if `state` is None, and the state before the pass."""
+    """Return the state that a pass over `x` updates (a new one if `state` is None), and the state before the pass."""
     state = module.new_state(x.shape[0], 0, x.dtype, x.device) if state is None else state
     assert isinstance(state, kind)
     return state, context.before(state)
@@ -135,7 +135,7 @@ class KeepsKeys:
 
 
 def quantized(x: Float[Tensor, "*dims P"]) -> tuple[Shaped[Tensor, "*dims P"], Float[Tensor, "*dims 1"]]:
-    """Return vectors as int8, and the scale of each vector, so that its largest number becomes 127 or -127."""
+    """Quantize vectors to int8, each with a scale that maps its largest magnitude to 127."""
     x = x.float()
     scales = x.abs().amax(-1, keepdim=True) / 127
     codes = (x / scales).round().clamp(-127, 127)
@@ -215,7 +215,7 @@ class KVCache(KeysAndValues):
         return (self.keys, self.values) if context.kernels.records else self.widened(dtype)
 
     def positions(self, ends: Lengths) -> Int[Tensor, "b S"]:
-        # slot s holds position s in every sequence, whatever its length
+        # slot s holds position s in every sequence
         return torch.arange(self.keys.shape[2], device=ends.device)[None]
 
     def narrow(self, slots: int) -> "KVCache":

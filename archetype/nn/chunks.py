@@ -60,7 +60,7 @@ def linear_chunk(
     differences of a chunk.
     """
     shared, by_row = v.shape[2] // k.shape[2], a.dim() == 4
-    if shared > 1 and (b is not None or by_row):  # each head then has queries and keys of its own
+    if shared > 1 and (b is not None or by_row):  # then each head has separate queries and keys
         q, k, shared = q.repeat_interleave(shared, dim=2), k.repeat_interleave(shared, dim=2), 1
     if v.shape[1] == 1:
         return _linear_step(memory, q, k, v, a, b, shared)
@@ -213,7 +213,7 @@ def _corrected(
     reads: Float[Tensor, "N B H L P"],
     written: Float[Tensor, "N B H P Q"] | None = None,
 ) -> tuple[Float[Tensor, "N B H P Q"], Float[Tensor, "N B H L Q"], Float[Tensor, "B H P Q"]]:
-    """Return the state before each chunk, what each writes, w = values + reads S, and the state after the last.
+    """Return the state before each chunk, each chunk's writes w = values + reads S, and the final state.
 
     A chunk turns S into decay S + written + keys^T w.
     """

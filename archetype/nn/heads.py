@@ -1,4 +1,4 @@
-"""Projections of mixers to heads, which mixers of another kind can take over."""
+"""Head projections of mixers, which mixers of another kind can reuse."""
 
 import math
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ class Projection(NamedTuple):
 
 
 class HeadsTransplant(Transplant[S]):
-    """Mixers with projections of heads, which they take over from each other.
+    """Base of mixers that can reuse each other's head projections.
 
     Softmax attention becomes a recurrence with its own queries, keys, values and output projection (Kasai 2021, T2R;
     Mercat 2024, SUPRA; Wang 2024, The Mamba in the Llama), whose outputs are then trained towards those of the donor
@@ -77,14 +77,14 @@ class HeadsTransplant(Transplant[S]):
 
     Attributes:
         matrices: module of queries, keys, values and the output projection, and which term of its layout they are.
-        convolutions: causal convolutions after the projections, which begin with the newest position alone.
+        convolutions: causal convolutions after the projections, initialized to the identity on the newest position.
     """
 
     matrices: ClassVar[Mapping[str, tuple[str, int]]] = {letter: (letter, 0) for letter in "qkvo"}
     convolutions: ClassVar[tuple[str, ...]] = ("conv",)
 
     def has_heads(self, part: S) -> bool:
-        """Return whether the projections of a part can be read as those of heads."""
+        """Return whether a part has head projections that other mixers can reuse."""
         return True
 
     def projections(self, part: S, sizes: Mapping[str, int]) -> Mapping[str, Projection]:
@@ -115,7 +115,7 @@ class HeadsTransplant(Transplant[S]):
             self.take_heads(at, heads_of(at))
 
     def take_heads(self, at: Transfer[S], source: Heads) -> None:
-        """Take over the projections of a mixer of another kind; everything else begins as it is initialized."""
+        """Reuse the head projections of another kind of mixer; all other tensors are initialized as usual."""
         projections = self.projections(at.new, at.new_sizes)
         taken: dict[str, list[str]] = {}
         for letter, projection in projections.items():
@@ -134,18 +134,18 @@ class HeadsTransplant(Transplant[S]):
         at.promise(*self.start_of(at, source))
 
     def start_of(self, at: Transfer[S], source: Heads) -> tuple[Start, str]:
-        """Return what holds of a mixer with the projections of a mixer of another kind."""
+        """Return the promise for a mixer that reuses another kind's projections."""
         return Start.CHANGED, "another mixer, which takes over queries, keys, values and the output projection"
 
 
 class IndexTransplant(HeadsTransplant[Index]):
-    """Learned indexes of keys, which begin as drawn, or with the queries and keys of attention (`index=keys`).
+    """Base of learned indexes: initialized randomly, or from attention's queries and keys (`index=keys`).
 
     Query heads of attention are averaged in groups, and all its key heads to the key of the index.
     """
 
     fields: ClassVar = {"H": "num_heads", "P": "head_dim"}
-    fixed: ClassVar = dict.fromkeys("HP", "the index has other heads")
+    fixed: ClassVar = dict.fromkeys("HP", "the index has different heads")
 
     def has_heads(self, part: Index) -> bool:
         return False
@@ -199,7 +199,7 @@ def set_rows(at: Transfer[Any], letter: str, projection: Projection, source: Hea
 
 
 def set_output(at: Transfer[Any], letter: str, projection: Projection, source: Heads) -> list[str]:
-    """Set the output projection of a new mixer; what the donor lacks is zero."""
+    """Set the output projection of a new mixer; entries that the donor lacks are zero."""
     shares = weights_of_heads(source.o.shape[1], projection.heads)
     # each of the donor's heads is read once in all
     matrix = torch.einsum("nh,dhq->dnq", (shares / shares.sum(0)).to(source.o), source.o)
@@ -240,7 +240,7 @@ def spread(matrix: Float[Tensor, "K F D"], heads: int) -> Float[Tensor, "H F D"]
 
 
 def weights_of_heads(old: int, new: int) -> Float[Tensor, "new_heads old_heads"]:
-    """Return which heads become which: 1 where a new head repeats an old one, or is one of those averaged."""
+    """Return the (new, old) matrix of heads: 1 where a new head repeats or averages an old one."""
     if new >= old:
         return torch.eye(old)[[head * old // new for head in range(new)]]
     return torch.eye(new)[[head * new // old for head in range(old)]].T

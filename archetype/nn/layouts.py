@@ -1,4 +1,4 @@
-"""Layouts: dimensions of tensors as letters, and which entries of an old tensor a new one takes.
+"""Layouts: tensor dimensions as letters, and the entries of an old tensor that a new one takes.
 
 "HP D" is a matrix from D features to H heads of P features, "2I D" are two matrices of I rows, one below the other, and
 "H(P|Q) C" is a matrix from C features to H heads of P and then Q features.
@@ -65,7 +65,7 @@ class Entries:
         return tensor
 
     def are_new(self, layout: str, letters: str, device: torch.device) -> Tensor:
-        """Return which entries of a tensor with a layout are new along some letters."""
+        """Return a mask of the entries of a tensor that are new along some letters."""
         others = {letter: [0] * len(indices) for letter, indices in self.indices.items() if letter not in letters}
         along = Entries(self.sizes, {**self.indices, **others})
         masks = (torch.tensor(along.of(dimension)[1], device=device) == NEW for dimension in layout.split())

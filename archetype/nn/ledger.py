@@ -1,4 +1,4 @@
-"""Ledger of a transplant: where each tensor of the new model comes from, and what is promised of its output."""
+"""Ledger of a transplant: the origin of each tensor of the new model, and the promise for its output."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -38,7 +38,7 @@ class Taken:
 
 @dataclass
 class Ledger:
-    """What became of every tensor, and what is promised of the start."""
+    """Origin of every tensor, and the promise for the output."""
 
     tensors: dict[str, Taken] = field(default_factory=dict)
     starts: dict[str, tuple[Start, str]] = field(default_factory=dict)  # by part: the promise, and why
@@ -50,7 +50,7 @@ class Ledger:
             self.starts[place] = start, why
 
     def require(self, place: str, condition: object, why: str) -> None:
-        """Promise a change for this reason, unless a condition holds."""
+        """Promise a changed output for this reason unless the condition holds."""
         if not condition:
             self.promise(place, Start.CHANGED, why)
 

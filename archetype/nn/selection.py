@@ -175,8 +175,8 @@ def best_blocks(
     Args:
         positions: positions of the queries.
         size: positions of a block.
-        local: number of blocks up to the query's own that are always among them.
-        first: number of blocks at the start of the sequence that are always among them.
+        local: number of blocks that are always selected, up to and including the query's block.
+        first: number of blocks at the start of the sequence that are always selected.
     """
     block = torch.arange(scores.shape[3], device=scores.device)
     distance = (positions // size)[:, None, :, None] - block  # (b, 1, T, N)

@@ -1,4 +1,4 @@
-"""Transfer of weights between two parts: what is known of both, and how tensors are set and recorded."""
+"""Transfer of weights between two parts: their specifications and tensors, and how tensors are set and recorded."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from archetype.nn.ledger import DRAWN, How, Ledger, Start, Taken
 from archetype.spec.base import Spec
 
 S = TypeVar("S", bound=Spec)
-FOLDED = "times the gains of the norm before it"
+FOLDED = "times the gains of the preceding norm"
 
 
 class Similar(NamedTuple):
@@ -35,7 +35,7 @@ class Cuts:
 
     Attributes:
         layers: the donor's layer of each new layer (absent: the same ones, or spread evenly).
-        choices: how several weights become one, by subject, such as {"heads": "mean"}.
+        choices: methods of cutting and merging by subject, such as {"heads": "mean"}.
         ranks: importance of the entries of a dimension of a donor's module, by its name and the letter; None for a
             dimension, or for all, whose first entries are kept where it is cut.
         moments: mean of x x^T over the inputs x of a donor's module on a text, (D, D), by its name.
@@ -65,7 +65,7 @@ class Transfer(Generic[S]):
         old_sizes: sizes of dimensions of the whole donor, by letter (D, V and T).
         new_sizes: the same of the new model.
         ledger: records every tensor and promise.
-        cuts: what is taken where one of the models has more.
+        cuts: selection of entries where the models differ in size.
         selected: donor's indices of the entries of a dimension, by letter; `NEW` for entries that it does not have.
         similar: other parts of the donor that a part reads, by role, such as the embedding of a head.
         gains: factors of the input's features that the donor's norm applies and the new model's norm does not.
@@ -96,7 +96,7 @@ class Transfer(Generic[S]):
         return (self.old, self.old_sizes), (self.new, self.new_sizes)
 
     def inner(self, path: str, donor_path: str, old: Spec, new: Spec, **changes: Any) -> "Transfer[Any]":
-        """Return the transfer between two parts inside of these; `changes` replace attributes, such as the sizes."""
+        """Return the transfer between two inner parts; `changes` replace attributes, such as the sizes."""
         any_kind: Transfer[Any] = self
         return replace(
             any_kind, old=old, new=new, donor=self.donor.get_submodule(donor_path),
@@ -116,7 +116,7 @@ class Transfer(Generic[S]):
         self._record(name, Taken(how, tuple(_joined(self.donor_path, source) for source in sources), note))
 
     def compute(self, name: str, tensor: Tensor, note: str) -> None:
-        """Replace a tensor of the donor before it is taken over. The note says how it was computed."""
+        """Replace a donor tensor before it is transferred. The note explains how it was computed."""
         self.donated[name] = tensor
         self.computed[name] = "; ".join(filter(None, (self.computed.get(name), note)))
 
@@ -148,7 +148,7 @@ class Transfer(Generic[S]):
         self._record(name, Taken(how or taken.how, tuple(sources) or taken.sources, notes))
 
     def leave_open(self) -> None:
-        """Say of everything that nothing was said about that it depends on the donor's numbers."""
+        """Record all remaining tensors as computed from the donor's weights."""
         for name in sorted(self.left):
             self._record(name, Taken("merged", (), "computed from the donor's weights"))
         self.promise(Start.CHANGED, "depends on the donor's weights")
@@ -158,19 +158,19 @@ class Transfer(Generic[S]):
         self.ledger.tensors[_joined(self.path, name)] = taken
 
     def promise(self, start: Start, why: str = "") -> None:
-        """Say what holds of the output; of several promises, the worst one counts."""
+        """Promise a property of the output; the weakest of several promises counts."""
         self.ledger.promise(self.path, start, why)
 
     def require(self, condition: object, why: str) -> None:
-        """Promise a change for this reason, unless a condition holds."""
+        """Promise a changed output for this reason unless the condition holds."""
         self.ledger.require(self.path, condition, why)
 
     def choice(self, subject: str, *ways: str) -> str:
-        """Return the way that was chosen for a subject; the first one by default."""
+        """Return the method selected for a subject (default: the first)."""
         self.ledger.asked.add(subject)
         chosen = self.cuts.choices.get(subject, ways[0])
         if chosen not in ways:
-            raise SpecError(f"--with {subject}", f"{chosen!r} is not a way", f"use {enumeration(ways, 'or')}")
+            raise SpecError(f"--with {subject}", f"{chosen!r} is not a method", f"use {enumeration(ways, 'or')}")
         return chosen
 
     def rank(self, letter: str) -> Tensor | None:

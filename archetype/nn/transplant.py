@@ -1,4 +1,4 @@
-"""Transplants: how a part of a new model takes over the weights of a donor's part, and what then holds of its output.
+"""Transplants: how a new part reuses the weights of a donor's part, and what its output then promises.
 
 The transplants of a kind are its capability `transplant`: a subclass of `Transplant` in the file `transplant.py` of its
 folder, which says what each dimension of its tensors is and what the kind can take over from other kinds.
@@ -39,7 +39,7 @@ class Transplant(Generic[S]):
             do not see new ones.
         twins: letters with the entries of another letter, for tensors in which these are silent.
         fixed: letters whose sizes cannot change without changing the output, and why.
-        sized: further fields that only set sizes.
+        sized: additional fields that only set sizes.
     """
 
     layouts: ClassVar[Mapping[str, str]] = {}
@@ -98,7 +98,7 @@ class Transplant(Generic[S]):
         for name in matrices:
             if layouts.get(name, "").endswith(" D") and name not in self.writes:
                 at.compute(name, at.donated[name] * at.gains, FOLDED)
-        at.promise(Start.ROUNDED, "the gains of the norm before it are folded into its matrices")
+        at.promise(Start.ROUNDED, "the gains of the preceding norm are folded into the matrices")
 
     def takes(self, old: Spec, new: S) -> bool:
         """Return whether weights of the donor's part can be taken over at all."""
@@ -111,7 +111,7 @@ class Transplant(Generic[S]):
             at.promise(*self.start(at))
 
     def start(self, at: Transfer[S]) -> tuple[Start, str]:
-        """Return what holds if specifications differ and all tensors of the donor were kept."""
+        """Return the promise if specifications differ but all donor tensors were kept."""
         if names := self.differing(at):
             return Start.CHANGED, f"{', '.join(names)} differs"
         same = {name: getattr(at.new, name) for name in self.sizing(at) & type(at.new).model_fields.keys()}
@@ -147,7 +147,7 @@ class Transplant(Generic[S]):
                 at.keep(name)
             else:
                 at.keep_initial(name, f"as initialized: {tuple(at.donated[name].shape)} does not fit")
-                at.promise(Start.CHANGED, f"{name} has another shape")
+                at.promise(Start.CHANGED, f"{name} has a different shape")
         unused = sorted(name for name in at.donated.keys() - at.tensors.keys() if not name.startswith(inside))
         at.require(not unused, f"{enumeration(unused)} of the donor is not used")
 
@@ -195,7 +195,7 @@ class Transplant(Generic[S]):
             numbers = torch.where(is_new, drawn, entries.taken(at.donated[name], layout))
         at.put(name, numbers, *_how(entries, letters, silent))
         is_cut = any(entries.are_cut(letter) for letter in letters)
-        at.promise(Start.CHANGED if is_cut else Start.ROUNDED, f"{name} has other entries")
+        at.promise(Start.CHANGED if is_cut else Start.ROUNDED, f"{name} has different entries")
 
 
 def _how(entries: Entries, letters: Sequence[str], silent: str) -> tuple[How, tuple[str, ...], str]:
@@ -236,13 +236,13 @@ def transplant(at: Transfer[Any]) -> None:
                 at.leave_open()  # there are no numbers to compute with
         else:
             names = enumeration([str(getattr(part, "kind", type(part).__name__)) for part in (at.old, at.new)])
-            at.promise(Start.CHANGED, f"nothing is taken over between {names}")
+            at.promise(Start.CHANGED, f"no weights can be reused between {names}")
         for name in sorted(at.left):
             at.keep_initial(name)
 
 
 def transplant_inner(at: Transfer[Any], path: str, donor_path: str, old: Spec, new: Spec, **changes: Any) -> None:
-    """Transfer the weights of a part inside of another one; `changes` replace attributes of the transfer."""
+    """Transfer the weights of an inner part; `changes` replace attributes of the transfer."""
     transplant(at.inner(path, donor_path, old, new, **changes))
     at.left -= {name for name in at.left if name.startswith(f"{path}.")}
 

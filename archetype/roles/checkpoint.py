@@ -43,7 +43,7 @@ class MixerQuirks:
     # `time_step_min` is a lower bound of Mamba-2's step sizes, and not only of their initial values
     steps_from_min: bool = False
     # layout of queries, keys and values in one tensor (None: unknown); MiMo-V2.5 has `num_key_value_heads` shards in
-    # every layer, whatever its number of key heads
+    # every layer, for any number of key heads
     fused_order: FusedOrder | Literal["qkv_per_shard"] | None = None
     reversed: bool = False  # rotary pairs are rotated in the opposite direction
     # latent attention rotates `qk_rope_head_dim` features, and the class replaces `head_dim` by their number
@@ -53,8 +53,8 @@ class MixerQuirks:
     share_is_of_head: bool = False  # latent attention: `partial_rotary_factor` is about a whole head, not its part
     latents_scaled: bool = False  # latents are multiplied by sqrt(d_model / rank)
     latents_eps_is_shared: bool = False  # norms of latents have `eps` of the model's norms
-    yarn_scales_scores: bool = True  # scores of latent attention also have YaRN's factor of `mscale_all_dim`
-    unrotated: bool = False  # latent attention has no rotary positions, whatever its keys say
+    yarn_scales_scores: bool = True  # latent attention's scores also have YaRN's factor of `mscale_all_dim`
+    unrotated: bool = False  # latent attention has no rotary positions, regardless of its keys
     # exponent and length of a power of its position that multiplies a query in layers without rotary positions
     query_power: tuple[float, int] | None = None
     alibi: bool = False  # attention has ALiBi biases, though no key of config.json says so

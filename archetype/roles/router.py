@@ -26,9 +26,9 @@ class Router(Part):
     Attributes:
         renormalize: whether the weights of the selected experts are divided by their sum.
         scale: factor on the weights.
-        expert_scales: whether the weights of each expert are multiplied by a trained number.
-        expert_bias: whether a bias per expert is added when experts are selected.
-        expert_bias_on: whether this bias is added to the affinities or to the logits.
+        expert_scales: whether each expert's weight is multiplied by a learned scalar.
+        expert_bias: whether a bias per expert is added for the selection only.
+        expert_bias_on: whether the selection bias is added to the affinities or to the logits.
     """
 
     needs: ClassVar[str] = "module"
@@ -52,7 +52,7 @@ class Router(Part):
 
     @property
     def own(self) -> "Router":
-        """Copy of this router that does not read another layer."""
+        """Copy of this router that does not read a previous router."""
         return self
 
 

@@ -26,7 +26,7 @@ class KeySelection(Part):
 
     @property
     def reads_heads(self) -> bool:
-        """Whether the attention's own queries and keys select, by the module's `choose(q, k, allowed, context)`."""
+        """Whether the attention's queries and keys select, by the module's `choose(q, k, allowed, context)`."""
         return False
 
     def check_heads(self, sizes: AttentionSizes) -> None:

@@ -23,7 +23,7 @@ from archetype.studies.settings import (
     check_number_of_runs,
 )
 
-OWN = {"spec", "from"}  # what gives an arm a model of its own
+OWN = {"spec", "from"}  # fields that give an arm a separate model
 ACCURACIES = ("test.accuracy", "test.recall", "test.task")
 
 
@@ -81,13 +81,13 @@ class TrainedPart(Spec):
         tune: tuning trials before the comparison.
         seeds: number of seeds, and therefore of pairs.
         metric: what is measured.
-        retained: further accuracies, of which the report says what share each arm keeps of a control that starts from
-            weights; what share of its loss is always said.
+        retained: additional accuracies for retention, relative to a control that starts from weights; the retained loss
+            is always reported.
         decide: decision rule.
         between: the control and the one arm compared with it (absent: every arm is compared with the first).
         expect: prediction before the run.
         modes: budget of each mode.
-        limits: what the outcome does not show.
+        limits: limits of the outcome's validity.
     """
 
     always_dumped: ClassVar[tuple[str, ...]] = ("id", "type")

@@ -29,7 +29,7 @@ def _losses(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
 
 
 def _loss_by_state(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
-    """Plot what arms that start from weights lose against the state that they keep.
+    """Plot the loss of arms that start from weights against their state size.
 
     A vertical line spans the seeds, and a horizontal one shows the control's loss at every state.
     """

@@ -1,4 +1,4 @@
-"""Recall at length: random keys and values at the start of a text, and after random tokens the keys once more.
+"""Recall at length: random keys and values at the start of a text, then random tokens, then the keys again.
 
 A language model that has learned to look back continues each repeated key with its value, whatever the tokens mean.
 """

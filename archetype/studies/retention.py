@@ -1,4 +1,4 @@
-"""Retention: what arms that start from trained weights keep of the control, and how much state they save for it."""
+"""Retention: the control's performance that arms from trained weights keep, and the state that they save."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ HEADINGS = ("measure", "arm", "retained, interval of 95 %", "bytes of state save
 
 
 def retention(part: TrainedPart, comparison: Comparison) -> list[dict[str, Any]]:
-    """Return what each arm retains of the control's loss and accuracies; empty unless the control starts from weights.
+    """Return each arm's retention of the control's loss and accuracies; empty unless the control starts from weights.
 
     The share is (guess - arm) / (guess - control), and its interval that of the mean over seeds.
     """
@@ -39,7 +39,7 @@ def _measure(comparison: Comparison, control: str, metric: Metric | None) -> dic
             saved = quantities(donor)["state_bytes"] - quantities(arm)["state_bytes"]
             pairs = [] if why_not else zip(values[control], values[name], strict=True)
             shares = [(guess - value) / (guess - of_donor) for of_donor, value in pairs if math.isfinite(value)]
-            # an arm that is evaluated as it is has one value, whatever the seed
+            # an arm without training has one value for all seeds
             arms[name] = {"saved_bytes": saved} | _shares(shares if arm.is_trained else shares[:1], saved)
     about: dict[str, Any] = {"measure": name_of(metric), "guess": guess, "control": _finite(mean(values[control]))}
     about["state_tokens"] = row_length(donor.recipe, donor.spec)

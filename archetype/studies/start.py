@@ -24,7 +24,7 @@ class Start:
     Attributes:
         folder: absolute path of a run directory, a model folder or a GGUF file.
         sha256: hash of its weights.
-        is_trained: whether the arm is trained further; otherwise it is evaluated as it is.
+        is_trained: whether the arm is trained further; otherwise it is only evaluated.
     """
 
     folder: str
@@ -54,7 +54,7 @@ def start_from(source: str, is_trained: bool) -> Start:
 
 
 def teacher_identity(recipe: Recipe) -> dict[str, Any] | None:
-    """Return what a recipe's teacher computes with: its settings, and the hash of its weights in place of its path."""
+    """Return a recipe's teacher settings, with the hash of the weights instead of the path."""
     teacher = recipe.teacher
     if teacher is None:
         return None

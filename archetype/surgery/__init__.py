@@ -1,1 +1,1 @@
-"""Surgery: change the architecture of a trained model, and say of each tensor and of the output what became of it."""
+"""Surgery: change the architecture of a trained model, and report each tensor's origin and the effect on the output."""

@@ -6,7 +6,7 @@ from archetype.errors import SpecError
 
 
 def read_layers(text: str) -> list[int] | str:
-    """Read a list of layers such as 0-5,5,6-11, or the name of a way to choose them.
+    """Parse a list of layers such as 0-5,5,6-11, or the name of a selection method.
 
     Raises:
         SpecError: the text is not such a list.
@@ -25,7 +25,7 @@ def read_layers(text: str) -> list[int] | str:
 
 
 def read_choices(texts: Sequence[str]) -> dict[str, str]:
-    """Read choices such as heads=mean.
+    """Parse choices such as heads=mean.
 
     Raises:
         SpecError: a text is not SUBJECT=WAY, or a subject has two ways.

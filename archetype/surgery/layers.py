@@ -1,4 +1,4 @@
-"""Which layer of the donor each layer of the new model continues, and what a layer consists of."""
+"""Mapping from each layer of the new model to a donor layer, and the parts of a layer."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def origins(old: StackView, new: StackView, chosen: Sequence[int] | None = None)
     count, total = len(old.layers), len(new.layers)
     if chosen is not None:
         if len(chosen) != total:
-            cause = f"names {len(chosen)} layers of the donor, and the new model has {total}"
+            cause = f"lists {len(chosen)} layers of the donor, but the new model has {total}"
             raise SpecError("--layers", cause, f"name {total} layers")
         if not all(0 <= layer < count for layer in chosen):
             raise SpecError("--layers", f"the donor has layers 0 to {count - 1}", "use these numbers")
@@ -34,7 +34,7 @@ def origins(old: StackView, new: StackView, chosen: Sequence[int] | None = None)
 
 
 def assigned(old: ModelSpec, changes: Sequence[str], chosen: Sequence[int] | None = None) -> ModelSpec:
-    """Return a donor's specification with changes, which are made to the layers that are continued.
+    """Return a donor's specification with changes applied after layers are dropped or repeated.
 
     Otherwise a layer with a window could continue one without, where the layers of the donor differ.
     """
@@ -72,9 +72,9 @@ def kept_layers(
     """
     count, total = len(old.layers), len(new.layers)
     if way not in WAYS:
-        raise SpecError("--layers", f"{way!r:.40} is not a way", f"use {enumeration(WAYS, 'or')}, or a list like 0-5,5")
+        raise SpecError("--layers", f"{way!r:.40} is not a method", f"use {enumeration(WAYS, 'or')}, or list 0-5,5")
     if total >= count:
-        cause = f"{way} drops layers, and the new model has {total} of the donor's {count}"
+        cause = f"{way} drops layers, but the new model has {total} layers and the donor {count}"
         raise SpecError("--layers", cause, "change num_layers, or name layers like 0-5,5")
     if way == "first":
         return list(range(total))

@@ -1,4 +1,4 @@
-"""Importance of a donor's layers and entries, which decides what is dropped and cut."""
+"""Importance of a donor's layers and entries, for dropping and cutting."""
 
 import math
 from collections import defaultdict
@@ -35,7 +35,7 @@ def influences(donor: Model, rows: Sequence[Tensor]) -> list[float]:
         for layer in range(len(stack.layers)):
             x, y = (trace[f"{stack.prefix}blocks.{layer}.{side}"].flatten(2).double() for side in ("in", "out"))
             if x.shape != y.shape:
-                raise SpecError("--layers", "the residual stream grows from layer to layer", "name layers like 0-5")
+                raise SpecError("--layers", "the residual stream grows with each layer", "list layers like 0-5")
             sums[layer] += float((1 - torch.cosine_similarity(x, y, dim=-1)).sum())
         count += trace[f"{stack.prefix}blocks.0.in"].shape[1]
     return [total / count for total in sums]

@@ -1,4 +1,4 @@
-"""Fill a model of another specification with the weights of a donor, part by part."""
+"""Fill a model with a new specification with a donor's weights, part by part."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -32,7 +32,7 @@ Sizes = tuple[Mapping[str, int], Mapping[str, int]]
 
 
 def fill(donor: Model, spec: ModelSpec, cuts: Cuts) -> tuple[Model, Ledger]:
-    """Build a model and fill it with the donor's weights; return it with what became of each tensor.
+    """Build a model and fill it with the donor's weights. Return the model and the ledger of its tensors.
 
     On the meta device shapes alone say so: weights that could be equal count as different.
 
@@ -45,7 +45,7 @@ def fill(donor: Model, spec: ModelSpec, cuts: Cuts) -> tuple[Model, Ledger]:
     ledger = Operation(donor, model, cuts).run()
     for subject in cuts.choices.keys() - ledger.asked:
         known = f"use {enumeration(sorted(ledger.asked), 'or')}" if ledger.asked else "remove it"
-        raise SpecError(f"--with {subject}", "these changes leave no such choice", known)
+        raise SpecError(f"--with {subject}", "these changes need no such choice", known)
     return model, ledger
 
 
@@ -60,9 +60,9 @@ def _keep_precision(model: Model, donor: Model) -> None:
 
 
 def check_kinds(donor: ModelSpec, spec: ModelSpec) -> None:
-    """Raise an error if nothing of a donor of one kind can be taken over into a model of another."""
+    """Raise an error if a donor's kind of model cannot be transplanted to the new kind."""
     if donor.kind != spec.kind:
-        cause = f"the donor is a model of kind {donor.kind}, and the new one of kind {spec.kind}"
+        cause = f"the donor is of kind {donor.kind}, but the new model of kind {spec.kind}"
         raise SpecError("kind", cause, f"use a specification of kind {donor.kind}")
     if not donor.stacks:
         raise SpecError("kind", f"a model of kind {spec.kind} has no layers to change", "use a model with layers")
@@ -119,21 +119,21 @@ class Operation:
                 if adds and (self._silence(path, block) if is_repeated else self._is_silent(path, block)):
                     silent.add(index)
                 else:
-                    self.ledger.require(path, not is_repeated, f"layer {origin} of the donor once more")
+                    self.ledger.require(path, not is_repeated, f"layer {origin} of the donor again")
             before, theirs = (
                 [one.adds_input_of, *(getattr(one, name) for name in OF_PASSES)] for one in (block, old.layers[origin])
             )
             is_same_input = before == theirs and (index == origin or before == [None, *(False for _ in OF_PASSES)])
-            self.ledger.require(path, is_same_input, "reads the input of another layer")
+            self.ledger.require(path, is_same_input, "reads the input of a different layer")
         place = f"{prefix}blocks"
         reaches = any(stack.reaches_next(layer) for stack in (old, new) for layer in range(len(stack.layers)))
         is_moved = reaches and layers != list(range(len(old.layers)))
-        self.ledger.require(place, not is_moved, "a layer passes a value to the next one, which is another layer now")
+        self.ledger.require(place, not is_moved, "a layer passes a value to the next layer, which has changed")
         dropped = sorted(set(range(len(old.layers))) - set(layers))
         names = f"layer{'s' * (len(dropped) > 1)} {enumeration(map(str, dropped))}"
         self.ledger.require(place, not dropped, f"the donor's {names} dropped")
         is_ordered = list(dict.fromkeys(layers)) == sorted(set(layers))
-        self.ledger.require(place, is_ordered, "the donor's layers are in another order")
+        self.ledger.require(place, is_ordered, "the donor's layers are in a different order")
         self.ledger.require(f"{prefix}residual", old.residual == new.residual, "another residual wiring")
         norm = f"{prefix}final_norm"
         self._part(norm, norm, old.final_norm, new.final_norm, sizes, gains=self._gains_of_end(old, new))
@@ -169,7 +169,7 @@ class Operation:
                 self._part(f"{path}.{name}", f"{donor_path}.{source}", before[source], norm, sizes, gains=folded)
         if before.keys() - after.keys() and "feedforward_norm" in before:
             is_one = self._is_one_norm(donor_path, gains)
-            self.ledger.require(path, is_one, "the norms that become one are not equal")
+            self.ledger.require(path, is_one, "the norms to be merged are not equal")
         for name, part in new.contents.items():
             if name in old.contents:
                 at = f"{path}.{name}", f"{donor_path}.{name}"
@@ -179,7 +179,7 @@ class Operation:
         for name in old.contents.keys() - new.contents.keys():
             self.ledger.promise(path, Start.CHANGED, f"the donor's {name} is dropped")
         reads_alike = before.keys() == after.keys() or self.model.spec.stacks[0].residual.is_sum
-        self.ledger.require(path, reads_alike, "its parts read the residual stream in another way")
+        self.ledger.require(path, reads_alike, "its parts read the residual stream differently")
         forms = [(_form(block.wiring), block.residual_scale) for block in (old, new)]
         is_same = forms[0] == forms[1] and (new.output_scale or not old.output_scale)
         self.ledger.require(path, is_same, "another wiring")
@@ -258,7 +258,7 @@ class Operation:
             self.ledger.tensors[f"{path}.output_scale"] = Taken("new", (), "all 1")
         if is_silent:
             self.ledger.forget(path)
-            self.ledger.promise(path, Start.SAME, "a further layer that adds nothing")
+            self.ledger.promise(path, Start.SAME, "an additional layer that adds nothing")
         return is_silent
 
     def _silence_part(self, path: str, part: Any) -> Sequence[str]:
@@ -290,7 +290,7 @@ class Operation:
                 return self.similar
         else:
             is_same = source is None or (layers[source] == donors and layers[source] not in layers[:source])
-            self.ledger.require(f"{new.prefix}blocks.{index}.mixer", is_same, "reads another layer than before")
+            self.ledger.require(f"{new.prefix}blocks.{index}.mixer", is_same, "reads a different layer than before")
             return self.similar if donors is None else {**self.similar, "read": self._mixer_of(old, donors)}
         return {**self.similar, "keys": self._mixer_of(old, read)}
 
@@ -310,7 +310,7 @@ class Operation:
     def _shared(self, path: str, donor_path: str, first: str, is_alike: bool, is_repeated: bool) -> None:
         # a layer that reuses another one's weights is the donor's if the donor's two layers are equal
         self.ledger.promise(path, Start.SAME)
-        self.ledger.require(path, not is_repeated, "computes a layer once more")
+        self.ledger.require(path, not is_repeated, "repeats a layer")
         is_same = is_alike and _is_equal(self._state(donor_path), self._state(first))
         self.ledger.require(path, is_same, f"repeats {first}, which differs")
 

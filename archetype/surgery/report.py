@@ -1,4 +1,4 @@
-"""Report of a transplant: tensors, promises, what was proved, and costs before and after."""
+"""Report of a transplant: tensors, promises, measurements, and costs before and after."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ def new_tensors(record: Mapping[str, Any] | None) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Another vocabulary, and what the same text costs with each.
+    """A new vocabulary, and the loss of the same text with each vocabulary.
 
     Attributes:
         copied: tokens that both vocabularies have.
@@ -100,7 +100,7 @@ class Report:
         if self.proof is not None:
             yield from self._proof(self.proof)
         if (exchange := self.exchange) is not None:
-            tokens = f"{exchange.copied:,} copied, {exchange.composed:,} made of others, {exchange.drawn:,} new"
+            tokens = f"{exchange.copied:,} copied, {exchange.composed:,} composed of others, {exchange.drawn:,} new"
             yield f"vocabulary: {tokens}"
             yield f"  loss {exchange.before:.4f} -> {exchange.after:.4f} nats per byte"
 

@@ -1,4 +1,4 @@
-"""Exchange of a tokenizer: which tokens of the donor each token of the new vocabulary begins from."""
+"""Exchange of a tokenizer: the donor tokens that initialize each token of the new vocabulary."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from archetype.tokenizers.tokenizer import Tokenizer
 
 
 def exchange(old: Tokenizer, new: Tokenizer, old_size: int, new_size: int) -> Vocabulary:
-    """Return the tokens from which those of another tokenizer begin.
+    """Return the donor tokens that initialize each token of the new tokenizer.
 
     A token with the same bytes, or a special token with the same name or role, is the same. Another token is the mean
     of the tokens into which the old tokenizer cuts it (Gee 2022, Fast Vocabulary Transfer); FOCUS and WECHSEL weigh

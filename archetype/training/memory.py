@@ -47,7 +47,7 @@ class StepMemory:
         peak: maximum at any time during the step.
         teacher: weights of a teacher and outputs of its pass.
         teacher_weights: weights of a teacher.
-        teacher_pass: outputs of a teacher's pass, or what the pass needs while it runs if that is more.
+        teacher_pass: outputs of a teacher's pass, or its peak memory if that is larger.
     """
 
     weights: int
@@ -78,7 +78,7 @@ class StepMemoryCost:
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.grouped: list[Grouped] = group_parameters(model, recipe.optimizer.groups, recipe.optimizer.weight_decay)
         self.num_averaged = self.num_trained if recipe.ema_decay is not None else 0
-        self.fits_layer = False  # whether a step computes one block alone
+        self.fits_layer = False  # whether a step computes only one block
         last, _ = stage_at(recipe.stages, recipe.steps - 1)
         self.stages = [self._of_stage(index) for index in range(last + 1)] if recipe.stages else []
 

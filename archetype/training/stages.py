@@ -26,8 +26,8 @@ class Stage(Spec):
         steps: number of steps; of each layer, for `fit: new`.
         trainable: patterns of parameter names, as for `trainable` of the recipe; `new` means the tensors that the
             transplant of the starting model has drawn.
-        fit: layer that alone learns the output of its teacher's layer, from the teacher's input of this layer; `new`
-            means every layer with new tensors, one after the other.
+        fit: layer to train separately on the teacher layer's input and output; `new` means every layer with new
+            tensors, one after the other.
     """
 
     steps: Length

@@ -101,7 +101,7 @@ class TrainState:
         return state
 
     def enter_stage(self) -> None:
-        """Train only what the stage of the next step trains. The other parameters lose their optimizer state."""
+        """Freeze all parameters that the next step's stage does not train. They lose their optimizer state."""
         index, _ = stage_at(self.recipe.stages, self.step)
         if index == self.stage:
             return

@@ -56,7 +56,7 @@ class DifferentialAttention(spec.Mixer):
         if width % (4 * self.num_heads):
             invalid("num_heads", f"4 x {self.num_heads} does not divide d_model {width}", "use another number of heads")
         if not causal:
-            invalid("kind", "differential attention reads from left to right", "use it in a decoder")
+            invalid("kind", "differential attention is causal", "use it in a decoder")
 
 
 class DifferentialAttentionModule(nn.Module):

@@ -210,6 +210,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "compressed, index": mixed(
         **COMPRESSED, pooling={"rate": 2, "overlap": True, "index": {"top_k": 3, "num_heads": 4, "head_dim": 6}}
     ),
+    "latent, window": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, pattern={"kind": "window", "size": 3}),
     "latent, index": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, index=INDEX),
     "rnn": mixed(kind="rnn"),
     "lstm": mixed(kind="lstm"),

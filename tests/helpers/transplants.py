@@ -48,7 +48,7 @@ def _fault(x: Tensor, drawn: Tensor, sources: list[Tensor], how: str, note: str)
 
 
 def _fault_of_new(x: Tensor, drawn: Tensor, note: str) -> str:
-    if note.startswith("as initialized") or note == "drawn anew, since it names the donor's experts":
+    if note.startswith("as initialized") or note == "redrawn, since it lists the donor's experts":
         return "" if torch.equal(x, drawn) else "is not as it was drawn"
     if note == "so that it adds nothing":
         return "" if not x.any() or x.eq(-1).all() else "adds something"

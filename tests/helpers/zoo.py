@@ -100,7 +100,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 48, "hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "dots3_note_text": LATENT | {
-        "per_layer_config": {}, "mlp_layer_types": ["dense", "sparse"], "shared_experts_intermediate_size": 16,
+        "shared_experts_intermediate_size": 16, "swa_num_attention_heads": 2, "swa_num_key_value_heads": 2,
+        "swa_q_lora_rank": 10, "swa_kv_lora_rank": 6, "swa_head_dim": 10, "swa_qk_nope_head_dim": 4,
+        "swa_v_head_dim": 5,
     },
     "falcon_h1": {"layer_types": None, "mamba_d_ssm": 64, "mamba_n_heads": 4},
     "gemma3n_text": {

@@ -109,7 +109,9 @@ def test_a_family_that_is_not_known_is_read_and_said_so(archetype: Command, expo
     assert reading["unknown"] == ["depth_of_thought=7"] and "rope_parameters" in reading["recognized"]
     table = archetype("show", unknown, "--explain").stdout
     assert "\n  not understood  depth_of_thought=7\n" in table
-    assert "\n  assumed         interleaved=false (or true; no file says which features rotate together)\n" in table
+    assert (
+        "\n  assumed         interleaved=false (or true; no file states which features are rotated together)\n" in table
+    )
     # proved where another test has loaded a folder of these keys, whose outcome is kept
     assert re.search(r"\n  (not proved      sizes and costs depend on nothing|proved          agrees with )", table)
     known_here = "llama is a registered family: each key is used, or known to have no effect\n"
@@ -151,6 +153,6 @@ def test_a_part_that_is_missing_is_named(archetype: Command, unknown: Path) -> N
     name = "model.layers.0.self_attn.gate_bias"
     save_file(tensors | {name: tensors["model.norm.weight"].clone()}, unknown / "model.safetensors")
     assert refused(archetype, "generate", unknown, "a") == (
-        f"{unknown}/config.json: model.layers.0: needs a bias of a gate that is absent, which is not supported; "
+        f"{unknown}/config.json: model.layers.0: needs a gate bias without a gate, which is not supported; "
         "mystery models cannot be read"
     )

@@ -155,10 +155,13 @@ def test_generating_and_training_use_the_function(eager: Eager) -> None:
     ("changes", "message"),
     [
         (("layers[1].mixer=mamba",), "layers[1].mixer: mamba is not attention to keys and values of its own; "),
-        (("layers[0].mixer.sinks=true",), "layers[0].mixer.sinks: is not computed by the attention functions of other"),
+        (
+            ("layers[0].mixer.sinks=true",),
+            "layers[0].mixer.sinks: is not supported by the attention functions of other",
+        ),
         (("layers[1].mixer.num_heads=2",), "layers[1].mixer: has heads or a softcap unlike those of the first layer; "),
-        (("layers[0].mixer.pattern={kind: strided, stride: 4}",), "layers[0].mixer.pattern: is not computed by the"),
-        (("layers[1].mixer.keys_from=0",), "layers[1].mixer.keys_from: is not computed by the attention functions of"),
+        (("layers[0].mixer.pattern={kind: strided, stride: 4}",), "layers[0].mixer.pattern: is not supported by the"),
+        (("layers[1].mixer.keys_from=0",), "layers[1].mixer.keys_from: is not supported by the attention functions of"),
     ],
 )
 def test_what_no_registered_function_computes_is_refused(changes: tuple[str, ...], message: str, eager: Eager) -> None:

@@ -195,5 +195,5 @@ def test_what_cannot_be_unmasked_is_refused() -> None:
         with pytest.raises(ArchetypeError, match=rf"^{place}: .*; "):
             lm.unmask("a", options[0], **options[1])
     mixed = model.spec.replace(layers=(model.spec.layers[0], encoder().spec.layers[0]))
-    with pytest.raises(ArchetypeError, match=r"^layers\[1\]\.mixer: has other blocks than layer 0"):
+    with pytest.raises(ArchetypeError, match=r"^layers\[1\]\.mixer: has other block sizes than layer 0"):
         mixed.block_length  # noqa: B018

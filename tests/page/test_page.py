@@ -363,7 +363,7 @@ def test_a_change_says_what_survives_and_how_far_predictions_move(page: Page, se
     body = {"model": "llama-tiny", "changes": [change], "text": "a cat, a cat"}
     page.open(f"transplant?model=llama-tiny&text={quote(body['text'])}")
     tab.wait_for_selector("text=Nothing has changed yet")
-    tab.click("text=One key head for two")
+    tab.click("text=Fewer key heads")
     answer = server.call("/api/transplant", body | {"compare": True}).json
     proof, merged = answer["report"]["proof"], [taken["how"] for taken in answer["report"]["tensors"].values()]
     tab.wait_for_selector(f"[data-how=merged]:text-is('{merged.count('merged')}')")

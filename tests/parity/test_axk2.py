@@ -51,11 +51,11 @@ NORM = "model.layers.1.input_layernorm"
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({f"{NORM}.W_up.weight": (32, 4)}, "model.layers.1: needs a norm with a gate of another form"),
-        ({f"{NORM}.W_down.weight": None}, "model.layers.1: needs a norm with a gate of another form"),
+        ({f"{NORM}.W_up.weight": (32, 4)}, "model.layers.1: needs an unknown gated norm"),
+        ({f"{NORM}.W_down.weight": None}, "model.layers.1: needs an unknown gated norm"),
         (
             {"model.layers.0.self_attn.q_b_proj.weight": (4 * 12, 24)},
-            "model.layers.0: needs queries of 48 rows with the gate of 4 heads",
+            "model.layers.0: needs a query projection of 48 rows that includes the gate of 4 heads",
         ),
     ],
     ids=["another rank", "half a gate", "no gate"],

@@ -79,9 +79,9 @@ def test_the_older_names_of_the_sizes_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"index_topk_blocks": None}, "an index of blocks of unknown size"),
-        ({"index_n_heads": 1}, "an index with other sizes than its keys name"),
-        ({"layer_types": ["full_attention", "full_attention"]}, "an index in a layer of the kind 'full_attention'"),
+        ({"index_topk_blocks": None}, "an index of blocks whose size is unknown"),
+        ({"index_n_heads": 1}, "an index whose tensors do not fit its keys"),
+        ({"layer_types": ["full_attention", "full_attention"]}, "an index in a layer of type 'full_attention'"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -75,10 +75,10 @@ def test_a_preset_is_what_its_configuration_says(preset: str, file: str, shared:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"compress_ratios": [0, 128, 0]}, "the tensors of layer 0 in a layer of the kind 'sliding_attention'"),
+        ({"compress_ratios": [0, 128, 0]}, "the tensors of layer 0 in a layer of type 'sliding_attention'"),
         ({"compress_rates": {"compressed_sparse_attention": 2}}, "pooled keys of 4 positions and 16 features"),
-        ({"o_groups": 4}, "with 4 groups and the shapes of its tensors"),
-        ({"index_n_heads": 8}, "an index of pooled keys with other sizes than its keys name"),
+        ({"o_groups": 4}, "whose tensor shapes do not fit 4 groups"),
+        ({"index_n_heads": 8}, "an index of pooled keys whose tensors do not fit its keys"),
         ({"compress_ratios": None}, "layer_types: is missing"),
     ],
 )

@@ -88,10 +88,18 @@ def test_before_a_layer_that_adds_nothing_a_delay_changes_nothing() -> None:
     ("layers", "changes", "message"),
     [
         ([block(), block(feedforward=TWO)], {}, "delayed: there is no next layer"),
-        ([block(feedforward=TWO | {"delayed": [True, True]}), block()], {}, "delayed: must name each part, and leave"),
-        ([block(feedforward=TWO | {"delayed": [True]}), block()], {}, "delayed: must name each part, and leave"),
-        ([block(feedforward=TWO), block()], {"residual": "streams"}, "delayed: outputs are added to a plain sum"),
-        ([block(feedforward=TWO, wiring={"kind": "post_norm", "norm": "rms"}), block()], {}, "added to a plain sum"),
+        ([block(feedforward=TWO | {"delayed": [True, True]}), block()], {}, "delayed: must have a value for each part"),
+        ([block(feedforward=TWO | {"delayed": [True]}), block()], {}, "delayed: must have a value for each part"),
+        (
+            [block(feedforward=TWO), block()],
+            {"residual": "streams"},
+            "delayed: delayed outputs need a plain residual sum",
+        ),
+        (
+            [block(feedforward=TWO, wiring={"kind": "post_norm", "norm": "rms"}), block()],
+            {},
+            "need a plain residual sum",
+        ),
     ],
 )
 def test_where_nothing_can_be_added_later(layers: list[Any], changes: dict[str, Any], message: str) -> None:
@@ -153,7 +161,7 @@ def test_longcat_lite_adds_vectors_of_ngrams(tmp_path: Path) -> None:
     assert distance(other.eval()(tokens).logits, expected) > WRONG
     del tensors["model.ngram_embeddings.post_projs.5.weight"]
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    with pytest.raises(CheckpointError, match="needs tables of n-grams in other numbers than ngram_vocab_size_ratio"):
+    with pytest.raises(CheckpointError, match="needs n-gram tables whose number differs from ngram_vocab_size_ratio"):
         read_unknown(values, shapes)
-    with pytest.raises(CheckpointError, match="eos_token_id: \\[2, 3\\] is not one token"):
+    with pytest.raises(CheckpointError, match="eos_token_id: n-grams end at a single token, but this is \\[2, 3\\]"):
         read_unknown(values | {"eos_token_id": [2, 3]}, shapes)

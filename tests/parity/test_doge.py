@@ -46,7 +46,7 @@ def test_doge(changes: dict[str, Any], tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"is_moe": True, "num_experts": 16, "num_experts_per_tok": 2}, "is_moe: True is not supported"),
-        ({"keep_window_size": 64}, "keep_window_size: each query then sees 64 of up to 128 keys"),
+        ({"keep_window_size": 64}, "keep_window_size: each query would attend to 64 of up to 128 keys"),
     ],
 )
 def test_experts_and_keys_left_out_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -64,5 +64,5 @@ def test_experts_and_keys_left_out_are_refused(change: dict[str, Any], message: 
     ],
 )
 def test_biases_of_values_are_all_that_is_added(field: str, value: Any) -> None:
-    with pytest.raises(SpecError, match=f"^{field}: key_bias is all that is added to scores"):
+    with pytest.raises(SpecError, match=f"^{field}: cannot be combined with key_bias"):
         spec.Attention.parse({"num_heads": 4, "key_bias": True, field: value})

@@ -71,7 +71,7 @@ def test_the_texts_of_glm5_are_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"index_kpool": 4}, "an index of pools with other sizes than its keys name"),
+        ({"index_kpool": 4}, "an index of pools whose tensors do not fit its keys"),
         ({"index_topk": 5}, "does not select whole pools and the newest keys"),
         ({"index_kpool_always_select_tail": False}, "does not select whole pools and the newest keys"),
         ({"hc_mult": 3}, "residual streams"),

@@ -72,8 +72,8 @@ MIXED = "model.layers.1.hc_pre.hc_mlp_layer.hc_fn"
         ({"hc_mult": 4}, None, "hc_mult: 4 is not supported .the weights of the streams have this number of rows"),
         ({"swiglu_limit": 0.0}, None, "swiglu_limit: 0.0"),
         ({"hc_magnitude": -1.0}, None, "hc_magnitude: -1.0"),
-        ({}, {MIXED: (15, 96)}, f"{MIXED}: needs residual streams that are mixed"),
-        ({}, {"model.hc_pre.hc_head.hc_head_fn": None}, "streams that end in another form of sum"),
+        ({}, {MIXED: (15, 96)}, f"{MIXED}: needs mixing of residual streams"),
+        ({}, {"model.hc_pre.hc_head.hc_head_fn": None}, "an unknown sum of the final residual streams"),
     ],
     ids=["another number", "no clamp", "a negative limit", "mixed", "no exit"],
 )

@@ -223,7 +223,7 @@ def test_convolutions_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     written(OLMO_HYBRID, folder)
     tensors = load_file(folder / "model.safetensors")
     for change, message in (
-        (shorter(tensors), "63 channels, which do not fit 2 key heads"),
+        (shorter(tensors), "a convolution whose 63 channels do not fit 2 key heads"),
         ({name: t for name, t in tensors.items() if "0.linear_attn.k_conv1d" not in name}, "a mixer without k_conv"),
     ):
         save_file(change, folder / "model.safetensors")
@@ -311,7 +311,7 @@ def test_delta_attention(values: dict[str, Any], bound: float | None, tmp_path: 
     ("values", "message"),
     [
         (KIMI_LINEAR | {"linear_attn_config": LINEAR | {"safe_gate": True}},
-         r"layers\.0: needs linear attention with the key safe_gate"),
+         r"layers\.0: needs linear attention with key safe_gate"),
         (BAILING_HYBRID | {"kda_lower_bound": 1.0}, "kda_lower_bound: 1.0 is not a negative logarithm"),
     ],
     ids=["unknown key", "bound"],
@@ -420,7 +420,7 @@ def test_layers_of_uneven_sizes(tmp_path: Path) -> None:
         (3, "attention", {"window_length": 8}, "needs attention with window_length in some layers"),
         (3, "attention", {"num_sink_tokens": 8}, "needs attention with num_sink_tokens in some layers"),
         (3, "ffn", {"moe": {"num_experts": 4}}, "needs a network with moe in some layers"),
-        (3, "ffn", {"hidden_act": "gelu"}, "hidden_act: needs another activation in some layers"),
+        (3, "ffn", {"hidden_act": "gelu"}, "hidden_act: needs different activations in some layers"),
     ],
 )
 def test_blocks_that_their_tensors_contradict(number: int, part: str, change: dict[str, Any], message: str) -> None:
@@ -448,7 +448,7 @@ def test_keys_of_single_layers_are_refused_where_there_are_any() -> None:
     """No class that is read here obeys them: transformers' Llama refuses most, and leaves out no network by `skip`."""
     shapes = {name: tuple(tensor.shape) for name, tensor in uneven_llama(DECILM).state_dict().items()}
     assert read_unknown(DECILM | {"per_layer_config": {}}, shapes)
-    with pytest.raises(CheckpointError, match="per_layer_config: needs keys of their own for some layers"):
+    with pytest.raises(CheckpointError, match="per_layer_config: needs per-layer values of other keys"):
         read_unknown(DECILM | {"per_layer_config": {"0": {"skip": ["mlp"]}}}, shapes)
     sizes = SIZES | {"num_hidden_layers": 2, "hidden_act": "silu"}
     usual, skipping = (
@@ -463,7 +463,7 @@ def test_keys_of_single_layers_are_refused_where_there_are_any() -> None:
 def test_a_matrix_in_place_of_attention_is_named() -> None:
     shapes = {name: tuple(tensor.shape) for name, tensor in uneven_llama(DECILM).state_dict().items()}
     shapes["model.layers.1.self_attn.linear_attn.weight"] = (32, 32)
-    with pytest.raises(CheckpointError, match="needs a single matrix in place of attention or a network"):
+    with pytest.raises(CheckpointError, match="needs a single matrix instead of attention or an MLP"):
         read_unknown(DECILM, shapes)
 
 
@@ -555,7 +555,7 @@ def test_minimax_m3_without_its_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "change", "message"),
     [
-        (M3, {"swiglu_alpha": ..., "model_type": "mystery"}, "swiglu_limit: needs clamped gates of another form"),
+        (M3, {"swiglu_alpha": ..., "model_type": "mystery"}, "swiglu_limit: needs clamped gates that differ"),
         (LARA, {"hidden_act": "gelu"}, "'gelu' after a convolution is not supported"),
     ],
 )

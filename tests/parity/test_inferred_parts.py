@@ -52,7 +52,7 @@ def test_gates_of_another_size_than_the_recurrence_are_refused() -> None:
         f"{below}rg_lru.recurrent_param": (32,), f"{below}rg_lru.input_gate_weight": (4, 8, 6),
         "model.layers.0.mlp_block.down_proj.weight": (32, 48),
     }  # fmt: skip
-    with pytest.raises(CheckpointError, match="a recurrence of 32 features with gates of 4 heads of 8"):
+    with pytest.raises(CheckpointError, match="a recurrence of width 32 with gates of 4 heads of 8"):
         read_unknown(RECURRENT_GEMMA, shapes)
 
 
@@ -125,8 +125,8 @@ def test_without_lambda_the_first_half_of_the_heads_is_left() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_heads": 3}, "num_heads: 3 heads have no pairs, which differential attention needs"),
-        ({"num_heads": 2, "num_kv_heads": 1}, "num_kv_heads: 1 heads have no pairs"),
+        ({"num_heads": 3}, "num_heads: 3 heads cannot be paired for differential attention"),
+        ({"num_heads": 2, "num_kv_heads": 1}, "num_kv_heads: 1 heads cannot be paired"),
     ],
 )
 def test_heads_without_pairs_are_refused(fields: dict[str, int], message: str) -> None:

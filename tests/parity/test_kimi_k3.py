@@ -229,7 +229,7 @@ def test_kimi_k3_is_its_equations(tmp_path: Path) -> None:
 
 def test_what_kimi_k3_leaves_open_is_refused(tmp_path: Path) -> None:
     weights = tensors()
-    with pytest.raises(CheckpointError, match="latent attention with positions"):
+    with pytest.raises(CheckpointError, match="latent attention with rotary positions"):
         archetype.load(write(tmp_path, weights, mla_use_nope=False))
     weights["language_model.model.layers.0.self_attn.A_log"][-1] = 1.0
     with pytest.raises(CheckpointError, match="other numbers than zero in its last 5 rows"):

@@ -70,6 +70,8 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "use_sliding_window": True},
             "agrees"),
     ],
+    "olmo_hybrid": [({"rope_parameters": {"full_attention": {"rope_theta": 100.0}}}, "refused")],
+    "bloom": [({"num_attention_heads": 2}, "refused"), ({"num_attention_heads": 4}, "agrees")],
     "hy_v4": [({"hidden_act": "gelu"}, "refused")],
     "hy_v3": [({"rope_parameters": {"full_attention": {"rope_theta": 30.0}}}, "refused")],
     "longcat_flash": [({"head_dim": 2}, "refused")],
@@ -77,9 +79,10 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"original_max_position_embeddings": 8, "rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "agrees"),
     ],
     "dots3_note_text": [
-        ({"rope_parameters": {"indexed_attention": {"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": 0.5,
-            "partial_rotary_factor": 1.0}}}, "agrees"),
-        ({"rope_parameters": {"indexed_attention": {"rope_type": "proportional"}}}, "refused"),
+        ({"rope_parameters": {kind: {"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": 0.5,
+            "partial_rotary_factor": 0.5} for kind in ("indexed_attention", "sliding_attention")}}, "agrees"),
+        ({"rope_parameters": {"indexed_attention": {"rope_type": "proportional"},
+            "sliding_attention": {"rope_type": "default"}}}, "refused"),
     ],
     # two names of one attribute
     "bailing_hybrid": [({"n_group": 2}, "refused"), ({"num_expert_group": 2}, "agrees"),

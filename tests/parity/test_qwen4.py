@@ -92,18 +92,18 @@ def test_the_memory_of_n_grams_reads_each_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "changed", "message"),
     [
-        ({"hc_count": 4}, {}, "streams of 96 features in all"),
+        ({"hc_count": 4}, {}, "streams with 96 features in total"),
         ({"hc_lowrank": 4}, {}, "hc_lowrank: 4 is not supported .the gates of the streams have this number of rows"),
-        ({"indexer_budget": 13}, {}, "an index of pools with other sizes than its keys name"),
-        ({"indexer_n_heads": None}, {}, "an index of pools of unknown size"),
-        ({"output_gate_type": "relu"}, {}, "a delta network with the gate 'relu'"),
+        ({"indexer_budget": 13}, {}, "an index of pools whose tensors do not fit its keys"),
+        ({"indexer_n_heads": None}, {}, "an index of pools whose size is unknown"),
+        ({"output_gate_type": "relu"}, {}, "a delta network with gate 'relu'"),
         (
             {},
             {"model.layers.0.ple.key_proj.weight": (96, 8)},
             "ple_layer_ids: does not name layer 0",
         ),
-        ({}, {"model.layers.0.input_layernorm.weight": (32,)}, "residual streams with a norm, and another one"),
-        ({}, {"model.layers.0.mlp_hyper_connection.hc_norm.weight": None}, "residual streams with gates of another"),
+        ({}, {"model.layers.0.input_layernorm.weight": (32,)}, "residual streams with two norms in a row"),
+        ({}, {"model.layers.0.mlp_hyper_connection.hc_norm.weight": None}, "residual streams with unknown gates"),
     ],
     ids=["streams", "rank", "budget", "no size", "gate", "n-grams", "two norms", "no norm"],
 )

@@ -147,17 +147,17 @@ def test_keys_of_published_files_change_here_what_they_change_there(
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "the first layer shares": ({"indexer_types": ["shared", "full", "full", "full", "full"]}, "which is absent"),
+    "the first layer shares": ({"indexer_types": ["shared", *4 * ["full"]]}, "the missing index of an earlier layer"),
     "a layer with tensors shares": (
         {"indexer_types": ["full", "shared", "full", "full", "shared"]},
-        r"layers\.1: needs an index in a layer that shares the index of another",
+        r"layers\.1: needs an index in a layer that reuses another layer's index",
     ),
     "a layer without tensors does not share": (
         {"indexer_types": ["full", "full", "full", "full", "shared"]}, r"layers\.2: needs a mixer without index\.q",
     ),
     "an unknown word": ({"indexer_types": 5 * ["none"]}, "does not say whether layer 0 shares an index"),
-    "other sizes": ({"index_n_heads": 7}, "an index with other sizes than its keys name"),
-    "another kind of layer": ({"layer_types": 5 * ["full_attention"]}, "an index in a layer of the kind 'full_"),
+    "other sizes": ({"index_n_heads": 7}, "an index whose tensors do not fit its keys"),
+    "another kind of layer": ({"layer_types": 5 * ["full_attention"]}, "an index in a layer of type 'full_"),
 }  # fmt: skip
 
 

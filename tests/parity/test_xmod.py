@@ -49,10 +49,10 @@ def test_both_norms_of_a_layer_count(tmp_path: Path) -> None:
     whole = lm.model(TOKENS).logits
     for layer in (0, 1):
         norm = lm.model.blocks[layer].feedforward_norm.weight
-        weights = norm.clone()
+        original = norm.clone()
         norm.zero_()
         assert distance(lm.model(TOKENS).logits, whole) > WRONG
-        norm.copy_(weights)
+        norm.copy_(original)
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def test_idle_experts_may_return_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"router": {"kind": "mlp", "width": 6, "carried": True}}, "reads 6 features .*, which has none"),
-        ({"router": {"kind": "mlp", "width": 5}}, "reads 6 features .*, which has 5"),
+        ({"router": {"kind": "mlp", "width": 6, "carried": True}}, "reads 6 features .*, which provides none"),
+        ({"router": {"kind": "mlp", "width": 5}}, "reads 6 features .*, which provides 5"),
     ],
 )
 def test_a_router_reads_that_of_the_layer_before(changes: dict[str, Any], message: str) -> None:
@@ -110,9 +110,9 @@ def test_a_router_reads_that_of_the_layer_before(changes: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"joint_convolution": {"kernels": [1, 1]}}, "no position reads another one"),
-        ({"joint_convolution": {}, "bias": True}, "bias: queries, keys and values are convolved together"),
-        ({"joint_convolution": {}, "keys_as_values": True}, "keys_as_values: queries, keys and values are convolved"),
+        ({"joint_convolution": {"kernels": [1, 1]}}, "kernels of 1 read no other position"),
+        ({"joint_convolution": {}, "bias": True}, "bias: is not supported with joint_convolution"),
+        ({"joint_convolution": {}, "keys_as_values": True}, "keys_as_values: is not supported with joint_convolution"),
     ],
 )
 def test_what_is_convolved_together(fields: dict[str, Any], message: str) -> None:

@@ -64,7 +64,7 @@ EngineName = Annotated[str, typer.Option("--engine", help="Where to run: here, r
 
 
 class Mode(NamedTuple):
-    """Options of what runs of an experiment, and for how long."""
+    """Options for the extent of an experiment."""
 
     quick: Annotated[bool, typer.Option("--quick", help="Run for up to a minute; trained parts get no verdict.")] = (
         False
@@ -79,7 +79,7 @@ class Mode(NamedTuple):
 
 
 class Folders(NamedTuple):
-    """Options of the folders that an experiment reads and writes."""
+    """Folders that an experiment reads and writes."""
 
     store: Annotated[
         Path | None, typer.Option("--store", help="Folder of all runs.  [default: $ARCHETYPE_STUDIES, or the cache]")
@@ -103,7 +103,7 @@ class Folders(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Options of how runs are distributed, and for how long."""
+    """Options for distributing runs, and their time limit."""
 
     workers: Workers = 1
     engine: EngineName = "here"
@@ -114,7 +114,7 @@ class Sweep(NamedTuple):
 
 
 class Reports(NamedTuple):
-    """Options of how outcomes are shown."""
+    """Options for showing outcomes."""
 
     to: Annotated[Path | None, typer.Option("--to", "-o", "--output", help="Folder for the reports.")] = None
     as_json: Json = False

@@ -186,7 +186,7 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
         if not device.flops:
             unpublished = f"the vendor publishes no peak FLOPs for {device.name}, so only decoding is predicted"
             note = f"{unpublished}; {note}" if note else unpublished
-        # the predicted times are of arithmetic and memory traffic alone, without the launches
+        # predicted times cover only arithmetic and memory traffic, not launches
         if small := [time.phase for time in times if time.seconds < overhead]:
             note = (
                 f"launch overhead: starting the {num_launches} products of a pass takes another {overhead:.2g} s "

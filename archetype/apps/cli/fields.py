@@ -1,4 +1,4 @@
-"""Options of a command that are declared elsewhere: fields of settings classes, and groups of options."""
+"""Options of a command from fields of settings classes and from groups of options."""
 
 import functools
 import inspect

@@ -42,7 +42,7 @@ FOLDER = Path("gallery")
 
 @app.command(cls=Verb)
 def write(to: To = FOLDER, only: Only = "", as_json: Json = False) -> None:
-    """Write the site, with the models that were added to it, and print the address of its first page."""
+    """Write the site, including added models, and print the path of its index page."""
     from archetype.gallery.site import added_to, write_site
 
     cards = write_site(to, added_to(to), _ids(only))
@@ -67,7 +67,7 @@ def add(
 ) -> None:
     """Add a card for a model from its configuration alone, and write the site again.
 
-    A model with a part that is missing here gets a grey card that names the part.
+    A model that needs an unsupported part gets a grey card that names the part.
     """
     from archetype.errors import SpecError
     from archetype.families.index import preset_facts
@@ -94,7 +94,7 @@ def _ids(only: str) -> list[str]:
 
 
 def _entry(source: str, name: str | None, ancestor: str, date: str, why: str) -> "Entry":
-    # a configuration with a part that is missing here becomes a grey card; one that cannot be found is an error
+    # an unsupported part gives a grey card; a configuration that cannot be found is an error
     from dataclasses import replace
     from hashlib import sha256
 
@@ -121,14 +121,14 @@ def _entry(source: str, name: str | None, ancestor: str, date: str, why: str) ->
     facts = {"model": source, "sha256": sha256(config.file.read_bytes()).hexdigest()}
     is_registered = family_of(values, config.place) is not None
     if not is_registered and not config.has_tensors:
-        needs = f"the names and shapes of its tensors, by which the type {entry.type} is read: it is not registered"
+        needs = f"its tensor names and shapes, because the type {entry.type} is not registered and must be inferred"
         return replace(entry, evidence=Evidence(facts, needs=needs))
     if not is_registered:
-        config.shapes()  # an error of the network is none of the model
+        config.shapes()  # raise network errors here: they say nothing about the model
     try:
         _, spec = read_config(config, warn=False)
     except ArchetypeError as error:
         return replace(entry, evidence=Evidence(facts, needs=re.sub(r"^needs ", "", error.cause)))
-    places = None if is_registered else True  # a type that is not registered is refused if a tensor has no place
+    places = None if is_registered else True  # inferring a type fails if a tensor maps to no parameter
     reading = Evidence(facts, places=places, numbers_of="header", agrees=entry.evidence.agrees)
     return replace(entry, own=spec.replace(name=entry.id).dump(), evidence=reading)

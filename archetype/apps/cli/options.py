@@ -112,7 +112,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Opening(NamedTuple):
-    """Options of how a model is opened."""
+    """Options for opening a model."""
 
     dtype: Dtype = None
     weights: Weights = None

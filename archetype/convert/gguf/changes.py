@@ -56,7 +56,7 @@ def _attention(model: Any) -> Any:
 
 
 def _in_float(tensor: "Tensor", blocks: str | None) -> "Tensor":
-    # a matrix that may be in quantized blocks
+    # decode a matrix that may be stored in quantized blocks
     from archetype.convert.gguf.quantize import dequantize
 
     return dequantize(tensor, blocks) if blocks is not None and not tensor.is_floating_point() else tensor
@@ -139,7 +139,7 @@ RATES = Change(r"blk\.\d+\.ssm_a", lambda tensor, model, blocks: (_rates(tensor)
 
 
 def reshaped(tensors: str, stored: "Reshape", back: "Reshape") -> Change:
-    """Return a change of the axes alone: (shape, specification) -> shape in the file, and back."""
+    """Return a change that only reshapes: (shape, specification) -> shape in the file, and back."""
     return Change(
         tensors,
         lambda tensor, model, blocks: (tensor.reshape(stored(tuple(tensor.shape), model)),),
@@ -149,7 +149,7 @@ def reshaped(tensors: str, stored: "Reshape", back: "Reshape") -> Change:
 
 
 def in_turn(first: Change, *others: Change) -> Change:
-    """Return the conversion of `first`'s tensors by several changes, of which each has one tensor."""
+    """Return `first` and then `others` as one change; each converts a single tensor."""
     if not others:
         return first
     rest = in_turn(*others)
@@ -166,7 +166,7 @@ def _groups(model: Any) -> int:
     return next(mixer.num_groups for mixer in mixers if isinstance(mixer, Mamba2))
 
 
-# depthwise kernels without torch's axis of input channels: (channels, 1, W) as (channels, W)
+# depthwise kernels without torch's input-channel axis: (channels, 1, W) as (channels, W)
 KERNEL, SHORT_KERNEL, MEMORY_KERNEL = (
     reshaped(rf"blk\.\d+\.{name}\.weight", lambda s, model: (s[0], s[2]), lambda s, model: (s[0], 1, s[1]))
     for name in ("ssm_conv1d", r"shortconv\.conv", "ple_conv1d")

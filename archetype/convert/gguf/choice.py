@@ -1,4 +1,4 @@
-"""Choice of the architecture as which llama.cpp reads a model."""
+"""Choice of the llama.cpp architecture for a model."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -43,7 +43,7 @@ def gguf_of(family: str, model: ModelSpec) -> Gguf:
 
 
 def gguf_family(model: ModelSpec, family: Family | None = None) -> Family:
-    """Return the family as which a model is written: `family` if the table has it, else the first that fits.
+    """Return the family for a model's GGUF file: `family` if the table has it, otherwise the first that fits.
 
     Raises:
         CheckpointError: no architecture of llama.cpp computes the model.

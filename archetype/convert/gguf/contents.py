@@ -98,7 +98,7 @@ class FileTensors(Tensors):
         return self._numbers(name, self._dtype)
 
     def stored(self, name: str) -> Tensor:
-        """Return a tensor of token ids or counters, which a model has as int64, and a file as int32."""
+        """Return a tensor of token ids or counters: int64 in a model, int32 in a file."""
         stored = self._stored(name)
         return stored.long() if stored.dtype == torch.int32 else stored
 

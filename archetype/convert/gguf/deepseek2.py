@@ -26,7 +26,7 @@ TENTH = 0.1  # stored factor, removed again by llama.cpp's reader (TAG_DEEPSEEK2
 
 
 def check(model: ModelSpec) -> None:
-    """Refuse other mixers, and queries that llama.cpp takes for those of another model."""
+    """Refuse other mixers, and queries that llama.cpp would read as those of a different model."""
     decoder = expect_kind(Decoder, model, "kind")
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
     lite = decoder.num_layers in LITE or (decoder.num_layers, decoder.vocab_size) == OTHER_LITE
@@ -37,7 +37,7 @@ def check(model: ModelSpec) -> None:
 
 
 def check_later(model: Any) -> None:
-    """Refuse what the architectures after deepseek2 compute otherwise."""
+    """Refuse fields that the architectures after deepseek2 compute differently."""
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
     if not isinstance(mixer.query, LowRankQuery):
         raise unsupported("layers[*].mixer.query", "queries of full rank here")
@@ -48,7 +48,7 @@ def check_later(model: Any) -> None:
 
 
 def check_unscaled(model: Any) -> None:
-    """Refuse scaled rotations, of which llama.cpp ignores a part in GLM-5, and what `check_later` refuses."""
+    """Refuse what `check_later` refuses, and scaled rotary positions, which llama.cpp applies only partly in GLM-5."""
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
     if getattr(mixer.position, "scaling", None) != NoScaling():
         raise unsupported("layers[*].mixer.position.scaling", "scaled rotations here")
@@ -102,7 +102,7 @@ def _read(
 
 def _write(mixer: Any, decoder: Decoder, marked: bool = False) -> Keys:
     rank, rope, position = mixer.kv_lora_rank, mixer.qk_rope_head_dim, mixer.position
-    # 0 marks the layers that have another mixer
+    # 0 marks layers with a different mixer
     heads: list[int] = [int(isinstance(block.mixer, LatentAttention)) for block in decoder.layers]
     turned = {"rope.freq_base": position.theta, **_written_scaling(position.scaling)} if not position.is_absent else {}
     return {
@@ -138,7 +138,7 @@ def _read_indexed(layer: Layer, eps: float, interleaved: bool) -> LatentAttentio
         if replace(layer, index=before).has("indexer.proj.weight") and (before >= len(types) or types[before])
     ]
     if not own:
-        raise keys.error(f"{INDEX}.types", f"names no index for layer {layer.index}", "fix the file")
+        raise keys.error(f"{INDEX}.types", f"has no entry for layer {layer.index}", "fix the file")
     index = LightningIndex(
         top_k=keys.size(f"{INDEX}.top_k"),
         num_heads=keys.size(f"{INDEX}.head_count"),
@@ -154,7 +154,7 @@ def _write_indexed(mixer: Any, decoder: Decoder, shares: bool) -> Keys:
     for block in decoder.layers:
         index = expect_kind(LatentAttention, block.mixer, "layers[*].mixer").index
         if not isinstance(index, LightningIndex):
-            raise unsupported("layers[*].mixer.index", "latent attention to all keys here")
+            raise unsupported("layers[*].mixer.index", "latent attention without an index")
         indices.append(index)
     own = [index.from_layer is None for index in indices]
     if not shares and not all(own):
@@ -168,10 +168,10 @@ def _write_indexed(mixer: Any, decoder: Decoder, shares: bool) -> Keys:
 
 
 def _read_pools(layer: Layer, eps: float) -> LatentAttention:
-    # GLM-5.3-Flash: an index of pools, and no rotation
+    # GLM-5.3-Flash: a pool index and no rotary positions
     keys = layer.keys
     pool, top_k = keys.size(f"{INDEX}.kpool"), keys.size(f"{INDEX}.top_k")
-    keys.expect(f"{INDEX}.kpool_select_tail", True, "queries that do not see the keys behind the last pool")
+    keys.expect(f"{INDEX}.kpool_select_tail", True, "queries that do not attend to the keys after the last pool")
     if top_k % pool:
         raise keys.error(f"{INDEX}.top_k", f"{top_k} is not a multiple of pools of {pool}", "fix the file")
     if not all(keys.get(f"{INDEX}.types", [])):
@@ -193,7 +193,7 @@ def _write_pools(mixer: Any, decoder: Decoder) -> Keys:
     expect_kind(LowRankQuery, mixer.query, "layers[*].mixer.query")
     index = mixer.index
     if not isinstance(index, PoolIndex):
-        raise unsupported("layers[*].mixer.index", "latent attention to all keys here")
+        raise unsupported("layers[*].mixer.index", "latent attention without an index")
     norm = expect_kind(LayerNorm, index.norm, "layers[*].mixer.index.norm")
     return _write(mixer, decoder, marked=True) | {
         "attention.layer_norm_epsilon": norm.eps,

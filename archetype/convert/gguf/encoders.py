@@ -25,7 +25,7 @@ TIED = Shown(lambda shapes: {"tied": "output.weight" not in shapes})
 
 
 def as_mean(model: ModelSpec) -> ModelSpec:
-    """Drop a sentence head that only computes mean pooling, which llama.cpp does without a head."""
+    """Drop a sentence head that only computes mean pooling, since llama.cpp needs no head for that."""
     if model.head.embeds and (model.head.pooling != ("mean",) or model.head.layers):
         raise unsupported("head", "pooling other than the mean")
     return model.without_sentence_head()
@@ -50,7 +50,7 @@ def as_vectors(model: Encoder) -> Encoder:
 
 
 def t5_encoder(**design: Any) -> Encoder:
-    """Build the encoder of T5 as a model of its own, for vectors of texts."""
+    """Build the encoder of T5 as a separate model, for text embeddings."""
     pair = t5(**design)
     stack, sizes = pair.encoder, {name: getattr(pair, name) for name in ("vocab_size", "context_length", "d_model")}
     return Encoder(**sizes, layers=stack.layers, final_norm=stack.final_norm, head=NoHead())
@@ -60,7 +60,7 @@ FARTHEST = 128  # max_distance of relative positions, a constant of llama.cpp
 
 
 def check_t5(model: ModelSpec) -> None:
-    """Refuse fields with values for which t5 has no key."""
+    """Refuse field values that t5 has no key for."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     _check_t5_stacks(("encoder.", pair.encoder), ("decoder.", pair.decoder))
     if len(pair.decoder.layers) > len(pair.encoder.layers):
@@ -68,7 +68,7 @@ def check_t5(model: ModelSpec) -> None:
 
 
 def check_t5_encoder(model: ModelSpec) -> None:
-    """Refuse a head, and fields with values for which t5encoder has no key."""
+    """Refuse heads, and field values that t5encoder has no key for."""
     encoder = expect_kind(Encoder, model, "kind")
     if not isinstance(encoder.head, NoHead):
         raise unsupported("head", f"a head of kind {encoder.head.kind} in t5encoder, only embeddings")

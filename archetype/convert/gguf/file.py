@@ -177,7 +177,7 @@ def _differing_prompts(file: Path, tokenizer: Tokenizer, prompt_ids: list[int]) 
     read = read_tokenizer(keys, str(file))
     assert read is not None
     if not tokenizer.eos:
-        read.eos = ()  # llama.cpp stops at tokens of known names, whatever the keys say
+        read.eos = ()  # llama.cpp stops at tokens of known names, regardless of the keys
     yield from differing_ends(tokenizer, read, FILE)
     before, after = (
         [keys[f"{PREFIX}.{role}_token_id"]] if keys.get(f"{PREFIX}.add_{role}_token") else [] for role in ("bos", "eos")

@@ -30,7 +30,7 @@ EMBEDDING, RESIDUAL, WIDTH = 12.0, 1.4, 256  # constants of MiniCPM3 in llama.cp
 
 
 def changed(model: Any, mixer: Callable[[Any], Any], feedforward: Callable[[Any], Any] | None = None) -> Any:
-    """Return the model with other mixers and feed-forward parts in all layers."""
+    """Return the model with the mixer and feed-forward part of each layer replaced."""
     blocks = (
         block.replace(
             mixer=mixer(block.mixer), feedforward=feedforward(block.feedforward) if feedforward else block.feedforward
@@ -45,7 +45,7 @@ def _first(model: Any) -> Attention:
 
 
 def with_index(keys: FileKeys, model: Any, index: Any) -> Any:
-    """Put an index into the layers that have its tensors, rotated as the layer's queries and keys."""
+    """Add an index to the layers that have its tensors, with the rotary positions of the layer's queries and keys."""
 
     def mixer(layer: int, attention: Any) -> Any:
         if not Layer(keys, layer).has("indexer.q_proj.weight"):
@@ -85,7 +85,7 @@ def growing_keys(model: Any) -> Keys:
 
 
 def grok(keys: FileKeys, model: Any) -> Any:
-    """Capped scores with a scale of their own, and a capped head."""
+    """Set the soft caps of scores and head, and the scale of scores."""
     keys.used.add("router_logit_softcapping")  # which llama.cpp does not use
     head_dim = _first(model).sizes(model.d_model).head_dim
     scale = keys.positive("attention.output_scale", 128**-0.5)
@@ -200,7 +200,7 @@ def scaled_values_keys(model: Any) -> Keys:
 
 
 def halved_width(keys: FileKeys, model: Any) -> Any:
-    """Networks of half the width that the key says, which counts gate and up together (the first Qwen)."""
+    """Halve the width of the feed-forward network, since the key counts gate and up together (the first Qwen)."""
     return changed(model, lambda mixer: mixer, lambda part: part.replace(d_ff=part.d_ff // 2))
 
 
@@ -237,7 +237,7 @@ def without_factors(model: Any) -> Any:
 
 
 def in_pairs(model: Any) -> Any:
-    """Rotate neighbouring features, into which `changes.LAST_IN_PAIRS` turns halves (Hy4)."""
+    """Rotate adjacent features, to which `changes.LAST_IN_PAIRS` reorders halves (Hy4)."""
 
     def pairs(part: Any) -> Any:
         position = getattr(part, "position", None)
@@ -272,7 +272,7 @@ def mpt_keys(model: Any) -> Keys:
 
 
 def baichuan(keys: FileKeys, model: Any) -> Any:
-    """Slopes in the 13B models, which llama.cpp knows by their 40 layers."""
+    """Use ALiBi in the 13B models, which llama.cpp recognizes by their 40 layers."""
     return slopes(keys, model) if model.num_layers == 40 else model
 
 
@@ -291,14 +291,14 @@ def jais_keys(model: Any) -> Keys:
 
 
 def jina_bert_v2(keys: FileKeys, model: Any) -> Any:
-    """Slopes in both directions, and networks with a bias in their last projection alone."""
+    """Use bidirectional ALiBi, and a bias only in the down projection of networks."""
     return changed(
         model, lambda mixer: mixer.replace(position=Alibi()), lambda part: part.replace(bias=False, down_bias=True)
     )
 
 
 def deepseek_ocr(keys: FileKeys, model: Any) -> Any:
-    """A plain rotation of whole heads, which no key changes."""
+    """Rotate whole heads without scaling; no key changes that."""
 
     def rotated(mixer: Any) -> Any:
         if mixer.head_dim is not None or mixer.position.theta != Rotary().theta:
@@ -362,7 +362,7 @@ CLAMP, OTHERS_CLAMP = "swiglu_clamp_exp", "swiglu_clamp_shexp"  # of experts, an
 
 
 def limited(keys: FileKeys, model: Any, everywhere: bool = False) -> Any:
-    """Bounded gates and contents of the experts (Maple), or of all networks."""
+    """Set the clamps of experts' gates and up projections (Maple), or those of all feed-forward networks."""
     bounds = _bounds(keys, CLAMP, [0.0] * model.num_layers)
     others = _bounds(keys, OTHERS_CLAMP, bounds) if everywhere else [0.0] * model.num_layers
 
@@ -424,14 +424,14 @@ def step35_keys(model: Any) -> Keys:
 
 
 def looped(keys: FileKeys, model: Any) -> Any:
-    """Layers that are computed several times, with the last norm between the passes (Nanbeige 4.2)."""
+    """Repeat the layers in several passes, with the final norm between passes (Nanbeige 4.2)."""
     passes = keys.size("num_loops", 1, most=MAX_LAYERS // model.num_layers)
     between = not keys.flag("skip_loop_final_norm", False)
     return model.replace(layers=unrolled(model.layers, passes, norm_between=between))
 
 
 def one_pass(model: Any) -> Any:
-    """Return the model with the layers that have weights of their own."""
+    """Return the model with only the layers that have their own weights."""
     return model.replace(layers=tuple(block for block in model.layers if block.weights_of is None))
 
 

@@ -67,14 +67,14 @@ class Windows:
     scaled: bool = True
 
     def usual(self, num_layers: int) -> list[bool]:
-        """Return which layers have windows where a file has no pattern."""
+        """Return the layers with sliding windows if a file has no pattern."""
         end = 0 if self.full_first else self.period - 1
         return [not self.period or layer % self.period != end for layer in range(num_layers)]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What llama.cpp computes for one architecture, where neither keys nor tensors say it.
+    """What llama.cpp computes for one architecture and neither keys nor tensors state.
 
     Attributes:
         norm: all norms, apart from their epsilon.
@@ -88,7 +88,7 @@ class Graph:
         interleaved: whether rotary positions turn the pairs (2p, 2p + 1) of the model's features.
         whole: whether heads must be rotated as a whole, since the file has their rows in the order of pairs.
         rotates: (layer, whether it has a window, whether any layer has one) -> whether it has rotary positions.
-        unrotated: whether `rope.scaling.finetuned: false` says that no layer has positions (Granite 4).
+        unrotated: whether `rope.scaling.finetuned: false` means that no layer has positions (Granite 4).
         truncate: whether the ramp of YaRN is rounded to whole pairs.
         every_yarn: whether the ramp's ends and the factor of YaRN are read (Ministral 3).
         qk_norm: norms of queries and keys: of each head, of all heads together, of each head after the rotation.
@@ -113,11 +113,11 @@ class Graph:
         both_eps: whether files have the epsilon of RMSNorm and of LayerNorm.
         mixers: mixers other than attention.
         marked: whether 0 key heads mark the layers that have another mixer.
-        together: whether attention is beside the other mixer of a layer (Falcon-H1).
+        together: whether attention is parallel to the other mixer of a layer (Falcon-H1).
         apart: whether a layer may lack a mixer, and with Nemotron-H has either a mixer or a feed-forward part.
         finish: (keys, the model that everything else describes) -> the model (see `finish.py`).
-        further: keys that `finish` reads.
-        stored: the model whose layers are those of the file; `finish` adds the others.
+        further: additional keys, which `finish` reads.
+        stored: model -> the model with only the layers that a file stores; `finish` adds the others.
     """
 
     norm: Norm = RMS_NORM

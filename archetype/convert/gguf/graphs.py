@@ -54,7 +54,7 @@ def row(
     changed: tuple[Change, ...] = (),
     **facts: Any,
 ) -> Gguf:
-    # a graph with other facts, and settings of its file; names of tensors are given where they are not the usual ones,
+    # a graph with different facts, and settings of its file; only unusual tensor names are given,
     # and rules for tensors that a model lacks are dropped
     settings = {"computed": plain} | {key: facts.pop(key) for key in OF_FILES if key in facts}
     graph = replace(of, **facts)

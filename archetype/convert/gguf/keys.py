@@ -26,7 +26,7 @@ from archetype.spec.errors import explain
 
 
 class Wide(list[int]):
-    """List of whole numbers that a file stores with 64 bits."""
+    """List of integers that a file stores in 64 bits."""
 
 
 Value = str | int | float | bool | list[int] | list[float] | list[bool]
@@ -202,7 +202,7 @@ def unsupported(field: str, feature: str, remedy: str = "export with --format hf
 
 
 def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], path: str = "layers[{i}]") -> None:
-    """Refuse feed-forward layers with an activation of another kind than those in `known`."""
+    """Refuse feed-forward layers whose activation is not in `known`."""
     kinds = {activation.kind for activation in known}
     for index, block in enumerate(layers):
         part = block.feedforward

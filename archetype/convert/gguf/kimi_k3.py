@@ -1,4 +1,4 @@
-"""Kimi K3 in GGUF: attention over depth, bounded networks, and a norm of what experts in a smaller space return."""
+"""Kimi K3 in GGUF: attention over depth, bounded networks, and a norm on the output of latent experts."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ FIRST_SCORES = Change(
 
 
 def score_rules(model: Any) -> tuple[Rule, ...]:
-    """Return the rules of the queries, joined with the weights of their norms if there are any."""
+    """Return the rules of the queries, multiplied by the weights of their norms if there are any."""
     has_norm = getattr(model.residual, "norm_weight", False)
     names = ("query", "norm_weight") if has_norm else ("query",)
     places = {"output": "residual_exit"} | {
@@ -47,7 +47,7 @@ def score_rules(model: Any) -> tuple[Rule, ...]:
 
 
 def computed(model: Any) -> Any:
-    """Return the model whose scores have no weights of a norm, which the file's queries contain."""
+    """Return the model without norm weights in attention over depth, since the file's queries contain them."""
     residual = model.residual
     if isinstance(residual, DepthAttention):
         residual = residual.replace(norm_weight=False)
@@ -55,7 +55,7 @@ def computed(model: Any) -> Any:
 
 
 def with_depth(keys: FileKeys, model: Any) -> Any:
-    """Attention over depth, the bounds of all networks, and norms where their tensors are."""
+    """Add attention over depth, the bounds of all networks, and the norms that have tensors."""
     bound = keys.number(BOUND, 0.0)
     bounds = {"activation": SiTU(beta=keys.positive(BETA)), "up_bound": bound if bound > 0.0 else None}
     keys.used.add(LATENT)

@@ -9,7 +9,7 @@ from archetype.spec.base import MAX_WIDE
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a file: its tensors, and the keys, which may be lists with a value for each layer."""
+    """One layer of a file: its tensors, and its values of keys, which may be per-layer lists."""
 
     keys: FileKeys
     index: int
@@ -22,7 +22,7 @@ class Layer:
         return self.shape(name) is not None
 
     def count(self, key: str, default: int | None = None) -> int:
-        """Return a whole number, 0 or more, of this layer."""
+        """Return this layer's value of a key as an integer of at least 0."""
         value = self.keys.get(key, default)
         value = value[self.index] if isinstance(value, list) and len(value) > self.index else value
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_WIDE:

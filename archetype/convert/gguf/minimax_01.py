@@ -1,4 +1,4 @@
-"""MiniMax-Text-01 in GGUF: lightning attention, and a factor on the normed vectors that are added to outputs."""
+"""MiniMax-Text-01 in GGUF: lightning attention, and a factor on the normalized residual stream."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from archetype.parts.position.spec import NoScaling
 
 # llama.cpp normalizes lightning attention with this epsilon too, transformers with 1e-6
 EPS, PERIOD, RECURRENT = "attention.layer_norm_rms_epsilon", "full_attention_interval", "attention.recurrent_layers"
-# of which the graph reads the layers, and `with_factor` the rest
+# the graph reads which layers have it; `with_factor` reads the rest
 LIGHTNING = OtherMixer(
     LinearAttention,
     "attn_norm_2.weight",
@@ -27,11 +27,11 @@ LIGHTNING = OtherMixer(
 
 
 def with_factor(keys: FileKeys, model: Any) -> Any:
-    """Return the design with what the graph has read."""
+    """Return the MiniMax design with the sizes that the graph has read."""
     keys.used |= {PERIOD, RECURRENT}  # which the tensors show
     linear = [isinstance(block.mixer, LinearAttention) for block in model.layers]
     if all(linear):
-        raise keys.error(RECURRENT, "names every layer", "this model is not supported")
+        raise keys.error(RECURRENT, "lists every layer", "this model is not supported")
     full = model.layers[linear.index(False)].mixer
     experts = expect_kind(MixtureOfExperts, model.layers[0].feedforward, "layers[0].feedforward")
     if getattr(full.position, "scaling", None) != NoScaling():

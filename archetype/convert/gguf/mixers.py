@@ -127,7 +127,7 @@ def _write_delta(mixer: Any, decoder: Decoder) -> Keys:
 
 
 def _read_channels(layer: Layer, eps: float, low: str = "decay gate", bounded: Has = "no") -> GatedDeltaNet:
-    # Kimi delta attention. `low`: which projections have the rank of a head's width instead of a full matrix
+    # Kimi delta attention. `low`: projections of rank head_dim instead of a full matrix
     keys, width = layer.keys, layer.keys.size("kda.head_dim")
     bound = keys.number("kda.gate_lower_bound", 0.0) if bounded != "no" else 0.0
     if bound > 0.0 or (bounded == "all" and not bound):

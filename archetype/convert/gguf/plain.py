@@ -1,4 +1,4 @@
-"""The plainest of equal specifications, so that a model may be compared with what a file describes."""
+"""Canonical form of equal specifications, for comparison with what a file describes."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ LATENTS_EPS = 1e-6
 
 
 def plain(model: Any) -> Any:
-    """Return an equal specification in which every default is left out and every common norm written once."""
+    """Return an equal specification without defaults, with each common norm written once."""
     if isinstance(model, Encoder):
         model = model.replace(pooler=False, pooling="first")  # which need a head
     if not isinstance(model, Decoder | Encoder):
@@ -41,9 +41,9 @@ def without_windows(model: Any) -> Any:
 
 
 def with_one_epsilon(model: Any) -> Any:
-    """Give the norms of latents the epsilon of the others, of which llama.cpp has one (Kimi's published classes: 1e-6).
+    """Set the epsilon of latent norms to that of the other norms; llama.cpp has only one (Kimi's classes use 1e-6).
 
-    A latent's mean square is near 1, which the difference of 9e-6 changes less than bfloat16 rounds it.
+    The mean square of a latent is near 1, so a difference of 9e-6 is below bfloat16's rounding.
     """
 
     def mixer(part: Any) -> Any:

@@ -123,7 +123,7 @@ CLOSE: dict[str, tuple[str, ...]] = {
     "gpt-4o": (f"{PUBLISHED_CASED[0]}{FOLDED}?|{PUBLISHED_CASED[1]}{FOLDED}?|{THREE}|{PATHS}",),
     "tekken": (f"{PUBLISHED_CASED[0]}|{PUBLISHED_CASED[1]}|{DIGIT}|{PATHS}",),
 }
-# Pre-tokenizers whose published form is none of expressions alone, or not known here: read, and written again.
+# Pre-tokenizers without a published form as plain expressions: read, and written again.
 UNPUBLISHED = (
     "default", "falcon", "chameleon", "deepseek-llm", "deepseek-coder", "superbpe", "granite-embed-multi-97m", "afmoe",
     "youtu",
@@ -148,7 +148,7 @@ SAME_CUTS = {
 }
 # Names with which texts are not cut into words, and spaces are ▁.
 SPACED = ("gemma4", "granite-embed-multi-311m", "sarvam-moe")
-ALWAYS_BOS = SPACED[:2]  # bos is added whatever a key says
+ALWAYS_BOS = SPACED[:2]  # BOS is always added, regardless of the key
 MASK = "<mask>"
 # Pre-tokenizers whose <mask> strips the spaces before it, as RoBERTa's does.
 MASK_TAKES_SPACES = ("jina-v2-code", "jina-v2-de", "jina-v2-es")
@@ -166,7 +166,7 @@ IGNORE_MERGES = (
 
 
 def canonical(pre: str | None) -> str | None:
-    """Return the name under which a pre-tokenizer is in `CUTS`."""
+    """Return the name of a pre-tokenizer in `CUTS`."""
     return SAME_CUTS.get(pre or "", pre)
 
 

@@ -1,4 +1,4 @@
-"""Qwen4-Exp in GGUF: gated residual streams, an index of pools, and a memory of n-grams before one layer."""
+"""Qwen4-Exp in GGUF: gated residual streams, a pool index, and an n-gram memory before one layer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,11 +23,11 @@ from archetype.parts.pool_index.spec import PoolIndex
 from archetype.parts.streams.spec import GatedStreams
 
 INDEX, STREAMS, MEMORY, TABLE = "attention.indexer", "hyper_connection", "ple", "per_layer_token_embd.weight"
-AT_ONCE = 2**18  # numbers that are tried together
+AT_ONCE = 2**18  # numbers tried in one batch
 MOST_HASHES = 64  # of a position, a constant of llama.cpp
 WITHOUT = PreNorm(norm=NoNorm())  # the streams are normalized when they are read
 DELTA_SIGMOID = replace(DELTA_NET, read=lambda layer, eps: DELTA_NET.read(layer, eps).replace(gate="sigmoid"))
-# the norms of a memory are not named as others
+# norms of a memory have different names
 AROUND_ONE = replace(changes.AROUND_ONE, tensors=r"(?!.*ssm_norm)(.*norm|.*ple_norm_[a-z]+)\.weight")
 OUTER = """
     token_embd                                   embedding.token
@@ -52,7 +52,7 @@ OF_MEMORY = """
 
 
 def rules(model: Any) -> tuple[Rule, ...]:
-    """Return the rules. A memory is a block of the model, and belongs to the next layer in a file."""
+    """Return the rules. A memory is a separate block of the model, but part of the next layer in a file."""
     rows, layer = list(weight_rules(OUTER)), 0
     for index, block in enumerate(model.layers):
         mixer, network = block.mixer, block.feedforward
@@ -75,12 +75,12 @@ def rules(model: Any) -> tuple[Rule, ...]:
 
 
 def without_memory(model: Any) -> Any:
-    """Return the model with the layers that a file counts."""
+    """Return the model without the block of a memory, which files do not count as a layer."""
     return model.replace(layers=tuple(b for b in model.layers if not isinstance(b.feedforward, NgramMemory)))
 
 
 def computed(model: Any) -> Any:
-    """Return the model with what a file says about the tables of its memory: their sizes instead of the least ones."""
+    """Return the model with the table sizes of its memory, as a file stores them, instead of the minimum sizes."""
 
     def network(part: Any) -> Any:
         if not isinstance(part, NgramMemory):
@@ -92,7 +92,7 @@ def computed(model: Any) -> Any:
 
 
 def with_streams(keys: FileKeys, model: Any) -> Any:
-    """Gated streams instead of all norms, an index in layers with attention, and the memory."""
+    """Add gated streams instead of all norms, an index in attention layers, and the memory."""
     eps, num_layers = model.final_norm.eps, model.num_layers
     norm, top_k = RMSNorm(eps=eps, unit_offset=True), keys.size(f"{INDEX}.top_k")
     rates = keys.get("attention.compress_ratios", [])
@@ -119,7 +119,7 @@ def with_streams(keys: FileKeys, model: Any) -> Any:
         place = places[0] if isinstance(places, list) and len(places) == 1 else None
         if not isinstance(place, int) or not 0 <= place < num_layers or has_index[place]:
             raise keys.error(
-                f"{MEMORY}.layers", f"{places!r:.80} is not one layer with a delta network", "fix the file"
+                f"{MEMORY}.layers", f"{places!r:.80} is not a single layer with a delta network", "fix the file"
             )
         memory = _memory(keys, model.vocab_size, streams.num_streams, norm)
         layers.insert(place, Block(wiring=WITHOUT, mixer=NoMixer(), feedforward=memory))
@@ -130,10 +130,10 @@ def _memory(keys: FileKeys, vocab_size: int, num_streams: int, norm: RMSNorm) ->
     multipliers, sizes, offsets = (
         _numbers(keys, name) for name in ("layer_multipliers", "head_vocab_sizes", "head_offsets")
     )
-    keys.used.add(f"{MEMORY}.image_token_id")  # in place of pictures
+    keys.used.add(f"{MEMORY}.image_token_id")  # placeholder of images
     total = keys.shapes.get(TABLE, (0,))[0]
     if (seed := seed_of(multipliers, vocab_size)) is None:
-        cause = f"{multipliers!r:.80} are not what transformers makes of a seed"
+        cause = f"{multipliers!r:.80} do not come from a seed of transformers"
         raise keys.error(f"{MEMORY}.layer_multipliers", cause, "this model is not supported")
     if sum(sizes) > total or min(sizes) < 2:
         raise keys.error(f"{MEMORY}.head_vocab_sizes", f"{sizes!r:.80} do not fit {total} rows", "fix the file")
@@ -158,12 +158,12 @@ def _memory(keys: FileKeys, vocab_size: int, num_streams: int, norm: RMSNorm) ->
 def _numbers(keys: FileKeys, name: str) -> list[int]:
     numbers = keys.get(f"{MEMORY}.{name}")
     if not isinstance(numbers, list) or not numbers or not all(isinstance(number, int) for number in numbers):
-        raise keys.error(f"{MEMORY}.{name}", f"{numbers!r:.80} is not a list of whole numbers", "fix the file")
+        raise keys.error(f"{MEMORY}.{name}", f"{numbers!r:.80} is not a list of integers", "fix the file")
     return numbers
 
 
 def seed_of(multipliers: Sequence[int], vocab_size: int) -> int | None:
-    """Return the seed that gives a memory these multipliers; None if there is none.
+    """Return the seed that produces these multipliers of a memory; None if there is none.
 
     A multiplier is known but for a multiple of the bound, about 4 x `vocab_size` of which are below 2 ** 64.
     """
@@ -202,7 +202,7 @@ def streams_keys(model: Any) -> Keys:
     layers = without_memory(model).layers
     index = next((index for block in layers if (index := getattr(block.mixer, "index", None)) is not None), None)
     if not isinstance(index, PoolIndex):
-        raise unsupported("layers[*].mixer.index", "attention to all keys in qwen4exp")
+        raise unsupported("layers[*].mixer.index", "attention without an index in qwen4exp")
     rates = [0 if isinstance(block.mixer, GatedDeltaNet) else index.pool for block in layers]
     keys: Keys = {
         "attention.layer_norm_rms_epsilon": streams.norm_eps,
@@ -217,7 +217,7 @@ def streams_keys(model: Any) -> Keys:
     if not places:
         return keys
     if len(places) > 1 or places[0] >= len(layers) or rates[places[0]]:
-        raise unsupported("layers[*].feedforward", "other than one memory, before a delta network")
+        raise unsupported("layers[*].feedforward", "anything but one memory before a delta network")
     memory: NgramMemory = model.layers[places[0]].feedforward
     if memory.width != model.d_model or memory.num_rows > MOST_HASHES:
         cause = f"{memory.num_rows} rows of {memory.row_width}, only d_model {model.d_model} in at most {MOST_HASHES}"

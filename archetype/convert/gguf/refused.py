@@ -1,30 +1,31 @@
-"""Architectures of llama.cpp that are not read: what each needs that no specification here says, or why not."""
+"""llama.cpp architectures that are neither read nor written, each with the reason."""
 
-PICTURES = "it is not a model of texts"
-DRAFTS = "it drafts tokens for another model"
+PICTURES = "not a text model"
+UNKNOWN = "read from Hugging Face folders only; llama.cpp's tensor names are not supported yet"
+DRAFTS = "a draft model for speculative decoding"
 
 REFUSED: dict[str, str] = {
-    "arctic": "experts beside the network that read another vector than it",
-    "arwkv7": "the recurrence of RWKV-7 with the layers of Qwen2",
-    "chameleon": "norms of queries and keys with other weights for each head",
+    "arctic": "a dense MLP and experts in parallel that read different vectors",
+    "arwkv7": "the RWKV-7 recurrence in Qwen2's layers",
+    "chameleon": "QK-norm with separate weights for each head",
     "clip": PICTURES,
-    "cogvlm": "layers with other weights for the places of a picture, whose text alone is not read",
+    "cogvlm": "separate layer weights for image positions; the text model alone is not read",
     "dflash": DRAFTS,
-    "dots3note": "latent attention with windows, beside one of other widths without",
+    "dots3note": "sliding-window and full latent attention of different widths",
     "eagle3": DRAFTS,
-    "gemma3n": "streams, one of which is updated at a time (AltUp)",
+    "gemma3n": "AltUp: parallel streams, of which each layer computes one",
     "gemma4-assistant": DRAFTS,
-    "gptj": "llama.cpp knows its name and does not compute it",
-    "graniteswitch": "adapters that a token of the prompt chooses",
-    "grovemoe": "experts that groups of experts share",
-    "hrm_text": "it is read from Hugging Face's files, and its tensors in GGUF are not known yet",
-    "phimoe": "llama.cpp weighs the experts by a softmax, where the model uses SparseMixer",
-    "plamo2": "a Mamba with norms of its own beside attention",
+    "gptj": "llama.cpp registers the name but cannot run it",
+    "graniteswitch": "adapters that a prompt token selects",
+    "grovemoe": "adjugate experts that a group of experts shares",
+    "hrm_text": UNKNOWN,
+    "phimoe": "llama.cpp weights the experts by softmax; the model uses SparseMixer",
+    "plamo2": "Mamba layers with extra norms, alternating with attention",
     "pockettts": PICTURES,
     "qwen3tts": PICTURES,
-    "rwkv6": "the recurrence of RWKV-6",
-    "rwkv6qwen2": "the recurrence of RWKV-6 with the layers of Qwen2",
-    "smallthinker": "experts that are chosen before attention",
-    "talkie": "the first vectors added to the output of each layer",
+    "rwkv6": "the RWKV-6 recurrence",
+    "rwkv6qwen2": "the RWKV-6 recurrence in Qwen2's layers",
+    "smallthinker": "experts selected before attention",
+    "talkie": "token embeddings added to each layer's output",
     "wavtokenizer-dec": PICTURES,
 }

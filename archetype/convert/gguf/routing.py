@@ -1,4 +1,4 @@
-"""Experts in GGUF: what an architecture of llama.cpp fixes about them, and their keys."""
+"""Experts in GGUF: their keys, and the properties that an architecture of llama.cpp fixes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ class Routing:
     """Experts of an architecture.
 
     Attributes:
-        affinity: `softmax`, `sigmoid`, or `key` if the file says it.
+        affinity: `softmax`, `sigmoid`, or `key` if a key declares it.
         usual: affinity of a file without the key.
-        renormalize: whether the weights of a token's experts sum to 1 (None: the file says it).
+        renormalize: whether the weights of a token's experts sum to 1 (None: a key declares it).
         scaled: whether the file has a factor on the weights.
         shared: key with the width of the shared expert: its multiple of an expert's, or the width itself ("": no
             shared expert; `alike`: no key, since it is as wide as the others).
@@ -53,7 +53,7 @@ def read_experts(layer: Layer, routing: Routing, expert: Callable[..., MLP | Gat
     """Return the experts of a layer.
 
     Args:
-        expert: (width, whether it has biases, further fields) -> an expert.
+        expert: (width, whether it has biases, other fields) -> an expert.
     """
     keys, router, down = layer.keys, layer.shape("ffn_gate_inp.weight"), layer.shape("ffn_down_exps.weight")
     if router is None or down is None:
@@ -99,7 +99,7 @@ def read_experts(layer: Layer, routing: Routing, expert: Callable[..., MLP | Gat
 
 
 def written_layers(is_sparse: list[bool], dense: str) -> Keys:
-    """Return the keys that say which layers have experts."""
+    """Return the keys that declare which layers have experts."""
     keys: Keys = {}
     first = is_sparse.index(True)
     if all(is_sparse[first:]) and dense in ("first", "every"):

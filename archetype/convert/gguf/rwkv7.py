@@ -80,7 +80,7 @@ def _doubled(part: str) -> Change:
     )
 
 
-# one tensor of all shares: (6 D) as (6, 1, 1, D)
+# all shares in one tensor: (6 D) as (6, 1, 1, D)
 SHARES = reshaped(
     r"blk\.\d+\.time_mix_lerp_fused\.weight",
     lambda s, model: (len(MIXED), 1, 1, s[0] // len(MIXED)),

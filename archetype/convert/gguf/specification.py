@@ -29,7 +29,7 @@ def read_spec(path: Path) -> ModelSpec:
 
 
 class Description(NamedTuple):
-    """What the keys of a file say.
+    """Specification that the keys of a file describe.
 
     Attributes:
         family: registered family of the model; None if there is none.

@@ -1,4 +1,4 @@
-"""Residual streams in GGUF: those of Hy4, which are not mixed, of DeepSeek-V4 and of GLM-5.3-Flash."""
+"""Residual streams in GGUF: Hy4 (without mixing), DeepSeek-V4 and GLM-5.3-Flash."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
 from archetype.families.keys import expect_kind
 from archetype.parts.streams.spec import Streams
 
-PREFIX, MIXED = "hyper_connection", 4  # number of streams that llama.cpp mixes, a constant of it
+PREFIX, MIXED = "hyper_connection", 4  # constant of llama.cpp: number of mixed streams
 
 
 def read_streams(keys: FileKeys, norm_eps: float, mixed: bool = True, **fields: Any) -> Streams:
@@ -19,7 +19,7 @@ def read_streams(keys: FileKeys, norm_eps: float, mixed: bool = True, **fields: 
 
 
 def written_streams(model: Any) -> Keys:
-    """Return the keys of streams that are mixed.
+    """Return the keys of mixed streams.
 
     Raises:
         CheckpointError: the model has another residual, or another number of streams.
@@ -35,7 +35,7 @@ def written_streams(model: Any) -> Keys:
 
 
 def hy4(keys: FileKeys, model: Any) -> Any:
-    """Residual streams that are not mixed, and bounded gates of the experts."""
+    """Add residual streams without mixing, and clamps of the experts."""
     streams = read_streams(
         keys,
         model.final_norm.eps,
@@ -58,7 +58,7 @@ def hy4_keys(model: Any) -> Keys:
 
 
 def glm5(keys: FileKeys, model: Any) -> Any:
-    """Residual streams whose mean is the output, and bounded gates of all networks (GLM-5.3-Flash)."""
+    """Add residual streams whose mean is the output, and clamps of all networks (GLM-5.3-Flash)."""
     streams = read_streams(keys, model.final_norm.eps, exit="mean")
     return limited(keys, model, everywhere=True).replace(residual=streams)
 

@@ -76,7 +76,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     if kernel is None and "scales" not in layer.around:
         return part
     if layer.dense:
-        raise info.missing(layer.prefix, "a factor or a convolution after a network next to experts")
+        raise info.missing(layer.prefix, "a factor or a convolution after an MLP parallel to experts")
     convolutions = None if kernel is None else SumConvolutions(kernel=info.shapes[kernel][-1])
     scales = "learned" if "scales" in layer.around else None
     return FeedForwardsTogether(parts=(part,), scales=scales, convolutions=convolutions)
@@ -109,7 +109,7 @@ def _read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apar
     if "hidden_norm.weight" not in names and not info.quirks.output_norms:
         return network
     if not isinstance(network, MLP | GatedMLP):
-        raise info.missing(layer.prefix, "a norm inside a network with factors")
+        raise info.missing(layer.prefix, "an inner norm in a feed-forward network with learned factors")
     return network.replace(hidden_norm=info.norm(bias="hidden_norm.bias" in names))
 
 
@@ -126,9 +126,9 @@ def _dense(info: CheckpointInfo, layer: Layer, names: Names, transposed: bool) -
 def _beside_experts(
     info: CheckpointInfo, layer: Layer, experts: MixtureOfExperts, transposed: bool
 ) -> FeedForwardsTogether:
-    # Gemma 4: a network and experts read the stream through norms of their own, and each output has another
+    # Gemma 4: a network and experts have separate input norms and separate output norms
     if layer.around.keys() != {*BESIDE_EXPERTS.values()}:
-        raise info.missing(layer.prefix, "a network beside the experts without norms of both")
+        raise info.missing(layer.prefix, "a feed-forward network parallel to experts, without norms of both")
     dense, norm = _dense(info, layer, layer.dense, transposed), info.norm(bias=False)
     experts = experts.replace(norm=norm)
     return FeedForwardsTogether(parts=(dense, experts), norms=(norm, NoNorm()), post_norms=(norm, norm))
@@ -142,7 +142,7 @@ def _scaled(info: CheckpointInfo, network: MLP | GatedMLP) -> FeedForward:
             return network
         case [float() | int() as gate, float() | int() as down] if gate > 0:
             if not isinstance(network, GatedMLP) or network.activation != SiLU() or network.bias:
-                raise info.missing(f"{info.config.place}: {NETWORK_SCALES}", "factors in another network than SwiGLU")
+                raise info.missing(f"{info.config.place}: {NETWORK_SCALES}", "factors in a network other than SwiGLU")
             network = network.replace(activation=Swish(beta=gate))
             return FeedForwardsTogether(parts=(network,), scales=(gate * down,))
     raise info.config.error(NETWORK_SCALES, "is not a pair of factors, of gate and output", "fix the file")
@@ -160,8 +160,8 @@ def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, 
         kind = GatedMLP if gated else MLP
         return kind(d_ff=width, activation=info.activation(gated), bias=bias)
     if beta is None:
-        raise info.missing(f"{info.config.place}: {LIMIT}", "clamped gates of another form than gpt-oss")
-    info.first(ACTIVATION)  # the clamped gate has an activation of its own
+        raise info.missing(f"{info.config.place}: {LIMIT}", "clamped gates that differ from gpt-oss's")
+    info.first(ACTIVATION)  # the clamped gate has a separate activation
     info.assume("layers[*].feedforward.unit_offset", True, f"as in gpt-oss, since {BETA} is there")
     return GatedMLP(d_ff=width, activation=Swish(beta=beta), bias=bias, limit=limit, unit_offset=True)
 
@@ -175,7 +175,7 @@ def _bounded(info: CheckpointInfo, layer: Layer, network: Any, key: str) -> Any:
     if not (bound is None or (isinstance(bound, float | int) and bound >= 0)):
         raise info.config.error(key, f"has no bound for layer {layer.number}", "fix the file")
     if bound and not hasattr(network, "limit_after"):
-        raise info.missing(layer.prefix, "a bound inside a network without a gate")
+        raise info.missing(layer.prefix, "clamping in a feed-forward network without a gate")
     return network.replace(limit=float(bound), limit_after=True) if bound else network
 
 
@@ -190,9 +190,9 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     always = info.shapes[names["always.down.weight"]][0] if "always.down.weight" in names else 0
     num_experts = rows - idle - always
     if num_experts < 1:
-        raise info.missing(layer.prefix, f"a router of {rows} experts, of which {idle + always} are further ones")
+        raise info.missing(layer.prefix, f"a router of {rows} experts, {idle + always} of them idle or always active")
     if always and (layer.experts or layer.are_stacked_by_rows(info)):
-        raise info.missing(layer.prefix, "experts that every token selects next to experts with a tensor each")
+        raise info.missing(layer.prefix, "always active experts together with experts in separate tensors")
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
         raise CheckpointError(tensor, f"belongs to an expert beyond the {num_experts} of the router", "fix the file")
     if "experts.gate_up.weight" in names or "shared.gate_up.weight" in names:
@@ -203,7 +203,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     shared = None
     if "shared.down.weight" in names:
         if info.config.get("shared_expert_combination_strategy", "sum") != "sum":
-            raise info.missing(layer.prefix, "a mean of the shared expert and the others")
+            raise info.missing(layer.prefix, "the mean of the shared and the routed experts")
         shared = _network(info, gated, info.sides(names["shared.down.weight"])[1])
     return MixtureOfExperts(
         num_experts=num_experts,
@@ -256,7 +256,7 @@ def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
         return stacked[1 if layer.experts_transposed(info) else 2]
     single = next((name for param, _, name in layer.experts if param == "experts.down.weight"), None)
     if single is None:
-        raise info.missing(layer.prefix, "an unknown form of experts")
+        raise info.missing(layer.prefix, "an unknown layout of experts")
     return info.sides(single)[1]
 
 
@@ -285,14 +285,14 @@ def _router(info: CheckpointInfo, names: Names) -> Router:
         usual = expert_bias and not info.quirks.renormalize
         sigmoid = info.settle("sigmoid", (usual, not usual), "no key names the router's score function")
     if renormalize is None:
-        why = "no key says whether the weights of a token's experts sum to one"
+        why = "no key states whether the weights of a token's experts sum to one"
         renormalize = info.settle("renormalize", (False, True), why)
     name = scoring or ("sigmoid" if sigmoid else "softmax")
     if "router.table" in names:  # of experts by token id, with affinities as in the other layers (DeepSeek-V4)
         affinity: Any = AFFINITIES[name]
         return HashRouter(affinity=affinity, renormalize=bool(renormalize), scale=info.positive(ROUTER_SCALE, 1.0))
     kind = ROUTERS[name]
-    why = "no file says what the selection bias is added to"
+    why = "no file states what the selection bias is added to"
     return kind(
         # Gemma 4: a norm of the router's own, whose weights have the name of a scale
         norm=info.norm(bias=False) if has_norm else NoNorm(),
@@ -329,7 +329,7 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
     paths = {_without_end(name) for name in layer.norms}
     if any(param.endswith("gates.norm_weight") for param in layer.residual):  # what a sublayer reads has its norm
         if paths:
-            raise info.missing(layer.prefix, "residual streams with a norm, and another one behind it")
+            raise info.missing(layer.prefix, "residual streams with two norms in a row")
         return PreNorm(norm=NoNorm()), {}
     if not paths:
         return _wiring_without_weights(info, layer), {}
@@ -339,7 +339,7 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
     if unplaced := sorted(paths - set(norm_paths.values())):
         raise info.no_place(f"{layer.prefix}.{unplaced[0]}.weight")
     if None in norm_paths.values() or len(set(norm_paths.values())) < len(norm_paths):
-        raise info.missing(layer.prefix, f"a wiring with norms only at {', '.join(sorted(paths))}")
+        raise info.missing(layer.prefix, f"norms only at {', '.join(sorted(paths))}")
     names = {
         f"{param}.{suffix}": layer.norms[f"{path}.{suffix}"]
         for param, path in norm_paths.items()
@@ -361,7 +361,7 @@ def _gated_norms(info: CheckpointInfo, layer: Layer, names: Names) -> dict[str, 
         shapes = [info.shapes.get(names.get(f"{param}.gate_{side}.weight", "")) for side in ("down", "up")]
         plain = info.norm(bias=f"{param}.bias" in names)
         if shapes[0] is None or shapes[1] != shapes[0][::-1] or plain.kind != "rms" or plain.unit_offset:
-            raise info.missing(layer.prefix, "a norm with a gate of another form")
+            raise info.missing(layer.prefix, "an unknown gated norm")
         if info.config.get(GATE_RANK) is not None:
             info.config.expect(GATE_RANK, shapes[0][0], "the gates of norms have this number of rows")
         norms[param] = GatedRMSNorm(eps=plain.eps, rank=shapes[0][0])
@@ -412,7 +412,7 @@ def _wiring(
     before, after = first_present(BEFORE_NETWORK), first_present(AFTER_NETWORK)
     first, second = first_present(FIRST), first_present(SECOND)
     if len(contents) == 1:
-        # where all layers have both norms, a network alone keeps the name of its own (DeciLM)
+        # if all layers have both norms, a layer with only a network keeps the network's norm name (DeciLM)
         alone = first if contents == ["mixer"] else first or before or second
         return PreNorm, {f"{contents[0]}_norm": alone}
     # a norm before and after each content (Gemma 2)

@@ -124,7 +124,7 @@ class CheckpointInfo:
         stated = self.config.get(OVERRIDES)
         for values in stated.values() if isinstance(stated, dict) else [stated] if stated else []:
             if not isinstance(values, dict) or not values.keys() <= set(self.quirks.overridden):
-                raise self.missing(f"{self.config.place}: {OVERRIDES}", "keys of their own for some layers")
+                raise self.missing(f"{self.config.place}: {OVERRIDES}", "per-layer values of other keys")
 
     def missing(self, place: str, *parts: str) -> CheckpointError:
         """Return the error for a model that needs unsupported parts."""
@@ -253,7 +253,7 @@ class CheckpointInfo:
         if not bias and not any(str(name).startswith("rms") for name in (key, own)):
             kinds = ("layer", "rms") if str(key).startswith("layer") else ("rms", "layer")
             kind = self.settle("norm_kind", kinds, "no tensor is a bias and no key names the kind")
-        why = "no file says whether 1 is added to the weights of norms"
+        why = "no file states whether 1 is added to the weights of norms"
         offset = weight and self.settle("unit_offset", (False, True), why)
         if kind == "layer":
             return LayerNorm(eps=eps, bias=bias, weight=weight, unit_offset=offset)

@@ -17,7 +17,7 @@ USUAL_CONTEXT = 2048
 
 
 def vocabulary(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[int, int]:
-    """Return the number of ids that the head predicts, and of rows beyond them, such as that of an image (Mllama)."""
+    """Return the vocabulary size of the head and the number of additional embedding rows (an image token in Mllama)."""
     rows, outputs = table_rows(info, tensors, "embedding.token"), table_rows(info, tensors, "lm_head")
     assert rows is not None
     if outputs is None:
@@ -29,9 +29,9 @@ def vocabulary(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[int, int]
 
 
 def context_length(info: CheckpointInfo, tensors: GroupedTensors) -> int:
-    """Return the number of positions, which a key or a table of learned positions determines."""
+    """Return the context length from a key or the table of learned positions."""
     num_positions, length = table_rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
-    why = "no file says whether the first position is 0 or the padding id + 1"
+    why = "no file states whether the first position is 0 or the padding id + 1"
     if (
         num_positions is not None
         and (info.quirks.positions_after_padding or num_positions == length)
@@ -46,15 +46,15 @@ def context_length(info: CheckpointInfo, tensors: GroupedTensors) -> int:
 
 
 def read_embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims, extra_rows: int) -> Embedding:
-    """Return the embedding. `extra_rows` is the number of rows beyond the ids that the head predicts."""
+    """Return the embedding; `extra_rows` counts rows for ids that the head does not predict."""
     scale, narrow = info.positive(EMBEDDING_SCALE, 1.0), "embedding.project.weight" in tensors.outer
     named = any(info.config.get(key) is not None for key in (*EMBEDDING_SCALE, *SCALED_EMBEDDING))
-    why = "no file says whether token vectors are multiplied by sqrt(d_model)"
+    why = "no file states whether token embeddings are multiplied by sqrt(d_model)"
     if any(info.config.get(key) for key in SCALED_EMBEDDING) or (
         (not named or info.quirks.scaled_embedding) and info.settle("scaled_embedding", (False, True), why)
     ):
         scale = dims.d_model**0.5
-    if tensors.ngrams:  # the mean of the token's vector and those of all n-grams
+    if tensors.ngrams:  # mean of the token embedding and all n-gram embeddings
         scale /= len(tensors.ngrams) / 2 + 1
     norm = outer_norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm)
     if info.quirks.embedding_factors:
@@ -84,9 +84,9 @@ def _per_layer(info: CheckpointInfo, tensors: GroupedTensors) -> PerLayerEmbeddi
         return None
     (rows, columns), layers = info.sides(name), len(tensors.layers)
     if rows != info.sides(tensors.outer["embedding.token.weight"])[0]:
-        raise info.missing(name, "per-layer embeddings of another vocabulary")
+        raise info.missing(name, "per-layer embeddings with a different vocabulary size")
     if columns % layers or not tensors.layers[0].further:
-        raise info.missing(name, f"per-layer embeddings that are not for each of {layers} layers")
+        raise info.missing(name, f"per-layer embeddings for other than {layers} layers")
     return PerLayerEmbedding(features=columns // layers, norm=outer_norm(info, tensors, "embedding.per_layer.norm"))
 
 

@@ -15,7 +15,7 @@ def read_head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> La
     scale, softcap = _head_scale(info, d_model), info.config.optional_positive("final_logit_softcapping")
     if (head := info.class_head) is not None:
         if "classifier.weight" not in tensors.outer:
-            raise info.missing(f"{info.config.place}: architectures", "a head for classes of another name")
+            raise info.missing(f"{info.config.place}: architectures", "a classification head with an unknown name")
         num_classes, _ = info.sides(tensors.outer["classifier.weight"])
         return head.replace(num_classes=num_classes, bias="classifier.bias" in tensors.outer)
     return LanguageModelHead(
@@ -54,7 +54,7 @@ def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform |
 def _head_scale(info: CheckpointInfo, d_model: int) -> float:
     if info.config.get("logits_scaling") is not None:
         scaling = info.config.positive("logits_scaling")
-        why = "no file says whether logits_scaling divides or multiplies"
+        why = "no file states whether logits_scaling divides or multiplies"
         return scaling if info.settle("logits_times_scaling", (False, True), why) else 1.0 / scaling
     if info.config.get("dim_model_base") is not None:
         # MiniCPM (muP): logits are divided by d_model / dim_model_base

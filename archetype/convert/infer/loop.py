@@ -30,7 +30,7 @@ class Loop(NamedTuple):
 
     @property
     def further(self) -> int:
-        """Number of layers by which the model has more than the file."""
+        """Number of additional layers of the model, compared with the file."""
         return (self.end - self.start) * (self.passes - 1)
 
     def first(self, layer: int) -> int:
@@ -43,7 +43,7 @@ class Loop(NamedTuple):
 
 
 class Cycles(NamedTuple):
-    """Two stacks of equal numbers of layers, in turn in the file, of which each reads the other's outputs (HRM).
+    """Two equally deep stacks that read each other's outputs; their layers alternate in the file (HRM).
 
     In each cycle the low stack reads the sum of both stacks' outputs `steps` times, and then the high stack reads it.
     The high stack's output is at first the embedding, and the low stack's is zero.
@@ -60,7 +60,7 @@ class Cycles(NamedTuple):
 
     @property
     def further(self) -> int:
-        """Number of layers by which the model has more than the file."""
+        """Number of additional layers of the model, compared with the file."""
         return self.num_layers * (self.cycles * (self.steps + 1) - 2)
 
     def first(self, layer: int) -> int:

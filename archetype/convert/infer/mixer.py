@@ -30,7 +30,7 @@ class ModelDims:
 
 
 class InferredMixer(CheckpointMixer):
-    """Keys and tensors of one mixer of a layer. `names` are those of its tensors, by Archetype's names."""
+    """Keys and tensors of one mixer of a layer. `names` maps Archetype's names to the file's tensor names."""
 
     def __init__(self, info: CheckpointInfo, layer: Layer, dims: ModelDims, names: Names) -> None:
         shapes = {param: info.shapes[name] for param, name in names.items()}

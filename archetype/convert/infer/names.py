@@ -14,11 +14,11 @@ LEFT_OUT = re.compile(
     r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|embed_vision|embed_audio|audio_encoder|speech_embeddings|multi_modal_projector|mm_projector|patch_merge_mlp|connector|embed_tokens_extend)\..*"
     r"|.*\.lora_[AB]\.(vision|speech)\.weight"  # of Phi-4 multimodal, whose text has no adapter
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
-    r"|.*\.layers\.0\.self_attention_res_(norm|proj)\.weight"  # the first mixer reads the embedding alone (Kimi K3)
+    r"|.*\.layers\.0\.self_attention_res_(norm|proj)\.weight"  # the first mixer reads only the embedding (Kimi K3)
 )
 # Names of the part for text in files of several modalities.
 TEXT_PARTS = ("language_model", "text_model")
-HEADS = ("lm_head", "score", "classifier")  # of a text, beside the parts of other modalities
+HEADS = ("lm_head", "score", "classifier")  # of the text model, next to parts of other modalities
 # Matrices of LongCat-Flash's experts, of which transformers writes some for experts that return their input.
 EXPERT_MATRIX = re.compile(r".*\.mlp\.experts\.(\d+)\.(?:gate|up)_proj\.weight")
 # Causal masks of older files, which are scalars or have four dimensions.
@@ -191,7 +191,7 @@ FURTHER: NameTable = (
     (r"output\.adapter_modules\.\w+\.dense1", "feedforward.up"),
     (r"output\.adapter_modules\.\w+\.dense2", "feedforward.down"),
 )
-# Networks behind the layer's own, one for each language (X-MOD), and the norm that the layer applies behind both.
+# Adapters after the layer's network, one per language (X-MOD), and the norm after both.
 ADAPTER = re.compile(r".*\.adapter_modules\.(\w+)\..*")
 ADAPTER_NORM = "output.LayerNorm"
 OUTPUT_SCALE = "layer_scalar"
@@ -200,7 +200,7 @@ BEHIND: NameTable = (
     (r"mlp\.(?:gate\.)?global_scale", "scales"),
     (r"mlp_sconv\.conv1d\.weight", "convolutions.output.weight"),
 )
-# Norms of a network and of the experts beside it, by their names below `feedforward` (Gemma 4).
+# Norms of a network and of the experts parallel to it, by their names below `feedforward` (Gemma 4).
 BESIDE_EXPERTS = {
     "pre_feedforward_layernorm.weight": "norms.0.weight",
     "pre_feedforward_layernorm_2.weight": "parts.1.norm.weight",
@@ -265,13 +265,13 @@ def is_of_idle_expert(name: str, config: Config) -> bool:
 
 
 def is_of_other_language(name: str, config: Config) -> bool:
-    """Return whether a tensor belongs to an adapter that texts in the default language do not use (X-MOD)."""
+    """Return whether a tensor belongs to the adapter of a language other than the default (X-MOD)."""
     if (match := ADAPTER.fullmatch(name)) is None:
         return False
     language, languages = config.get("default_language"), config.get("languages") or []
     if language not in languages:
         cause = f"{language!r} is not one of the file's languages, {enumeration([*map(str, languages)], 'or')}"
-        raise config.error("default_language", cause, "set it to the language of the texts")
+        raise config.error("default_language", cause, "set it to the language of your texts")
     return bool(match[1] != language)
 
 

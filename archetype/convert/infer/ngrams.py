@@ -1,4 +1,4 @@
-"""Inference of tables of n-grams: added to the token vectors, or a memory before a layer."""
+"""Inference of n-gram tables: added to the token embeddings, or a memory before a layer."""
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.embedding import vocabulary
@@ -9,43 +9,43 @@ from archetype.parts.ngram_memory.spec import NgramMemory
 from archetype.parts.norm.spec import NoNorm
 from archetype.spec.base import MAX_LENGTH
 
-# Of n-gram memories: numbers of the layers before which there is one, counted from 1, and sizes.
+# N-gram memories: the layers that follow one, counted from 1, and sizes.
 MEMORY_LAYERS = "ple_layer_ids"
 MEMORY_KEYS = {
     "ple_embed_dim", "ple_conv_kernel_size", "ngram_size", "heads_per_ngram", "ngram_vocab_size_base", "seed",
     "make_ngram_vocab_size_divisible_by", "split_ngram_parts",
 }  # fmt: skip
-# Of tables by n-grams: their rows over the vocabulary's, the longest n-gram, and tables of each length.
+# N-gram tables: ratio of their rows to the vocabulary size, longest n-gram, and tables per length.
 NGRAM_KEYS = ("ngram_vocab_size_ratio", "emb_neighbor_num", "emb_split_num")
 
 
 def read_ngrams(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> list[Block]:
-    """Return the first block if it adds vectors of n-grams to those of the tokens (LongCat-Flash-Lite)."""
+    """Return the block that adds n-gram embeddings to the token embeddings, if there is one (LongCat-Flash-Lite)."""
     if not tensors.ngrams:
         return []
     config, end = info.config, info.config.get("eos_token_id")
     if not isinstance(end, int):
-        raise config.error("eos_token_id", f"{end!r} is not one token, at which n-grams end", "fix the file")
+        raise config.error("eos_token_id", f"n-grams end at a single token, but this is {end!r}", "fix the file")
     ratio, n, splits = (config.size(key) for key in NGRAM_KEYS)
     count, (vocab_size, extra_rows) = (n - 1) * splits, vocabulary(info, tensors)
     config.expect("vocab_size", vocab_size + extra_rows, "n-grams are hashed by the number of token vectors")
     if extra_rows:
-        raise info.missing(config.place, "n-grams of tokens that are never predicted")
+        raise info.missing(config.place, "n-grams over tokens that the head does not predict")
     tables = [tensors.ngrams.get(("table", index), "") for index in range(count)]
     projections = [tensors.ngrams.get(("projections", index), "") for index in range(count)]
     width = info.sides(tables[0])[1] if tables[0] else 0
     part = NgramEmbedding(rows=ratio * vocab_size, row_width=max(width, 1), n=n, splits=splits, boundary=end)
     shapes = [info.shapes.get(name) for name in (*tables, *projections)]
     if shapes != [*((size, width) for size in part.table_sizes), *[(d_model, width)] * count]:
-        raise info.missing(config.place, f"tables of n-grams in other numbers than {', '.join(NGRAM_KEYS)} name")
+        raise info.missing(config.place, f"n-gram tables whose number differs from {', '.join(NGRAM_KEYS)}")
     wiring = PreNorm(norm=NoNorm())
     return [Block(wiring=wiring, mixer=NoMixer(), feedforward=part, residual_scale=1 / (count + 1))]
 
 
 def read_memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
-    """Return a block with the layer's n-gram memory, which precedes the block with its mixer, if there is one.
+    """Return a block with the layer's n-gram memory, which precedes the mixer's block, if there is one.
 
-    The sizes of its tables follow from keys.
+    Its table sizes follow from keys.
     """
     config, ids = info.config, info.config.get(MEMORY_LAYERS)
     names_it = isinstance(ids, list) and layer.number + 1 in ids
@@ -75,6 +75,6 @@ def read_memory(info: CheckpointInfo, layer: Layer) -> list[Block]:
     )
     rows = sum(info.sides(name)[0] for (param, _), name in layer.memory.items() if param == "table")
     if rows != memory.total_rows or width != memory.width:
-        raise info.missing(layer.prefix, f"an n-gram memory of {rows} rows, where its keys say {memory.total_rows}")
+        raise info.missing(layer.prefix, f"an n-gram memory of {rows} rows and keys for {memory.total_rows}")
     config.used |= MEMORY_KEYS
     return [Block(wiring=PreNorm(norm=NoNorm()), mixer=NoMixer(), feedforward=memory)]

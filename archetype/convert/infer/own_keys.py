@@ -10,9 +10,15 @@ from archetype.families.rope import FRACTION, rotary_section
 # Kinds of DeepSeek-V4's layers by the positions of a pooled key, in its older files.
 COMPRESSED = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
 
+# Sizes of dots 3's layers with windows, which older files have under names that start with `swa_`.
+DOTS3_SIZES = (
+    *("num_attention_heads", "num_key_value_heads", "q_lora_rank", "kv_lora_rank", "head_dim", "qk_nope_head_dim"),
+    *("v_head_dim", "qk_rope_head_dim"),
+)
+
 
 def mimo_v2_flash(keys: Config) -> dict[str, Any]:
-    """Return what the class of MiMo-V2-Flash makes of absent keys, and of a window without the query's own position."""
+    """Derive keys as MiMo-V2-Flash's class does: defaults, and the window, which excludes the query's own position."""
     count = keys.get("num_hidden_layers") or 0
     kinds = keys.get("layer_types") or [
         "sliding_attention" if layer and (layer + 1) % 6 else "full_attention" for layer in range(count)
@@ -31,7 +37,7 @@ def mimo_v2_flash(keys: Config) -> dict[str, Any]:
 
 
 def mimo_v2(keys: Config, window: int | None = None) -> dict[str, Any]:
-    """Return what MiMo-V2.5's and V2.6's own keys say, under the usual names."""
+    """Translate the keys of MiMo-V2.5 and V2.6 to the usual names."""
     for name in ("head_dim", "v_head_dim"):
         keys.expect(f"swa_{name}", keys.get(name), "heads of another width in layers with windows")
     pattern, share = keys.get("hybrid_layer_pattern"), {"partial_rotary_factor": keys.positive("partial_rotary_factor")}
@@ -67,8 +73,38 @@ def naive_n05_flash(keys: Config) -> dict[str, Any]:
     return mimo_v2(keys, keys.size("sliding_window")) | {"routed_scaling_factor": scale}
 
 
+def dots3(keys: Config) -> dict[str, Any]:
+    """Return the kinds, heads and rotations of dots 3's layers as its class reads older files; shapes show the rest."""
+    kinds, windowed, is_old = keys.get("layer_types"), "sliding_attention", "per_layer_config" not in keys.values
+    indexed = keys.get("use_dsa", True if is_old else None)
+    whole = "full_attention" if indexed is False else "indexed_attention"
+    if kinds is None:
+        has_windows, count = keys.flag("use_sliding_window", True), keys.size("num_hidden_layers")
+        kinds = [windowed if has_windows and i > 1 and i % 4 != 1 else whole for i in range(count)]
+    elif indexed is not None and isinstance(kinds, list):
+        kinds = [whole if kind in ("full_attention", "indexed_attention") else kind for kind in kinds]
+    window, heads = keys.get("sliding_window"), keys.size("num_attention_heads")
+    derived = {"layer_types": kinds, "sliding_window": keys.get("sliding_window_size") if window is None else window}
+    keys.used |= {"swa_rope_theta", *(f"swa_{name}" for name in DOTS3_SIZES)}
+    if is_old and isinstance(kinds, list):
+        of_windows = keys.size("swa_num_attention_heads", 64)
+        derived["num_attention_heads"] = [of_windows if kind == windowed else heads for kind in kinds]
+    sections, thetas = keys.get("rope_parameters"), {windowed: "swa_rope_theta", whole: "rope_theta"}
+    if not sections and not keys.get("rope_scaling"):
+        sections = {kind: {"rope_type": "default", "rope_theta": keys.get(key)} for kind, key in thetas.items()}
+    if isinstance(sections, dict):  # the class computes which share of a head rotates, whatever a file says
+        derived["rope_parameters"] = {
+            kind: {key: value for key, value in section.items() if key != FRACTION}
+            if isinstance(section, dict)
+            else section
+            for kind, section in sections.items()
+            if kind != FRACTION
+        }
+    return derived | {FRACTION: None}
+
+
 def step3p5(keys: Config) -> dict[str, Any]:
-    """Return Step 3.5's own keys under the usual names; its lists go on for the layers that predict further tokens."""
+    """Translate Step 3.5's keys to the usual names. Its lists include the multi-token prediction layers."""
     kinds = keys.get("layer_types")
     count, other = keys.size("num_hidden_layers"), keys.section("attention_other_setting") or Config({}, keys.place)
     heads = {"full_attention": keys.size("num_attention_heads")}
@@ -126,7 +162,7 @@ def solar_open2(keys: Config) -> dict[str, Any]:
 
 def muse_glimmer(keys: Config) -> dict[str, Any]:
     """Return Muse Glimmer's factors of normed queries and of logits under the usual names."""
-    # transformers has values of its own for a file that lacks these
+    # transformers' defaults for a file that lacks these
     for key in ("final_logit_softcapping", "layer_rope_theta", "layer_types", "post_norm_eps"):
         if keys.values.get(key) is None:
             raise keys.error(key, "is missing, and the muse_glimmer class has a value of its own", "add it")
@@ -163,7 +199,7 @@ def inkling(keys: Config) -> dict[str, Any]:
 
 
 def nanbeige(keys: Config) -> dict[str, Any]:
-    """Return the passes that Nanbeige 4.2's class makes, and refuse what its published models do not have."""
+    """Return Nanbeige 4.2's number of passes, and refuse settings that its published models do not use."""
     for key in ("emb_neighbor_num", "insert_ngram_layer_idx", "ngram_insert_all_layers", "enable_double_loop_split",
                 "loop_share_kv", "enable_hyper_connection", "enable_mhc", "enable_depth_attention"):  # fmt: skip
         if value := keys.get(key):
@@ -178,7 +214,7 @@ def nanbeige(keys: Config) -> dict[str, Any]:
 
 
 def dbrx(keys: Config) -> dict[str, Any]:
-    """Return what DBRX's sections for attention and experts say, under the usual names."""
+    """Translate DBRX's sections for attention and experts to the usual names."""
     attention, network = (keys.section(name) or Config({}, keys.place) for name in ("attn_config", "ffn_config"))
     rotary = keys.get("rope_parameters") or keys.get("rope_scaling")
     theta = rotary.get("rope_theta") if isinstance(rotary, dict) else keys.get("rope_theta")
@@ -199,7 +235,7 @@ def dbrx(keys: Config) -> dict[str, Any]:
 
 
 def xlm(keys: Config) -> dict[str, Any]:
-    """Return what XLM's own keys say, under the usual names, and refuse its encoders."""
+    """Translate XLM's keys to the usual names, and refuse its encoders."""
     if keys.get("causal") is not True:
         raise keys.error("causal", "needs attention to later tokens, which is not supported", "only true is")
     for key in ("asm", "pre_norm"):
@@ -224,7 +260,7 @@ def xlstm(keys: Config) -> dict[str, Any]:
 
 
 def deepseek_v4(keys: Config) -> dict[str, Any]:
-    """Return what DeepSeek-V4's class makes of its older keys: kinds of layers, and rotary settings of each kind."""
+    """Derive layer types and their rotary settings from DeepSeek-V4's older keys, as its class does."""
     count, ratios, kinds = keys.get("num_hidden_layers") or 0, keys.get("compress_ratios"), keys.get("layer_types")
     if kinds is None and isinstance(ratios, list):
         kinds = [COMPRESSED.get(ratio) for ratio in ratios[:count]]
@@ -265,7 +301,7 @@ def cohere2_moe(keys: Config) -> dict[str, Any]:
 
 
 def bailing_hybrid(keys: Config) -> dict[str, Any]:
-    """Return the rotary settings of Ling 3's class, for which a length named `model_max_length` comes too late."""
+    """Return the rotary settings of Ling 3's class, which ignores a length named `model_max_length`."""
     section = rotary_section(keys)
     if section is None or section.values.get("rope_type", section.values.get("type", "default")) == "default":
         return {}
@@ -274,7 +310,7 @@ def bailing_hybrid(keys: Config) -> dict[str, Any]:
 
 
 def modernbert_decoder(keys: Config) -> dict[str, Any]:
-    """Return the rotary settings of each kind of layer, which older files state outside `rope_parameters`."""
+    """Return the rotary settings by layer type, which older files store outside `rope_parameters`."""
     stated, scaling = keys.section("rope_parameters") or Config({}), keys.section("rope_scaling") or Config({})
     thetas = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
     sections = {
@@ -285,7 +321,7 @@ def modernbert_decoder(keys: Config) -> dict[str, Any]:
 
 
 def longcat_flash(keys: Config) -> dict[str, Any]:
-    """Return how LongCat-Flash's router scores experts, which its class fixes."""
+    """Return the scoring function of LongCat-Flash's router, which its class hard-codes."""
     keys.expect("head_dim", keys.get("qk_rope_head_dim"), "the class rotates this number of features")
     keys.expect("router_bias", False, "a bias that the class does not read")
     return {"scoring_func": "softmax"}
@@ -309,7 +345,7 @@ def zaya(keys: Config) -> dict[str, Any]:
 
 
 def gemma4(keys: Config) -> dict[str, Any]:
-    """Return what Gemma 4's class reads: the last layer has full attention, and unscaled rotations turn whole heads."""
+    """Return Gemma 4's keys as its class reads them: full attention last, and whole heads rotated without scaling."""
     kinds, sections = keys.get("layer_types"), keys.get("rope_parameters")
     derived = {"hidden_act": keys.get("hidden_activation")}  # the other key is that of its encoders
     if isinstance(kinds, list):
@@ -330,7 +366,7 @@ def half_layer(name: re.Match[str]) -> str:
 
 
 def stack_in_turn(name: re.Match[str]) -> str:
-    """Return the name of a tensor of one of HRM's two stacks, whose layers take turns: the low one has even numbers."""
+    """Return the name of a tensor of HRM's two stacks in alternating layers; the low stack has even numbers."""
     return f"{name[1]}layers.{2 * int(name[3]) + (name[2] == 'H')}.{name[4]}"
 
 
@@ -340,23 +376,23 @@ def first_half(name: re.Match[str]) -> str:
 
 
 def doge(keys: Config) -> dict[str, Any]:
-    """Refuse what Doge's class computes otherwise: experts, which it routes across tokens, and keys left out."""
+    """Refuse Doge models with experts, which are routed across tokens, or with keys left out of attention."""
     keys.expect("is_moe", False, "a router that mixes the logits of different tokens")
     window, context = keys.get("keep_window_size"), keys.get("max_position_embeddings")
     if isinstance(window, int) and isinstance(context, int) and window < context:
-        cause = f"each query then sees {window} of up to {context} keys, which is not supported"
+        cause = f"each query would attend to {window} of up to {context} keys, which is not supported"
         raise keys.error("keep_window_size", cause, "set max_position_embeddings to it")
     return {}
 
 
 def hrm_text(keys: Config) -> dict[str, Any]:
-    """Accept keys of HRM about gradients, and about types of tokens, without which its class reads texts causally."""
+    """Accept HRM's keys about gradients and token types; without token types, its class is causal."""
     keys.used |= {"L_bp_cycles", "prefix_lm"}
     return {}
 
 
 def moshi(keys: Config) -> dict[str, Any]:
-    """Refuse a window shorter than the context, which the class of Moshi applies to cached keys alone."""
+    """Refuse a window shorter than the context, since Moshi's class applies it only to cached keys."""
     window, context = keys.get("sliding_window"), keys.get("max_position_embeddings")
     if isinstance(window, int) and isinstance(context, int) and window < context:
         cause = f"{window} keys are seen with a cache, and all {context} without one"

@@ -20,11 +20,9 @@ WINDOWED = ("sliding_attention", "local", "hybrid_sliding")
 
 
 def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int, context_length: int) -> Rotary:
-    """Return the rotary positions for latent attention, which rotate all `dim` features of one part of a head."""
+    """Return the rotary positions of latent attention, which rotate all `dim` features of a head's rotary part."""
     config, stated = info.config, rotary_section(info.config)
     kind = _layer_kind(info, layer)
-    if kind is not None and info.first(WINDOW) and kind in WINDOWED:
-        raise info.missing(f"{config.place}: {LAYER_KINDS[0]}", "windows of latent attention")
     if stated is not None and kind is not None and isinstance(stated.values.get(kind), dict):  # one section per kind
         stated = stated.section(kind)
     if stated is not None:
@@ -33,8 +31,7 @@ def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int
         # keys for other purposes, and a share that is this part of a head (Mistral 4)
         left_out = {key for key in NOT_ROTARY if key in stated.values}
         share = stated.values.get(FRACTION)
-        wholes = head_dim, config.get("head_dim", head_dim)  # of its queries, or as a key says (dots 3)
-        if info.quirks.share_is_of_head and isinstance(share, float | int) and dim in (int(w * share) for w in wholes):
+        if info.quirks.share_is_of_head and isinstance(share, float | int) and dim == int(head_dim * share):
             left_out.add(FRACTION)
         replaced = left_out & {FRACTION}  # a share in the section replaces one outside, such as the class's default
         values = {key: value for key, value in config.values.items() if key not in (*SECTIONS, *replaced)}
@@ -48,7 +45,7 @@ def read_latent_rotary(info: CheckpointInfo, layer: int, dim: int, head_dim: int
 
 def _interleaved(info: CheckpointInfo) -> bool:
     # whether features 2i and 2i + 1 rotate together
-    return bool(info.settle("interleaved", (False, True), "no file says which features rotate together"))
+    return bool(info.settle("interleaved", (False, True), "no file states which features are rotated together"))
 
 
 def read_position(info: CheckpointInfo, layer: int, head_dim: int, context_length: int) -> MixerPosition:
@@ -96,7 +93,7 @@ def _rotary_section(info: CheckpointInfo, layer: int) -> dict[str, Any] | None:
     theta = config.optional_positive("rope_local_base_freq")
     # one section per kind of layer
     if stated is not None and any(isinstance(value, dict) for value in section.values()):
-        if kind is None and info.defaults is not None:
+        if (kind is None or info.quirks.one_rotation) and info.defaults is not None:
             cause = f"has a section for each kind of layers, which the {info.type} class does not read"
             raise config.error("rope_parameters", cause, "move the settings of one section to its top level")
         if section.get(kind or "full_attention", section) is None:  # said to have no rotary positions (Beam)

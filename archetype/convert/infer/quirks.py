@@ -23,43 +23,45 @@ class FamilyQuirks(MixerQuirks):
 
     Attributes:
         positions_after_padding: positions begin at the padding token's id + 1.
-        full_layers_without_rope: layers with full attention have no rotary positions, unlike layers with windows.
-        dense_layers_rotate: dense layers are an exception to that if all of them have full attention.
+        full_layers_without_rope: only layers with sliding windows have rotary positions.
+        dense_layers_rotate: exception: dense layers use rotary positions if all of them have full attention.
         scaled_full_layers: `rope_scaling` only applies to layers with full attention.
         renormalize: the weights of a token's experts are normalized to sum to one.
         sigmoid: router scores are sigmoids.
-        sparse_mixer: experts are chosen and weighed one after the other.
-        activation: activation of the feed-forward part, whatever the file says.
-        eps: epsilon of every norm, whatever the file says.
+        sparse_mixer: experts are selected and weighted one at a time.
+        activation: activation of the feed-forward part; overrides the file.
+        eps: epsilon of every norm; overrides the file.
         norm: kind of all norms, if the tensors cannot show it.
-        plain_final_norm: the last norm adds nothing to its weights, unlike `norm`.
+        plain_final_norm: the final norm has no unit offset, unlike `norm`.
         embedding_norm: norm without weights that follows the embedding.
-        scaled_embedding: token vectors are multiplied by sqrt(d_model).
+        scaled_embedding: token embeddings are multiplied by sqrt(d_model).
         round_scale: the factor sqrt(d_model) is first rounded to the vectors' dtype.
         added_position: computed position embeddings that are added to token vectors.
         inclusive_waves: exponents of the embeddings' frequencies go from 0 to 1 inclusive (tensor2tensor).
         half_window: without another key, the window is half of `local_attention`.
-        rope: rotary positions that no key describes.
+        rope: rotary positions without a key.
         rope_when_named: positions are rotary only if `position_embedding_type` says so.
+        one_rotation: the class reads no section of rotary positions for a kind of layers.
         alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
-        unscaled_logits: the class around the text model does not scale its logits, whatever the file says.
+        unscaled_logits: the class around the text model does not scale its logits; overrides the file.
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
         norm_first: the embedding's norm precedes the addition of position embeddings.
         clamps: networks whose gates are clamped at `swiglu_limit` (None: those of gpt-oss, if any).
         overridden: keys of `per_layer_config` that the class reads.
+        reads: keys whose names the class puts together from two pieces.
         weighs_inputs: router weights multiply the inputs of experts.
         scaled_residual: the residual sum is divided by the square root of the number of its terms.
-        streams_mean: the last layer's residual streams become their mean, which has no tensors.
-        side_by_side: each layer has attention beside a state space.
+        streams_mean: the final residual streams are averaged, which needs no tensors.
+        side_by_side: each layer has attention parallel to a state space.
         expert_bias_on: scores to which the expert selection bias is added.
         loops: key with the number of passes over all layers, which share weights (None: one pass).
-        only: keys that the class treats differently, each with the value for which the difference does not matter.
+        only: keys that the class treats differently, each with the value that makes no difference.
         asks: keys whose values the class derives if the file lacks them.
         derive: returns keys that the class computes from others.
         renames: patterns of tensor names, with their replacements.
-        embedding_factors: token vectors are multiplied by learned factors.
-        idle_output: what experts return that compute nothing.
-        delayed_experts: the output of experts next to a network is added after the next layer.
+        embedding_factors: token embeddings are multiplied by learned factors.
+        idle_output: output of idle experts.
+        delayed_experts: the output of experts that are parallel to a network is added one layer later.
         computed: pattern of tensors that are computed instead of being read.
         zeros: pattern of tensors that are not read and must be zero.
     """
@@ -83,12 +85,14 @@ class FamilyQuirks(MixerQuirks):
     half_window: bool = False
     rope: bool = False
     rope_when_named: bool = False
+    one_rotation: bool = False
     alibi_before_scale: bool = False
     unscaled_logits: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
     clamps: Literal["experts", "all"] | None = None
     overridden: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     weighs_inputs: bool = False
     scaled_residual: bool = False
     side_by_side: bool = False
@@ -193,7 +197,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
             ),
         ),
     ),
-    "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5),
+    "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5, one_rotation=True),
     "falcon_h1": FamilyQuirks(side_by_side=True),
     "falcon_mamba": FamilyQuirks(norm=RMSNorm()),
     **dict.fromkeys(
@@ -227,8 +231,10 @@ QUIRKS: dict[str, FamilyQuirks] = {
         head_dim_replaced=True,
         latents_scaled=True,
         latents_eps_is_shared=True,
-        share_is_of_head=True,
         yarn_scales_scores=False,
+        overridden=own_keys.DOTS3_SIZES,
+        reads=tuple(f"swa_{name}" for name in own_keys.DOTS3_SIZES),
+        derive=own_keys.dots3,
     ),
     "glm5_next_text": FamilyQuirks(
         sigmoid=True,

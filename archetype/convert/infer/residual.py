@@ -1,4 +1,4 @@
-"""Inference of the residual: a sum, factors, several streams, or attention over depth."""
+"""Inference of the residual wiring: a sum, learned factors, several streams, or attention over depth."""
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import GATED_STREAMS
@@ -10,7 +10,7 @@ from archetype.parts.scaled_sum.spec import ScaledSum
 from archetype.parts.streams.spec import GatedStreams, Streams
 from archetype.roles.residual import Residual, ResidualSum
 
-# Of residual streams: number, largest write weight, epsilon, and normalizations of the matrix that mixes them.
+# Residual streams: number, largest write weight, epsilon, and normalization steps of the mixing matrix.
 STREAMS = ("hc_mult", "hc_magnitude", "hc_eps", "hc_sinkhorn_iters")
 CONTENTS = ("mixer", "feedforward")
 
@@ -28,13 +28,13 @@ def read_residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
     config, is_mean = info.config, info.quirks.streams_mean and "residual_exit.weight" not in tensors.outer
     if "residual_exit.weight" not in tensors.outer and not is_mean:
         if tensors.layers[0].streams:
-            raise info.missing(tensors.layers[0].prefix, "residual streams that end in another form of sum")
+            raise info.missing(tensors.layers[0].prefix, "an unknown sum of the final residual streams")
         return ResidualSum()
     num_streams = config.size(STREAMS[0]) if is_mean else info.sides(tensors.outer["residual_exit.weight"])[0]
     config.expect(STREAMS[0], num_streams, "the weights of the streams have this number of rows")
     weights = [name for layer in tensors.layers for param, name in layer.residual.items() if param.endswith("s.weight")]
     rows, eps = {info.sides(name)[0] for name in weights}, config.positive(STREAMS[2])
-    # of the read and write weights, and of the matrix (DeepSeek-V4)
+    # rows of read and write weights, and of the mixing matrix (DeepSeek-V4)
     if rows == {(2 + num_streams) * num_streams} and config.get(STREAMS[3]) is not None:
         return Streams(
             num_streams=num_streams,
@@ -44,7 +44,7 @@ def read_residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
             norm_eps=info.norm(bias=False).eps,
         )
     if other := [name for name in weights if info.sides(name)[0] != 2 * num_streams]:
-        raise info.missing(other[0], "residual streams that are mixed")
+        raise info.missing(other[0], "mixing of residual streams")
     return Streams(
         num_streams=num_streams,
         sinkhorn_steps=0,
@@ -56,7 +56,7 @@ def read_residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
 
 
 def _normed_sum(info: CheckpointInfo, tensors: GroupedTensors) -> NormedSum:
-    # learned factors of the stream, and of what is added to it (ZAYA1)
+    # learned factors on the stream and on its updates (ZAYA1)
     terms = {param.partition("_residual.")[2] for param in tensors.layers[0].terms}
     for layer in tensors.layers:
         if layer.terms.keys() != {f"{content}_residual.{term}" for content in CONTENTS for term in terms}:
@@ -83,11 +83,11 @@ def _gated_streams(info: CheckpointInfo, tensors: GroupedTensors) -> GatedStream
     of_each = {f"gates.{param}" for _, param in GATED_STREAMS} | {"write_weights.weight"}
     for layer in tensors.layers:
         if layer.residual.keys() != {f"{name}_residual.{param}" for name in CONTENTS for param in of_each}:
-            raise info.missing(layer.prefix, "residual streams with gates of another form")
+            raise info.missing(layer.prefix, "residual streams with unknown gates")
     rank, features = info.sides(tensors.outer["residual_exit.gate_down.weight"])
     norm = info.norm(bias=False)
     num_streams = info.config.size("hc_count")
     if num_streams * tensors.d_model != features or norm.kind != "rms":
-        raise info.missing(tensors.outer["residual_exit.norm_weight"], f"streams of {features} features in all")
+        raise info.missing(tensors.outer["residual_exit.norm_weight"], f"streams with {features} features in total")
     info.config.expect("hc_lowrank", rank, "the gates of the streams have this number of rows")
     return GatedStreams(num_streams=num_streams, rank=rank, norm_eps=norm.eps, unit_offset=norm.unit_offset)

@@ -93,7 +93,7 @@ def _mixers(layer: Layer, mixer: Mixer) -> list[tuple[Names, Mixer, str]]:
     if not layer.beside:
         return [(layer.mixer, mixer, "mixer")]
     if not isinstance(mixer, MixersTogether) or len(mixer.parts) != 2:
-        raise CheckpointError(f"layers[{layer.number}].mixer", "the file has two mixers side by side", "leave both")
+        raise CheckpointError(f"layers[{layer.number}].mixer", "the file has two parallel mixers", "leave both")
     pairs = zip((layer.beside, layer.mixer), mixer.parts, strict=True)
     return [(names, part, f"mixer.parts.{index}") for index, (names, part) in enumerate(pairs)]
 

@@ -172,7 +172,7 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["num_key_value_heads"] = small["num_attention_heads"]
     if isinstance(groups := values.get("n_group"), int) and groups > 1:
         ratios |= {"n_group": 2, "topk_group": 1 if values.get("topk_group") != groups else 2}
-    # of what a file says, sizes alone: anything may stand there
+    # only sizes from the file, which may contain anything
     sizes = {key: size for key, size in values.items() if isinstance(size, int) and size > 0 and key in small}
     head_dim = sizes.get("head_dim")
     if sizes.keys() >= {*PARTS} and head_dim == sum(sizes[key] for key in PARTS):  # of latent attention
@@ -189,7 +189,7 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
         ratios["intermediate_size"] = sizes["expand"] * SIZES["hidden_size"]
     if "mamba_d_ssm" in sizes:  # of Falcon-H1: the channels of all heads
         ratios["mamba_d_ssm"] = SIZES["mamba_n_heads"] * SIZES["mamba_d_head"]
-    if "index_topk_blocks" in sizes and "num_key_value_heads" in small:  # each key head selects blocks of its own
+    if "index_topk_blocks" in sizes and "num_key_value_heads" in small:  # each key head has a separate selection
         ratios["index_n_heads"] = ratios.get("num_key_value_heads") or small["num_key_value_heads"]
     return ratios
 

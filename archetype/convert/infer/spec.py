@@ -104,15 +104,16 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
     if not isinstance(model_type, str):
         raise CheckpointError(f"{place}: model_type", f"{model_type!r} is not a model type", "fix the file")
     defaults = keys_read(outer, model_type)
-    readable = values.keys() if defaults is None else _readable(values, defaults)
+    quirks = QUIRKS.get(model_type, FamilyQuirks())
+    readable = values.keys() if defaults is None else _readable(values, defaults).union(quirks.reads)
     unread = tuple(key for key in values if key not in readable)
     read = {key: value for key, value in (defaults or {}).items() if value not in (None, DERIVED)}
     # keys of the file replace the defaults of the class
     read |= {key: value for key, value in values.items() if key not in unread}
     outer_type = str(outer.get("model_type"))
     config = Config(read, place)
-    if (derive := QUIRKS.get(model_type, FamilyQuirks()).derive) is not None:
-        config.values.update(derive(config))
+    if quirks.derive is not None:
+        config.values.update(quirks.derive(config))
     return CheckpointInfo(config, shapes, model_type, outer_type, frozenset(values), defaults, unread, settings)
 
 
@@ -187,7 +188,7 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
 
 
 def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Block]:
-    # a layer's per-layer input or adapter is a block of its own, whose output is then the layer's
+    # a layer's per-layer input or adapter is a separate block, whose output is the layer's
     blocks = [block]
     if layer.further.keys() == ADAPTER:
         width, activation = info.sides(layer.further["feedforward.up.weight"])[0], info.activation(gated=False)

@@ -60,13 +60,13 @@ class Layer:
         network: Archetype's names below `feedforward` -> names in the file.
         norms: names below the layer -> full names, both in the file.
         experts: tensors of single experts as (Archetype's name, index of the expert, name in the file).
-        dense: Archetype's names of a network beside the experts -> names in the file; empty without one.
+        dense: Archetype's names of a network parallel to the experts -> names in the file; empty without one.
         around: Archetype's names below `feedforward` of norms, factors and convolutions around the layer's networks ->
             names in the file.
-        beside: Archetype's names of attention beside the mixer -> names in the file; empty without one.
+        beside: Archetype's names of attention parallel to the mixer -> names in the file; empty without one.
         memory: tensors of an n-gram memory before the mixer, by Archetype's name and the number of a part of the table.
         residual: Archetype's names below the block of the weights of residual streams -> names in the file.
-        further: Archetype's names below the block that follows the layer's own -> names in the file; empty without one.
+        further: Archetype's names in an additional block after the layer's own -> names in the file; empty without one.
         output_scale: name of the factor on the layer's output.
     """
 
@@ -234,7 +234,7 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
 
 
 def _outside_text(info: CheckpointInfo) -> set[str]:
-    # in a file of several modalities, whatever is neither in the part of the text nor its head
+    # in a multimodal file, everything outside the text model and its head
     if info.outer_type == info.type:
         return set()
     heads = "|".join(HEADS)
@@ -359,7 +359,7 @@ def _rename(info: CheckpointInfo, name: str) -> str:
 
 
 def _in_columns(info: CheckpointInfo, name: str) -> bool:
-    return bool(info.settle(name, ("rows", "columns"), "no file says how square matrices are stored") == "columns")
+    return bool(info.settle(name, ("rows", "columns"), "no file states how square matrices are stored") == "columns")
 
 
 def _transposed(info: CheckpointInfo, layer: Layer) -> bool:

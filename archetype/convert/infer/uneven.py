@@ -1,4 +1,4 @@
-"""Keys with a value for each layer, compared with what the layers' tensors show."""
+"""Per-layer keys, compared with the tensors of each layer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -73,7 +73,7 @@ def _check_network(info: CheckpointInfo, keys: Config, block: Block, layer: Laye
         if stated is not None:
             _compare(f"{network.place}: intermediate_size", stated, width)
         if name is not None and ACTIVATIONS.get(str(name)) != info.activation("gate.weight" in layer.network):
-            raise info.missing(f"{network.place}: hidden_act", "another activation in some layers")
+            raise info.missing(f"{network.place}: hidden_act", "different activations in some layers")
     _refuse_others(info, network, "a network")
 
 

@@ -40,7 +40,7 @@ class SentenceSettings:
         """Return a text with a prompt in front of it (default: the default prompt).
 
         Raises:
-            SpecError: the model has no such prompt.
+            SpecError: the model has no prompt of this name.
             CheckpointError: pooling must exclude the prompt, which is not supported.
         """
         name = self.default_prompt if prompt is None else prompt

@@ -57,7 +57,7 @@ class Block(nn.Module):
         self.residual_scale = block.residual_scale
         self.output_scale = nn.Parameter(torch.empty(1)) if block.output_scale else None
         if block.output_scale and type(self).forward is not Block.forward:
-            cause = f"{type(self).__name__} has its own forward, which would leave the scale out"
+            cause = f"{type(self).__name__} has its own forward, which would skip the scale"
             raise SpecError("output_scale", cause, "define `sublayers` in the wiring's module instead")
 
     def _add_residuals(self, residual: Residual, place: Place) -> None:

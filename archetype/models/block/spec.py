@@ -102,8 +102,8 @@ class SandwichNorm(NormedWiring):
 class Interpolated(NormedWiring):
     """h + |a| (norm'(F(h)) - h) with h = norm(x): a step from h towards the output (nGPT, Loshchilov 2024).
 
-    The rate a is learned for each feature and sublayer. It is stored as a number that begins at `stored_rate`, and
-    multiplied by `rate` / `stored_rate`, which sets how fast it is trained.
+    The rate a is learned per feature and sublayer. The stored parameter starts at `stored_rate` and is multiplied by
+    `rate` / `stored_rate`, which sets its effective learning rate.
 
     Attributes:
         norm: norm of the stream before each sublayer, and of each sublayer's output.
@@ -111,7 +111,7 @@ class Interpolated(NormedWiring):
         cross_attention_post_norm: norm of cross-attention's output (absent: `norm`).
         feedforward_post_norm: norm of the feed-forward part's output (absent: `norm`).
         rate: initial rate.
-        stored_rate: initial value of the stored numbers (absent: 1 / sqrt(d_model)).
+        stored_rate: initial value of the stored parameters (absent: 1 / sqrt(d_model)).
     """
 
     normalizes_input: ClassVar[bool] = True
@@ -160,7 +160,7 @@ class ParallelResidual(NormedWiring):
         if self.shared_norm and self.feedforward_norm is not None:
             invalid(
                 "feedforward_norm",
-                "shared_norm uses the mixer's norm for both",
+                "with shared_norm, both parts use the mixer's norm",
                 "remove it, or use shared_norm: false",
             )
         return self
@@ -201,13 +201,14 @@ class Block(Spec):
         feedforward: part that processes each position separately.
         dropout: dropout probability of each sublayer's output in training.
         residual_scale: factor on each sublayer's output.
-        output_scale: whether the block's output is multiplied by a learned number (Gemma 4).
-        weights_of: index of an earlier layer whose weights this layer shares (absent: its own weights).
-        reinject: whether the input of that earlier layer is added to the input of this layer; with `unit`, both are
-            first scaled to length 1 (Dory).
-        adds_input_of: index of an earlier layer whose input is added to the input of this layer, such as the output of
-            the other of two stacks that are computed in turn (HRM), or for a skip connection (absent: none).
-        norm_between: whether the stack's final norm is applied to the input of this layer, before anything is added.
+        output_scale: whether the block's output is multiplied by a learned scalar (Gemma 4).
+        weights_of: index of an earlier layer whose weights this layer shares (absent: none).
+        reinject: whether the input of the layer `weights_of` is added to this layer's input; with `unit`, both are
+            first scaled to unit length (Dory).
+        adds_input_of: index of an earlier layer whose input is added to this layer's input (absent: none). Connects
+            two stacks that take turns (HRM), or adds a skip connection.
+        norm_between: whether the stack's final norm is applied to the input of this layer, before `reinject` or
+            `adds_input_of` adds to it.
     """
 
     wiring: AnyWiring
@@ -249,7 +250,7 @@ class Block(Spec):
             isinstance(self.wiring, PreNorm | SandwichNorm | ParallelResidual) and not self.feedforward.reads_input
         )
         if is_unread and not self.wiring.norm_of("feedforward").is_absent:
-            cause = "the feed-forward part reads only token ids, and a norm of its input would never be trained"
+            cause = "the feed-forward part reads only token ids, so a norm of its input would never be trained"
             invalid("wiring.feedforward_norm", cause, "use feedforward_norm: none")
         if isinstance(self.wiring, ParallelResidual):
             if self.feedforward.is_absent:
@@ -265,34 +266,34 @@ class Block(Spec):
     @model_validator(mode="after")
     def _reinjects_into_a_repetition(self) -> "Block":
         if self.reinject and self.weights_of is None:
-            invalid("reinject", "only a layer with weights_of can read its input again", "set weights_of")
+            invalid("reinject", "applies only to a layer with weights_of", "set weights_of")
         if self.norm_between and self.weights_of is None and self.adds_input_of is None:
-            invalid("norm_between", "only a layer with weights_of begins another pass", "set weights_of")
+            invalid("norm_between", "applies only to a layer with weights_of", "set weights_of")
         if self.reinject and self.adds_input_of is not None:
-            invalid("adds_input_of", "reinject adds the input of another layer", "remove one of them")
+            invalid("adds_input_of", "cannot be combined with reinject", "remove one of them")
         return self
 
     @model_validator(mode="after")
     def _cross_sees_all(self) -> "Block":
         if self.cross_attention is not None:
             if not isinstance(self.cross_attention.position, NoPosition):
-                cause = "target and source positions have no distance"
+                cause = "source and target have no common positions"
                 invalid("cross_attention.position", cause, "remove it")
             if self.cross_attention.query_scale is not None:
-                cause = "target and source positions have no distance"
+                cause = "source and target have no common positions"
                 invalid("cross_attention.query_scale", cause, "remove it")
             if self.cross_attention.keys_from is not None:
-                invalid("cross_attention.keys_from", "cross-attention reads the keys of the source", "remove it")
+                invalid("cross_attention.keys_from", "cross-attention always reads the source's keys", "remove it")
             if not isinstance(self.cross_attention.pattern, Full):
-                invalid("cross_attention.pattern", "cross-attention sees the whole source", "remove it")
+                invalid("cross_attention.pattern", "cross-attention always attends to the whole source", "remove it")
             if self.cross_attention.differential is not None:
-                invalid("cross_attention.differential", "only self-attention subtracts weights", "remove it")
+                invalid("cross_attention.differential", "only self-attention supports it", "remove it")
             if self.cross_attention.convolves:
-                cause = "queries and keys belong to different texts"
+                cause = "queries and keys come from different sequences"
                 invalid("cross_attention.convolutions", cause, "remove it")
             if self.cross_attention.index is not None:
-                invalid("cross_attention.index", "cross-attention sees the whole source", "remove it")
+                invalid("cross_attention.index", "cross-attention always attends to the whole source", "remove it")
             if self.cross_attention.value_embedding is not None:
-                cause = "the values are source vectors, but the token ids belong to the target"
+                cause = "the values come from the source, but the token ids from the target"
                 invalid("cross_attention.value_embedding", cause, "remove it")
         return self

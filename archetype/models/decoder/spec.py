@@ -36,7 +36,7 @@ class Decoder(EndsWithNorm, CausalSpec):
         layers: list of blocks; {repeat: n, block: ...} repeats a block n times.
         residual: residual wiring of the layers.
         final_norm: norm after the last layer; write {kind: none} for a pre-norm stack without a final norm.
-        early_exit: exit of tokens from the passes of a loop (absent: none).
+        early_exit: exit of tokens from the passes of a loop by a learned gate (absent: none).
         head: head that reads the final vectors.
         further_tokens: multi-token prediction (absent: none).
         initialization: initialization of the weights.
@@ -71,7 +71,7 @@ class Decoder(EndsWithNorm, CausalSpec):
     def _further_tokens_fit(self) -> Self:
         if self.further_tokens is not None and (stack := self.further_stack) is not None:
             if not self.head.predicts_next:
-                invalid("further_tokens", "the head predicts no tokens", "remove it, or use kind language_model")
+                invalid("further_tokens", "the head does not predict tokens", "remove it, or use kind language_model")
             self.further_tokens.check(stack)
         return self
 

@@ -31,9 +31,9 @@ __all__ = ["Encoder"]
 class Encoder(EndsWithNorm, ModelSpec):
     """Bidirectional stack over whole sequences (Devlin 2018).
 
-    `pooling` selects the vector of a sequence: its first token's, or the mean; late pooling averages the logits
+    `pooling` selects the vector of a sequence: the first token's vector, or the mean; late pooling averages the logits
     of a classification head over all tokens (EuroBERT). `pooler` applies a linear layer and tanh to the pooled vector;
-    ELECTRA has another `pooler_activation`.
+    ELECTRA uses a different `pooler_activation`.
 
     Attributes:
         vocab_size: vocabulary size, V.
@@ -84,7 +84,7 @@ class Encoder(EndsWithNorm, ModelSpec):
             for index, layer in enumerate(self.layers)
         }
         if len(lengths) > 1:
-            cause = f"has other blocks than layer {min(lengths.values())}, so that no block is generated at once"
+            cause = f"has other block sizes than layer {min(lengths.values())}, so no block can be generated at once"
             raise SpecError(f"layers[{max(lengths.values())}].mixer", cause, "use one pattern in each layer")
         return next(iter(lengths), None)
 

@@ -100,17 +100,17 @@ class EncoderDecoder(ModelSpec):
         crosses = any(block.cross_attention is not None for block in self.decoder.layers)
         if self.state_bridge is None and not crosses:
             remedy = "add cross_attention to a block, or set state_bridge: {kind: state} for recurrent stacks"
-            invalid("decoder.layers", "no block of the decoder sees the source", remedy)
+            invalid("decoder.layers", "no decoder block reads the source", remedy)
         if self.state_bridge is not None:
             ours = [type(block.mixer) for block in self.encoder.layers]
             theirs = [type(block.mixer) for block in self.decoder.layers]
             if ours != theirs or not set(ours) <= {RNN, LSTM, GRU}:
-                cause = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
-                invalid("state_bridge", cause, "make the stacks alike, or use cross-attention")
+                cause = "a state bridge needs the same recurrent mixer in each layer of both stacks"
+                invalid("state_bridge", cause, "use the same layers in both stacks, or cross-attention")
             for stack in ("encoder", "decoder"):
                 for index, block in enumerate(getattr(self, stack).layers):
                     if not block.feedforward.separates_documents:
-                        cause = "a bridge hands on the states of mixers, and this part keeps one of its own"
+                        cause = "a state bridge passes on only mixer states, and this part has its own state"
                         invalid(f"{stack}.layers[{index}].feedforward", cause, "remove it, or use cross-attention")
             if not crosses:
                 self._check_all_is_read()

@@ -1,4 +1,4 @@
-"""Cost of multi-token prediction, which is computed in training only."""
+"""Cost of multi-token prediction, which runs only in training."""
 
 from archetype.cost.formula import Counts, Formula, constant, total
 from archetype.cost.registry import Linear, NormCost
@@ -10,7 +10,7 @@ from archetype.parts.head.cost import HeadCost
 
 
 class FurtherTokensCost:
-    """Cost of all further tokens. The model's `head` is applied to each of them."""
+    """Cost of multi-token prediction. The model's `head` is applied to each predicted token."""
 
     def __init__(self, further: spec.FurtherTokens, stack: StackView, head: HeadCost) -> None:
         self.count, self.stack, self.head = further.count, StackCost(stack), head

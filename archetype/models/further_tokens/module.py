@@ -64,7 +64,7 @@ class FurtherTokens(nn.Module):
         return [HiddenCache(vectors), *states]
 
     def forward(self, hidden: Vectors, embedded: Vectors, context: ForwardContext) -> tuple[Vectors, ...]:
-        """Return the head's inputs for each further token of whole sequences, (B, T, D) each.
+        """Return the head's inputs for each predicted token over whole sequences, (B, T, D) each.
 
         At the last positions of a row, whose further tokens are beyond its end, they are undefined and never read.
 
@@ -82,7 +82,7 @@ class FurtherTokens(nn.Module):
     def step(
         self, index: int, hidden: Vectors, embedded: Vectors, context: ForwardContext, state: LayerState | None = None
     ) -> Vectors:
-        """Return the head's inputs for one further token, (B, T, D).
+        """Return the head's inputs for one more predicted token, (B, T, D).
 
         Args:
             hidden: the head's inputs for the previous token.

@@ -17,7 +17,7 @@ class FurtherTokens(Spec):
 
     At each position, block k reads the head's input for the previous token and the embedding of that token, both
     normalized, concatenated and projected to d_model. Embedding and head are shared with the model. Training adds
-    loss_weight / count times the cross-entropy of each; the model can also use them for speculative decoding.
+    loss_weight / count times the cross-entropy of each block; the blocks can also draft for speculative decoding.
 
     Attributes:
         count: number of predicted tokens after the next.
@@ -43,7 +43,7 @@ class FurtherTokens(Spec):
         if self.block is not None and self.block != self.block.own:
             invalid("further_tokens.block.weights_of", "this block cannot share weights", "remove it")
         if stack.sources:
-            cause = "reads another layer, which the block of further_tokens cannot do"
+            cause = "reads another layer, which a block of further_tokens cannot do"
             invalid("further_tokens.block.mixer", cause, "use a mixer that reads no other layer")
         if stack.relative_bias is not None:
             cause = "only the model's layers share a table of relative positions"

@@ -22,8 +22,8 @@ __all__ = ["MegaByte"]
 class MegaByte(CausalSpec):
     """Global model over patches of `patch_size` bytes, and local model over the bytes of each patch (Yu 2023).
 
-    The global model reads patches: each byte's vector has 1 / patch_size of the global width. In the local model each
-    byte's vector has the local width, and a projection of the global model's output is added to it.
+    The global model reads patches; each byte embedding has 1 / patch_size of the global width. In the local model, byte
+    embeddings have the local width, and a projection of the global model's output is added to them.
 
     Attributes:
         vocab_size: number of byte values, V.

@@ -53,5 +53,5 @@ class NGram(CausalSpec):
     def _head_fits(self) -> "NGram":
         if self.head.shares_table and self.width != self.d_model:
             cause = f"the head reads {self.width} features, but the embedding has {self.d_model}"
-            invalid("head.tied", cause, f"end hidden with {self.d_model}, or remove tied")
+            invalid("head.tied", cause, f"make the last entry of hidden {self.d_model}, or remove tied")
         return self

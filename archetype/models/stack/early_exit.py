@@ -1,4 +1,4 @@
-"""Early exit from a loop: each token's output is that of the pass after which a learned gate lets it leave."""
+"""Early exit from a loop: a learned gate selects the pass whose output each token uses."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -29,12 +29,12 @@ class ExitGate(nn.Module):
         self.register_buffer("bias", torch.empty(1))
 
     def forward(self, x: Vectors) -> Float[Tensor, "B T 1"]:
-        """Return the probability that a token which has not left before leaves after this pass."""
+        """Return the probability that a token exits after this pass if it has not exited before."""
         exact = torch.promote_types(x.dtype, torch.float32)
         return nn.functional.linear(x.to(exact), self.weight.to(exact), self.bias.to(exact)).sigmoid()
 
     def choose(self, passes: Sequence[tuple[Vectors, Float[Tensor, "B T 1"]]], last: Vectors) -> Vectors:
-        """Return for each token the vector of the first pass at which its summed probabilities reach the threshold.
+        """Return each token's vector from the first pass at which its cumulative probability reaches the threshold.
 
         Args:
             passes: vectors before the norm and gates of all passes but the last.

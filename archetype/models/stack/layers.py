@@ -26,8 +26,8 @@ class Repeat(Spec):
     Attributes:
         repeat: number of repetitions.
         shared: whether all repetitions share the weights of the first (Lan 2019; Dehghani 2018).
-        reinject: whether the input of the first repetition is added to the input of each later repetition; with
-            `unit`, both are first scaled to length 1 (Dory).
+        reinject: whether the input of the first repetition is added to the input of each later repetition; with `unit`,
+            both are first scaled to unit length (Dory).
         norm_between: whether the stack's final norm is applied between the repetitions (Ouro, Nanbeige 4.2).
         block: a single layer.
         blocks: several layers in order.

@@ -107,7 +107,7 @@ class Stack(nn.Module):
                 before, stream = stream, normalize_stream(self.final_norm, stream, context)
                 if self.exit_gate is not None and self.exit_gate.threshold is not None and not self.training:
                     passes.append((before, self.exit_gate(stream)))
-            # what later layers add to their input, which has none of what is added here
+            # later layers add this input, without what is added here
             if index in self.reinjected.values():
                 read[index] = stream
             if index in self.reinjected:

@@ -26,7 +26,7 @@ class EndsWithNorm(Spec):
     @model_validator(mode="after")
     def _end_is_normalized(self) -> Self:
         if self._needs_norm() and "final_norm" not in self.model_fields_set:
-            cause = "is missing, and nothing else normalizes the sum of all layers"
+            cause = "is missing, and nothing else normalizes the output of the stack"
             invalid("final_norm", cause, "add a norm, such as {kind: rms}, or write {kind: none}")
         return self
 
@@ -55,14 +55,14 @@ class Stack(EndsWithNorm):
 
 
 class EarlyExit(Spec):
-    """Exit of single tokens from the passes of a loop, by a learned gate g after each pass (Ouro, Zhu 2025).
+    """Early exit of each token from the passes of a loop, by a learned gate g after each pass (Ouro, Zhu 2025).
 
-    A token leaves after pass i with the probability g_i (1 - g_1) ... (1 - g_(i-1)). Its output is that of the first
-    pass at which the sum of these reaches `threshold`; if none does, and in training, it is that of the last pass. All
-    passes are computed, since later tokens read the keys of each.
+    A token exits after pass i with probability g_i (1 - g_1) ... (1 - g_(i-1)). Its output is that of the first pass at
+    which the cumulative probability reaches `threshold`. If no pass reaches it, and in training, the output is that of
+    the last pass. All passes are computed, since later tokens read the keys of each pass.
 
     Attributes:
-        threshold: sum of probabilities at which a token leaves (absent: none leaves before the last pass).
+        threshold: cumulative probability at which a token exits (absent: every token uses the last pass).
     """
 
     threshold: Positive | None = None
@@ -115,7 +115,7 @@ class StackView(NamedTuple):
 
     @property
     def passes(self) -> tuple[int, ...]:
-        """Indices of the layers before which the final norm is applied, each the first of another pass."""
+        """Indices of the layers that begin a new pass and whose input gets the final norm."""
         return tuple(index for index, block in enumerate(self.layers) if block.norm_between)
 
     @property
@@ -161,56 +161,56 @@ class StackView(NamedTuple):
             left = self.layers[index - 1].feedforward.router_state[1] if index else 0
             for inner, part in block.feedforward.named_parts():
                 if (read := part.router_state[0]) and read != left:
-                    cause = f"reads {read} features of the previous layer's router, which has {left or 'none'}"
+                    cause = f"reads {read} features of the previous layer's router, which provides {left or 'none'}"
                     place = f"{path}.feedforward{_as_field(inner)}.router.carried"
                     invalid(place, cause, "remove it, or use the same width in both")
             if block.feedforward.delays_output and index + 1 == len(self.layers):
                 invalid(f"{path}.feedforward.delayed", "there is no next layer", "remove it, or add a layer")
             if block.output_scale and not self.residual.is_sum:
-                cause = f"scales a sum of outputs, and residual {self.residual.dump()['kind']} is not a plain sum"
+                cause = f"needs a plain residual sum, but residual is {self.residual.dump()['kind']}"
                 invalid(f"{path}.output_scale", cause, "remove it, or use residual: sum")
         self._check_tokens()
         if self.early_exit is not None and not self.passes:
-            cause = "no loop here applies a norm between its passes"
+            cause = "no loop of the model has a norm between its passes"
             invalid(f"{self.prefix}early_exit", cause, "add norm_between: true to shared layers, or remove it")
         tables = _relative_biases(self.layers)
         if len(tables) > 1:
             (first, heads), (other, other_heads) = tables[:2]
-            cause = f"one table serves all layers, and {first.dump()} for {heads} heads differs from "
+            cause = f"all layers share one table, and {first.dump()} for {heads} heads differs from "
             invalid(f"{self.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
 
     def _check_residual(self, path: str, block: Block) -> None:
         kind, place = self.residual.dump()["kind"], f"{self.prefix}residual"
         read = block.feedforward.reads_streams
         if read and read != self.residual.streams:
-            cause = f"reads {read} residual streams, and residual {kind} has {self.residual.streams}"
+            cause = f"reads {read} residual streams, but residual {kind} has {self.residual.streams}"
             invalid(f"{path}.feedforward.num_streams", cause, f"use {self.residual.streams}")
         if read and (block.wiring.reads_first or block.wiring.normalizes_output):
-            invalid(f"{path}.wiring", "several residual streams are read and written in turn", "use pre_norm")
+            invalid(f"{path}.wiring", "several residual streams need sequential sublayers", "use pre_norm")
         if not (self.residual.is_sum or block.wiring.adds_to_stream):
-            cause = f"{kind} adds outputs to the stream, and {path}.wiring does not"
+            cause = f"{kind} adds outputs to the stream, but {path}.wiring does not"
             invalid(place, cause, "use pre_norm, sandwich, output_norm or parallel")
         if block.feedforward.delays_output and not (self.residual.is_sum and block.wiring.adds_to_stream):
-            cause = "outputs are added to a plain sum after the next layer"
+            cause = "delayed outputs need a plain residual sum and pre_norm"
             invalid(f"{path}.feedforward.delayed", cause, "remove it, or use residual: sum and pre_norm")
         if self.residual.grows and block.wiring.reads_first:
-            invalid(place, f"{kind} needs sublayers in turn, and {path}.wiring computes them at once", "use pre_norm")
+            invalid(place, f"{kind} needs sequential sublayers, but {path}.wiring is parallel", "use pre_norm")
         if block.norm_between and (self.final_norm.is_absent or not self.residual.is_sum):
             cause = "there is no final norm" if self.final_norm.is_absent else f"residual {kind} is not a plain sum"
             invalid(f"{path}.norm_between", cause, "remove it, or use final_norm: rms and residual: sum")
         if block.reinject == "unit" and not self.residual.is_sum:
-            cause = f"unit scales a plain sum, which residual {kind} is not"
+            cause = f"unit needs a plain residual sum, but residual is {kind}"
             invalid(f"{path}.reinject", cause, "use true, or residual: sum")
         if self.residual.grows and block.reads_again is not None:
             field = "reinject" if block.reinject else "adds_input_of"
-            cause = f"{kind} has more vectors after each pass, and {path}.{field} adds them up"
+            cause = f"{kind} adds vectors in each pass, which {path}.{field} cannot sum"
             invalid(place, cause, f"remove {field}, or use residual: sum")
 
     def _check_tokens(self) -> None:
         # a stack of vectors has no token ids to look up
         for _, path, part in self.parts():
             if not self.vocab_size and (field := part.tokens_read_by) is not None:
-                cause = "needs token ids, but these layers read only vectors"
+                cause = "needs token ids, but these layers get only vectors"
                 invalid(f"{path}.{field}", cause, "remove it")
             if part.layer_features not in (0, self.layer_features):
                 of_embedding = f"has {self.layer_features}" if self.layer_features else "provides none to these layers"
@@ -257,7 +257,7 @@ class StackView(NamedTuple):
             invalid(f"{path}.weights_of", f"{block.weights_of} is not an earlier layer", remedy)
         first = self.layers[block.weights_of]
         if first.weights_of is not None:
-            cause = f"layer {block.weights_of} shares weights itself"
+            cause = f"layer {block.weights_of} itself shares another layer's weights"
             invalid(f"{path}.weights_of", cause, f"use {first.weights_of}")
         if block.own != first.own:
             names = [name for name in type(block).model_fields if getattr(block.own, name) != getattr(first.own, name)]

@@ -29,8 +29,8 @@ __all__ = ["VisionEncoder"]
 class VisionEncoder(EndsWithNorm, ModelSpec):
     """Vision transformer: an image as a sequence of patches (Dosovitskiy 2020).
 
-    The image vector is the output of a learned `class_token` before the patches, or else the mean over the patches.
-    `pooler` applies a linear layer and tanh to the image vector. DeiT adds a `distillation_token` after the class
+    The image vector is the output of a learned `class_token` before the patches, or the mean over the patches without
+    one. `pooler` applies a linear layer and tanh to the image vector. DeiT adds a `distillation_token` after the class
     token.
 
     Attributes:

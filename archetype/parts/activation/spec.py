@@ -42,7 +42,7 @@ class ReLU(Activation):
 
 @part
 class GELU(Activation):
-    """x Phi(x), with the exact distribution function of the normal distribution (Hendrycks 2016)."""
+    """x Phi(x), with the exact normal distribution function Phi (Hendrycks 2016)."""
 
     title: ClassVar[str] = "GELU"
     gate_kernel: ClassVar[str] = "gelu"
@@ -123,9 +123,9 @@ class SiTU(Activation):
 
 @part
 class XIELU(Activation):
-    """a x^2 + b x for x > 0, otherwise c (exp(x) - 1 - x) + b x, with trained a and c (Huang 2024; Apertus).
+    """a x^2 + b x for x > 0, otherwise c (exp(x) - 1 - x) + b x, with learned a and c (Huang 2024; Apertus).
 
-    a = softplus(`alpha_p`) and c = b + softplus(`alpha_n`). b = 0.5 is a number of the checkpoint that is not trained.
+    a = softplus(`alpha_p`) and c = b + softplus(`alpha_n`). The constant b = 0.5 is stored but not trained.
     """
 
     title: ClassVar[str] = "xIELU"

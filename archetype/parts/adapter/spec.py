@@ -34,6 +34,6 @@ class LoRA(Adapter):
 
 @part
 class DoRA(Adapter):
-    """LoRA with each row of the adapted matrix scaled to a learned norm, apart from its direction (Liu 2024)."""
+    """LoRA that learns the norm of each row of the adapted matrix separately from its direction (Liu 2024)."""
 
     kind: Literal["dora"] = "dora"

@@ -1,4 +1,4 @@
-"""Differential attention: the maps of the second half of the heads, subtracted from those of the first."""
+"""Differential attention: subtract the attention maps of the second half of the heads from those of the first."""
 
 import math
 from typing import ClassVar

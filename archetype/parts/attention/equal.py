@@ -1,4 +1,4 @@
-"""Fields of attention that may differ from a donor's without another output, and the tensors with which they begin."""
+"""Attention fields that can be added without changing the output, and the initial values of their tensors."""
 
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ def equal_fields(at: Transfer[Attention]) -> set[str]:
     """Return the fields whose difference changes no output in the new model's context."""
     old, new, length = at.old, at.new, at.new_sizes["T"]
     before, after = ((part.position, part.sizes(sizes["D"]).head_dim) for part, sizes in at.both)
-    pairs = getattr(at.module, "pairs", None)  # cross-attention sees the whole source
+    pairs = getattr(at.module, "pairs", None)  # cross-attention always attends to the whole source
     causal = pairs is not None and bool(cast(Any, pairs).causal)
     is_equal = {
         "pattern": all(sees_all(part.pattern, length, causal) for part in (old, new)),
@@ -46,7 +46,7 @@ def fold_factors(at: Transfer[Attention]) -> None:
 
 
 def begin(at: Transfer[Attention]) -> None:
-    """Set the tensors of fields that the donor does not have, so that they change nothing, and drop its index."""
+    """Initialize the tensors of fields that the donor lacks so that they have no effect, and drop its index."""
     old, new = at.old, at.new
     if new.value_embedding is not None and old.value_embedding is None:
         at.fill("value_embedding.weight", 0.0)
@@ -67,7 +67,7 @@ def begin(at: Transfer[Attention]) -> None:
 
 
 def begin_norms(at: Transfer[Attention]) -> None:
-    """Begin new norms of queries and keys with the sizes that these have on the text, which the norms take away."""
+    """Initialize a new QK-norm's gains to the size of queries and keys on the text, which the norm would remove."""
     missing = [name for name in "qk" if f"{name}_norm.weight" in at.left and f"{name}_norm.weight" not in at.donated]
     moment = at.moment() if missing and at.gains is None else None  # of inputs with the gains
     if moment is None:

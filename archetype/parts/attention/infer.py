@@ -61,7 +61,7 @@ HEAD_BY_HEAD = "query_key_value"  # the name of fused tensors that usually inter
 
 LOG_SCALING = ("log_scaling_n_floor", "log_scaling_alpha")  # of Inkling's layers without windows
 
-GATE_ACTIVATION = "no file says which activation attention's gate has"
+GATE_ACTIVATION = "no file states the activation of attention's gate"
 
 PREFIX = (
     r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention|temporal_block)\."
@@ -109,7 +109,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         _fused_order(tensors)
     after = rotates and not norm.is_absent
     if after and not quirks.qk_norm:
-        why = "no file says whether queries and keys are normalized before or after they rotate"
+        why = "no file states whether queries and keys are normalized before or after rotation"
         after = tensors.settle("qk_norm_after_rope", (False, True), why)
     return Attention(
         num_heads=heads,
@@ -156,7 +156,7 @@ def _joint_convolution(tensors: CheckpointMixer, channels: int, head_dim: int) -
     kernels = shapes[0][-1], shapes[1][-1]
     expected = [(channels, 1, kernels[0]), (channels, head_dim, kernels[1])]
     if shapes[:2] != expected or shapes[2] != shapes[3]:
-        raise tensors.missing("convolutions of queries and keys of another form")
+        raise tensors.missing("unknown convolutions of queries and keys")
     return JointConvolution(kernels=kernels)
 
 
@@ -164,13 +164,13 @@ def _relative_logits(tensors: CheckpointMixer, heads: int) -> RelativeLogits | N
     # Inkling; every head has some features that choose its biases
     if "score_bias.bank" not in tensors.shapes:
         if "position_query.weight" in tensors.shapes:
-            raise tensors.missing("features of each query for an unknown use")
+            raise tensors.missing("additional query features of unknown use")
         return None
     if len(bank := tensors.shape("score_bias.bank")) != 2:
-        raise tensors.missing("position biases of another form")
+        raise tensors.missing("unknown position biases")
     rank, extent = bank
     if tensors.sides("position_query.weight")[0] != heads * rank:
-        raise tensors.missing("position biases with other features than of each head")
+        raise tensors.missing("position biases whose features do not fit the heads")
     return RelativeLogits(rank=rank, extent=extent)
 
 
@@ -180,7 +180,7 @@ def _convolutions(tensors: CheckpointMixer) -> AttentionConvolutions | None:
     if not kernels:
         return None
     if len(kernels) > 1:
-        raise tensors.missing("convolutions of several lengths")
+        raise tensors.missing("convolutions of different kernel sizes")
     return AttentionConvolutions(at=tuple(place for place in shapes if shapes[place]), kernel=kernels.pop())
 
 
@@ -196,8 +196,8 @@ def _differential(tensors: CheckpointMixer, head_dim: int) -> Differential | Non
     if not any(f"differential.{name}" in tensors.shapes for name in LAMBDAS):
         return None
     if any(tensors.shape(f"differential.{name}") != (head_dim,) for name in LAMBDAS):
-        raise tensors.missing("differential attention with other vectors than of a head's features")
-    tensors.settle("head_pairs", ("halves",), "no file says which heads form a pair")
+        raise tensors.missing("differential attention whose vectors do not fit the head width")
+    tensors.settle("head_pairs", ("halves",), "no file states which heads form a pair")
     return Differential(norm=RMSNorm(eps=tensors.eps, weight=False))
 
 
@@ -222,7 +222,7 @@ def _keys_as_values(tensors: CheckpointMixer) -> bool:
     # Gemma 4: in layers with full attention, which then have no projection to values
     says_so = bool(tensors.config.get("attention_k_eq_v")) and tensors.entry("layer_types") == "full_attention"
     if says_so and "v.weight" in tensors.shapes:
-        raise tensors.missing("values of their own in a layer whose keys are its values")
+        raise tensors.missing("value projections in a layer that uses its keys as values")
     return says_so
 
 
@@ -232,7 +232,7 @@ def _value_width(tensors: CheckpointMixer, num_kv_heads: int, head_dim: int) -> 
         return _fused_value_width(tensors, head_dim)
     width = _rows_of_each(tensors, tensors.sides("v.weight")[1 if tensors.transposed else 0], num_kv_heads)
     if width != head_dim and tensors.size(("v_head_dim",)) != width:
-        raise tensors.missing(f"attention with values of {width} features for keys of {head_dim}, which no key says")
+        raise tensors.missing(f"values of undeclared width {width} for keys of width {head_dim}")
     return None if width == head_dim else width
 
 
@@ -248,14 +248,14 @@ def _pool_index(tensors: CheckpointMixer, position: MixerPosition, head_dim: int
         raise tensors.missing("an index of pools with several key heads")
     if None in sizes.values():
         names = ", ".join((*POOL_KEYS.values(), BUDGET))
-        raise tensors.missing(f"an index of pools of unknown size: the keys {names}")
+        raise tensors.missing(f"an index of pools whose size is unknown (keys {names})")
     known = {field: size for field, size in sizes.items() if size is not None}
     width, budget = known["head_dim"], known.pop("budget")
     rows = (known["num_heads"] + 1) * width
     norms = {tensors.shape(f"index.{name}_norm.weight") for name in "qk"}
     if tensors.sides("index.qk.weight")[0] != rows or norms != {(width,)} or budget % known["pool"]:
-        raise tensors.missing("an index of pools with other sizes than its keys name")
-    tensors.settle("fused_order", ("qkv",), "no file says how queries and keys of the index are ordered")
+        raise tensors.missing("an index of pools whose tensors do not fit its keys")
+    tensors.settle("fused_order", ("qkv",), "no file states the order of the index's queries and keys")
     return PoolIndex(
         **known,
         top_pools=budget // known["pool"],
@@ -279,9 +279,9 @@ def _key_index(tensors: CheckpointMixer, position: MixerPosition, head_dim: int)
     num_heads, width = (tensors.sides(f"index.{name}.weight")[0] for name in ("weights", "k"))
     norms = {tensors.shape(f"index.k_norm.{kind}") for kind in ("weight", "bias")}
     if tensors.sides("index.q.weight")[0] != num_heads * width or norms != {(width,)} or stated != [num_heads, width]:
-        raise tensors.missing("an index with other sizes than its keys name")
+        raise tensors.missing("an index whose tensors do not fit its keys")
     if top_k is None:
-        raise tensors.missing("an index of unknown size: the key index_top_k")
+        raise tensors.missing("an index whose size is unknown (key index_top_k)")
     rounded = tensors.config.get("indexer_activation_dtype")
     if rounded not in (None, "bf16"):
         tensors.assume("index", "exact", f"its class rounds the index's queries and keys to {rounded}")
@@ -303,22 +303,22 @@ def _index(
     elif not has_tensors:
         return None
     elif kind is not None:
-        raise tensors.missing(f"an index in a layer of the kind {kind!r}")
+        raise tensors.missing(f"an index in a layer of type {kind!r}")
     section, sizes = tensors.config.section("sparse_attention_config"), dict[str, int]()
     for field, (key, older) in BLOCK_KEYS.items():
         is_older = section is not None and section.get(older) is not None
         size = section.size(older) if section is not None and is_older else tensors.size((key,))
         if size is None:
             raise tensors.missing(
-                f"an index of blocks of unknown size: the keys {', '.join(dict(BLOCK_KEYS.values()))}"
+                f"an index of blocks whose size is unknown (keys {', '.join(dict(BLOCK_KEYS.values()))})"
             )
         sizes[field] = size
     shapes = {name: tensors.sides(f"index.{name}.weight")[0] for name in "qk"}
     if shapes != {"q": sizes["num_heads"] * sizes["head_dim"], "k": sizes["head_dim"]}:
-        raise tensors.missing("an index with other sizes than its keys name")
+        raise tensors.missing("an index whose tensors do not fit its keys")
     norms = [tensors.shape(f"index.{name}_norm.weight") for name in "qk"]
     if norms != [(sizes["head_dim"],)] * 2 or "index.k_norm.bias" in tensors.shapes:
-        raise tensors.missing("an index without RMSNorm of its queries and keys")
+        raise tensors.missing("an index without RMSNorm on its queries and keys")
     rotary = _index_rotary(tensors, position, head_dim, sizes["head_dim"])
     return BlockIndex(**sizes, position=rotary, norm=tensors.norm(bias=False))
 
@@ -340,7 +340,7 @@ def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int
     else:
         heads, stated = _rows_of_each(tensors, width, head_dim), tensors.size(HEADS)
         if stated not in (None, heads):
-            raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {stated} heads")
+            raise tensors.missing(f"attention with {heads} heads of {head_dim} features and keys for {stated} heads")
     if "gqkv.weight" in tensors.shapes:  # HRM: of gates, queries, keys and values, H P rows each
         num_kv_heads, odd = heads, tensors.sides("gqkv.weight")[output_side] - 4 * heads * head_dim
     elif "qkv.weight" in tensors.shapes:
@@ -352,13 +352,13 @@ def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int
     else:
         num_kv_heads, odd = tensors.size(("num_key_value_heads",)) or heads, 0
     if num_kv_heads < 1 or odd or heads % num_kv_heads:
-        raise tensors.missing(f"attention with {heads} heads and the shapes of its tensors")
+        raise tensors.missing(f"attention whose tensor shapes do not fit {heads} heads")
     return heads, num_kv_heads, head_dim
 
 
 def _rows_of_each(tensors: CheckpointMixer, width: int, parts: int) -> int:
     if width < 1 or width % parts:
-        raise tensors.missing(f"attention with {width} rows in a tensor that {parts} does not divide")
+        raise tensors.missing(f"an attention tensor whose {width} rows {parts} does not divide")
     return width // parts
 
 
@@ -390,7 +390,7 @@ def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple
 
 
 def query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
-    """Return the scaling of queries: Llama 4's or Beam's in layers without rotation, or that of the rotary settings."""
+    """Return the query scaling: Llama 4's or Beam's in layers without rotary positions, or from the rotary settings."""
     if tensors.quirks.query_power is not None and not rotates:
         beta, length = tensors.quirks.query_power
         return QueryScale(beta=beta, length=length, offset=1, form="power")
@@ -415,7 +415,7 @@ def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
     is_in_queries = _gate_in_queries(tensors)
     if tensors.shapes.keys().isdisjoint(("gate.weight", "gqkv.weight")) and not is_in_queries:
         if "gate_bias" in tensors.shapes:
-            raise tensors.missing("a bias of a gate that is absent")
+            raise tensors.missing("a gate bias without a gate")
         return None
     if is_in_queries:
         _doubled_query(tensors)
@@ -437,7 +437,7 @@ def _gate_in_queries(tensors: CheckpointMixer) -> bool:
 
 
 def _doubled_query(tensors: CheckpointMixer) -> DoubledQuery:
-    why = "queries have twice the rows, and no file says which are the gate's"
+    why = "the query projection has twice the rows, and no file states which belong to the gate"
     order: DoubledQuery = tensors.settle("doubled_query", get_args(DoubledQuery), why)
     return order
 
@@ -445,7 +445,7 @@ def _doubled_query(tensors: CheckpointMixer) -> DoubledQuery:
 def _fused_order(tensors: CheckpointMixer) -> str:
     name = tensors.names["qkv.weight"]
     usual = "qkv_per_head" if HEAD_BY_HEAD in name else "qkv"
-    why = f"no file says how queries, keys and values are ordered in {name.split('.')[-2]}"
+    why = f"no file states the order of queries, keys and values in {name.split('.')[-2]}"
     values = sorted(get_args(FusedOrder), key=lambda order: order != usual)
     order: str = tensors.settle("fused_order", tuple(values), why)
     return order
@@ -463,7 +463,7 @@ def _score_scale(tensors: CheckpointMixer, head_dim: int) -> float | None:
         return float(factor * head_dim**-0.5)
     if config.get("scale_attn_weights") is not None:
         return None if config.flag("scale_attn_weights", True) else 1.0
-    why = "no file says whether scores are divided by the root of a head's width"
+    why = "no file states whether scores are divided by sqrt(head_dim)"
     return 1.0 if tensors.settle("unscaled_scores", (False, True), why) else None
 
 

@@ -1,4 +1,4 @@
-"""Attention with a number of each key that its values give."""
+"""Attention with a score bias computed from each key's values."""
 
 import math
 from typing import ClassVar
@@ -16,7 +16,7 @@ from archetype.weights.linear import Linear
 
 
 class KeyBias(nn.Module):
-    """exp(a softplus(v W)) of the values of all heads: one number for each key head (Doge)."""
+    """Score bias exp(a softplus(v W)) from the values v of all heads; one scalar per key head (Doge)."""
 
     parameter_roles: ClassVar = {"rate": "vector"}
     initial_values: ClassVar = {"rate": 0.0}  # every key begins with the same number
@@ -32,7 +32,7 @@ class KeyBias(nn.Module):
 
 
 class ValueBiasedPairs(MaskedPairs):
-    """Attention with a `KeyBias`, which is computed again from the cached values."""
+    """Attention with a `KeyBias`, recomputed from the cached values."""
 
     def masked(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archetype.nn.cache import KVCache, LayerState, RingKVCache
+from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
@@ -67,13 +67,11 @@ class Attention(MultiHeadProjection):
             )
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState | None:
-        """Allocate a cache for `capacity` positions, or a ring buffer for the window of the pattern."""
+        """Allocate a cache, with the states of the index and of convolutions; None if another layer has the keys."""
         if self.spec.keys_from is not None:
             return None
-        slots = self.pairs.rule.cache_length(capacity)  # fewer than `capacity` if no query sees keys further back
-        kind = RingKVCache if slots < capacity else KVCache
         sizes, cache_dtype = (self.sizes.head_dim, self.value_width), self.cache_dtype or dtype
-        cache = kind.empty(batch, self.sizes.num_kv_heads, slots, sizes, cache_dtype, device)
+        cache = self.pairs.new_cache(batch, self.sizes.num_kv_heads, capacity, sizes, cache_dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
         state = indexed(cache, index)
         convolutions = self.convolutions if self.joint is None else self.joint

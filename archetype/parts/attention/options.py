@@ -1,4 +1,4 @@
-"""Options of attention: gates, scalings, convolutions and tables of values."""
+"""Options of attention: gates, scaling, convolutions and value embeddings."""
 
 from typing import Annotated, Any, Literal
 
@@ -46,13 +46,13 @@ Biases = Annotated[
 class OutputGate(Spec):
     """Gate on the attention output before the output projection: activation(x Wg) (Qiu 2025).
 
-    Each feature has its own gate, or all features of a head share one. With `bias`, the gate is activation(x Wg + b),
-    with one number b for each head (Beam).
+    Each feature has its own gate, or all features of a head share one. With `bias`, the gate is activation(x Wg + b)
+    with a scalar b per head (Beam).
 
     Attributes:
         per: `feature`: one gate for each feature; `head`: one gate shared by all features of a head.
         activation: activation function of the gate.
-        bias: whether each head has a learned number that is added before the activation.
+        bias: whether each head has a learned bias before the activation.
     """
 
     per: Literal["feature", "head"] = "feature"
@@ -61,13 +61,13 @@ class OutputGate(Spec):
 
 
 class Differential(Spec):
-    """Differential attention: the weights of head h + H / 2 times a learned lambda, subtracted from those of head h.
+    """Differential attention: weights of head h minus a learned lambda times those of head h + H / 2.
 
-    The difference weighs the values of both heads, which the norm then normalizes together (Ye 2024). Lambda begins at
-    0.8 - 0.6 exp(-0.3 l) in layer l.
+    The difference weights the values of both heads, and the norm normalizes the pair together (Ye 2024). Lambda is
+    initialized to 0.8 - 0.6 exp(-0.3 l) in layer l.
 
     Attributes:
-        norm: norm of the result of each pair of heads.
+        norm: norm of the output of each pair of heads.
     """
 
     norm: VectorNorm = RMSNorm(weight=False)
@@ -78,7 +78,7 @@ class ValueGate(Spec):
 
     Attributes:
         features: number of leading features of x that the gate reads (absent: all).
-        scale: factor of the sigmoid, which is near one half at initialization.
+        scale: factor on the sigmoid, which is about one half at initialization.
     """
 
     features: Width | None = None
@@ -86,7 +86,7 @@ class ValueGate(Spec):
 
 
 class ValueEmbedding(Spec):
-    """Table with a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
+    """Embedding of token ids for each key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
 
     Attributes:
         gate: factor on the row (absent: one learned scalar).
@@ -96,12 +96,12 @@ class ValueEmbedding(Spec):
 
 
 class AttentionConvolutions(Convolutions):
-    """Short convolutions of attention: of its input, of the projected queries, keys and values, and of its output.
+    """Short convolutions over attention's input, projected queries, keys and values, and output.
 
-    Canon layers are those of the input (A) and of q, k and v (B); Inkling has k, v and output.
+    Canon layers convolve the input (A) and q, k and v (B); Inkling convolves k, v and output.
 
     Attributes:
-        at: places: `input`, `q`, `k`, `v` (before their norms and rotation) and `output`.
+        at: any of `input`, `q`, `k`, `v` (before norm and rotation) and `output`.
     """
 
     at: tuple[Literal["input", "q", "k", "v", "output"], ...] = ("input", "q", "k", "v")
@@ -110,12 +110,12 @@ class AttentionConvolutions(Convolutions):
 class JointConvolution(Spec):
     """Convolutions over the projected queries and keys of all heads together (CCA, arXiv 2510.04476; ZAYA1).
 
-    The first convolves each feature alone, the second all features of a head; both have biases. Each query adds to
-    the output the mean of its own projection and that of its key head, and each key the average of these means over
-    its query heads. The second half of all projected values is that of the previous token.
+    The first convolution is depthwise, the second mixes all features of a head; both have biases. The mean of a query's
+    projection and its key head's projection is added to the query; the average of these means over a key's query heads
+    is added to the key. The second half of the projected values comes from the previous token.
 
     Attributes:
-        kernels: number of positions of both convolutions, the token's own among them.
+        kernels: kernel sizes of the two convolutions in positions, including the current token.
     """
 
     kernels: tuple[Size, Size] = (2, 2)
@@ -127,7 +127,7 @@ class JointConvolution(Spec):
 
 
 class QueryScale(Spec):
-    """Query scaling by 1 + beta ln(1 + floor(i / length)) at position i; sharpens attention in long texts (Llama 4).
+    """Scale queries by 1 + beta ln(1 + floor(i / length)) at position i to sharpen attention in long texts (Llama 4).
 
     With `form: power` the factor is (1 + i / length)^beta (Beam), and with `form: log_ratio` it is
     1 + beta ln(max(i / length, 1)) (Inkling).
@@ -136,7 +136,7 @@ class QueryScale(Spec):
         beta: strength of the scaling.
         length: number of tokens after which the factor increases.
         offset: index of the first position (1 in Llama 4).
-        form: whether the factor grows as a logarithm, in steps or steadily from `length` on, or as a power.
+        form: growth of the factor: `log`, logarithmic in steps; `log_ratio`, logarithmic beyond `length`; `power`.
     """
 
     beta: Positive

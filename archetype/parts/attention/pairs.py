@@ -5,19 +5,34 @@ or to the stack, and is passed at each call.
 """
 
 import math
+from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from archetype.nn.cache import KVCache, RingKVCache
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.parts.attention import spec
 from archetype.parts.attention.core import attend
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction, allowed_pairs, present_keys
-from archetype.roles.pattern import MaskContext, pattern_rule
+from archetype.roles.pattern import MaskContext, Pattern, pattern_rule
+from archetype.roles.position import MixerPosition
 from archetype.spec.base import fingerprint
+
+
+@runtime_checkable
+class AttendsToPairs(Protocol):
+    """Specification of attention whose queries see the keys that a pattern allows."""
+
+    @property
+    def pattern(self) -> Pattern: ...
+    @property
+    def position(self) -> MixerPosition: ...
+    @property
+    def num_heads(self) -> int: ...
 
 
 class MaskedPairs:
@@ -27,13 +42,21 @@ class MaskedPairs:
         learns_bias: whether its position bias has parameters, so that no other layer has the same biases.
     """
 
-    def __init__(self, attention: spec.Attention, place: Place, learns_bias: bool = False) -> None:
+    def __init__(self, attention: AttendsToPairs, place: Place, learns_bias: bool = False) -> None:
         self.pattern, self.rule = attention.pattern, pattern_rule(attention.pattern)
         self.causal, self.layer = place.causal, place.layer
         # strings, as torch.compile cannot look up our objects in a dictionary
         pattern, position = fingerprint(attention.pattern), fingerprint(attention.position)
         self.pairs_key = (pattern, place.layer if self.rule.depends_on_layer else 0)
         self.bias_key = (self.pairs_key, position, attention.num_heads, place.layer if learns_bias else None)
+
+    def new_cache(
+        self, batch: int, heads: int, capacity: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device
+    ) -> KVCache:
+        """Allocate a cache for `capacity` positions, or a ring buffer for the window of the pattern."""
+        slots = self.rule.cache_length(capacity)  # fewer than `capacity` if no query sees keys further back
+        kind = RingKVCache if slots < capacity else KVCache
+        return kind.empty(batch, heads, slots, sizes, dtype, device)
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext

@@ -71,20 +71,19 @@ OF_KEYS = (
 class Attention(Mixer):
     """softmax(scale * q k^T) v over the pairs of `pattern`, then a projection; K key/value heads serve H query heads.
 
-    K = H is multi-head attention (Vaswani 2017), K = 1 multi-query (Shazeer 2019), and between them grouped-query
-    attention (Ainslie 2023): query head h reads key/value head floor(h K / H). Defaults: `num_kv_heads` is `num_heads`,
-    `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `softcap` limits a score s to c tanh(s / c) (Gemma
-    2). `qk_norm` normalizes queries and keys before they are rotated, or after it with `qk_norm_after_rope` (Hunyuan),
-    over each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps queries, keys and values to -c ...
-    c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, each head has a learned logit in the
-    softmax whose weight goes to no value (gpt-oss). `softmax` replaces the softmax: exp(s) / (1 + sum exp(s)) with
-    `off_by_one` (Miller 2023), max(exp(s) - 1, 0) / sum |exp(s) - 1| with `softpick` (Zuhri 2025), so that a query may
-    read nothing. `query_scale` scales queries with their position. Values may have
-    another width than keys (`v_head_dim`) and a constant factor (`value_scale`, MiMo-V2), a norm over each head
-    (`value_norm`), and no projection of their own (`keys_as_values`: the projected keys before norm and rotation, Gemma
-    4). `heads_norm` normalizes all heads' outputs together, before the output projection (BitNet b1.58). `dropout`
-    applies to the attention weights. With `keys_from` a layer computes only queries and reads the keys and values of an
-    earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
+    K = H is multi-head attention (Vaswani 2017), K = 1 multi-query attention (Shazeer 2019), and 1 < K < H
+    grouped-query attention (Ainslie 2023): query head h reads key/value head floor(h K / H).  `softcap` limits a score
+    s to c tanh(s / c) (Gemma 2). `qk_norm` normalizes queries and keys before the rotary embedding, or after it with
+    `qk_norm_after_rope` (Hunyuan), for each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps
+    queries, keys and values to -c ... c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`,
+    each head has a learned logit that takes part in the softmax but has no value (gpt-oss). `softmax` replaces the
+    softmax by exp(s) / (1 + sum exp(s)) with `off_by_one` (Miller 2023), or by max(exp(s) - 1, 0) / sum |exp(s) - 1|
+    with `softpick` (Zuhri 2025), so the weights of a query may sum to less than 1. `query_scale` scales queries with
+    their position. Values may have a different width than keys (`v_head_dim`), a constant factor (`value_scale`,
+    MiMo-V2) and a norm per head (`value_norm`). With `keys_as_values`, values have no projection and equal the
+    projected keys before norm and rotation (Gemma 4). `heads_norm` normalizes all heads' outputs together, before the
+    output projection (BitNet b1.58). `dropout` applies to the attention weights. With `keys_from`, a layer computes
+    only queries and attends to the keys and values of an earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
 
     Attributes:
         num_heads: query heads, H.
@@ -93,34 +92,34 @@ class Attention(Mixer):
         v_head_dim: features of each head's value, Q (absent: `head_dim`).
         bias: whether projections have a bias: true, false, or {q: true, ...}.
         score: `dot`, a scaled product, or `additive`, w^T tanh(q + k).
-        scale: factor of scores (absent: 1 / sqrt(head_dim)).
+        scale: factor on scores (absent: 1 / sqrt(head_dim)).
         softcap: c of the soft cap c tanh(s / c) on scores (absent: no cap).
-        clip_qkv: bound of queries, keys and values (absent: no bound).
+        clip_qkv: bound on queries, keys and values (absent: no bound).
         qk_norm: norm of queries and keys.
         qk_norm_over: whether `qk_norm` normalizes each head, or all heads together.
-        qk_norm_after_rope: whether `qk_norm` is applied after the rotation.
+        qk_norm_after_rope: whether `qk_norm` is applied after the rotary embedding.
         keys_as_values: whether the projected keys, before norm and rotation, are also the values.
         value_norm: norm of the values of each head.
-        value_scale: factor of the values.
-        sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
-        softmax: `standard`; `off_by_one`, a softmax with a further logit of 0; or `softpick`, a rectified one.
+        value_scale: factor on the values.
+        sinks: whether each head has a learned logit that takes part in the softmax but has no value.
+        softmax: `standard`; `off_by_one`, a softmax with an additional logit of 0; or `softpick`, a rectified softmax.
         gate: gate on the output before the output projection (absent: none).
-        differential: subtraction of the second half of the heads' weights from those of the first (absent: none).
-        gate_gain: learned factor of each logit of the gate (absent: none).
+        differential: differential attention between the two halves of the heads (absent: none).
+        gate_gain: learned factor on each logit of the gate (absent: none).
         heads_norm: norm of all heads' outputs together, after the gate and before the output projection.
-        query_gain: learned factor of each feature of the rotated queries (absent: none; nGPT).
+        query_gain: learned factor on each feature of the rotated queries (absent: none; nGPT).
         query_scale: scaling of queries with their position (absent: none).
-        value_embedding: table by token id whose rows are added to the values (absent: none).
+        value_embedding: embedding by token id that is added to the values (absent: none).
         convolutions: short convolutions over the latest positions (absent: none).
-        joint_convolution: convolutions over queries and keys together, and values of the previous token (absent: none).
-        key_factors: whether each key head has a learned factor of its normed keys (ZAYA1).
-        key_bias: whether exp(a softplus(v W)) of the values v of all heads is added to the scores of each key, one
-            number for each key head, with a learned a (Doge).
+        joint_convolution: convolutions over queries and keys, and values from the previous token (absent: none).
+        key_factors: whether each key head has a learned factor on its normalized keys (ZAYA1).
+        key_bias: whether a bias exp(a softplus(v W)) is added to the scores of each key, with the values v of all heads
+            and a learned a; one scalar per key head (Doge).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
         index: selection among the keys that `pattern` allows (absent: all of them).
         keys_from: earlier layer whose keys and values are read: its index, or a negative offset from this layer
-            (absent: its own keys and values).
+            (absent: this layer computes its own).
         dropout: dropout probability of the attention weights in training.
     """
 
@@ -180,11 +179,11 @@ class Attention(Mixer):
                 cause = "rotary positions only affect dot products of queries and keys"
                 invalid("position", cause, "use relative_bias or alibi, or score dot")
             if self.index is not None:
-                invalid("index", "additive scores are computed for all keys", "remove index, or use score dot")
+                invalid("index", "additive scores do not support an index", "remove index, or use score dot")
             if not is_full:
-                invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
+                invalid("pattern", "additive scores support only the full pattern", "use pattern full, or score dot")
         if self.sinks and self.softmax != "standard":
-            invalid("sinks", f"softmax {self.softmax} has no further logits", "remove sinks, or use softmax standard")
+            invalid("sinks", f"softmax {self.softmax} has no sink logits", "remove sinks, or use softmax standard")
         if self.position.reads_queries:
             unsupported = {
                 "score": self.score != "dot",
@@ -201,18 +200,18 @@ class Attention(Mixer):
                 "index": self.index is not None,
                 "keys_from": self.keys_from is not None,
             }
-            cause = "key_bias is all that is added to scores, of all keys of this layer"
+            cause = "cannot be combined with key_bias"
             refuse_set(unsupported, cause, "remove {field}, or use key_bias: false")
         if self.index is not None and self.num_heads % self.index.num_selections:
-            cause = f"{self.index.num_selections} heads that select keys do not divide num_heads {self.num_heads}"
+            cause = f"{self.index.num_selections} selecting heads do not divide num_heads {self.num_heads}"
             invalid("index.num_heads", cause, "use 1, or as many as num_kv_heads")
         if self.index is not None and not is_full:
-            cause = f"an index selects among all earlier keys, and pattern {self.pattern.dump()['kind']} allows others"
+            cause = f"an index selects among all earlier keys, but the pattern is {self.pattern.dump()['kind']}"
             invalid("index", cause, "remove index, or use pattern full")
         if self.qk_norm_after_rope and (
             not isinstance(self.position, Rotary) or self.qk_norm.is_absent or self.qk_norm_over == "all"
         ):
-            cause = "needs rotary positions and a qk_norm of each head"
+            cause = "needs rotary positions and a qk_norm over each head"
             invalid("qk_norm_after_rope", cause, "remove it, or set both")
         if self.gate_gain is not None and self.gate is None:
             invalid("gate_gain", "there is no gate", "remove it, or add a gate")
@@ -227,8 +226,8 @@ class Attention(Mixer):
             no_table = {"value_embedding": self.value_embedding is not None}
             refuse_set(no_table, "global projections have no value embedding", remedy)
             of_queries = {"query_gain": self.query_gain is not None, "key_factors": self.key_factors}
-            refuse_set(of_queries, "global projections have queries and keys of their own", remedy)
-            refuse_set({"keys_as_values": self.keys_as_values}, "global projections have values of their own", remedy)
+            refuse_set(of_queries, "global projections have separate queries and keys", remedy)
+            refuse_set({"keys_as_values": self.keys_as_values}, "global projections have separate values", remedy)
         return self
 
     @model_validator(mode="after")
@@ -237,19 +236,19 @@ class Attention(Mixer):
             return self
         for name, count in (("num_heads", self.num_heads), ("num_kv_heads", self.num_kv_heads)):
             if count is not None and count % 2:
-                invalid(name, f"{count} heads have no pairs, which differential attention needs", "use an even number")
+                invalid(name, f"{count} heads cannot be paired for differential attention", "use an even number")
         if self.index is not None:
-            invalid("index", "differential attention reads all keys", "remove it or differential")
+            invalid("index", "differential attention does not support an index", "remove it or differential")
         if self.projects_globally:
-            invalid("pattern.global_projections", "global tokens have no pairs of heads", "remove it or differential")
+            invalid("pattern.global_projections", "unsupported by differential attention", "remove it or differential")
         return self
 
     @model_validator(mode="after")
     def _keys_serve_as_values(self) -> "Attention":
         if self.keys_as_values and self.bias.v:
-            invalid("bias.v", "with keys_as_values there is no projection to values", "remove it or keys_as_values")
+            invalid("bias.v", "with keys_as_values, there is no value projection", "remove it or keys_as_values")
         if self.keys_as_values and self.v_head_dim not in (None, self.head_dim):
-            cause = f"with keys_as_values each value has the features of its key, and {self.v_head_dim} may differ"
+            cause = f"with keys_as_values, values have the width of keys, so {self.v_head_dim} may not fit"
             invalid("v_head_dim", cause, "remove it or keys_as_values")
         return self
 
@@ -263,9 +262,9 @@ class Attention(Mixer):
             "bias": self.bias != ProjectionBiases(o=self.bias.o),
             "pattern.global_projections": self.projects_globally,
         }
-        refuse_set(unsupported, "queries, keys and values are convolved together", "remove it or joint_convolution")
+        refuse_set(unsupported, "is not supported with joint_convolution", "remove it or joint_convolution")
         if self.joint_convolution.reach < 1:
-            invalid("joint_convolution.kernels", "no position reads another one", "use a kernel of 2 or more")
+            invalid("joint_convolution.kernels", "kernels of 1 read no other position", "use a kernel of 2 or more")
         return self
 
     @model_validator(mode="after")
@@ -274,9 +273,9 @@ class Attention(Mixer):
             return self
         if self.bias.k or self.bias.v:
             remedy = "use {q: true, o: true}, or no bias"
-            invalid("bias", "keys and values of another layer already have that layer's biases", remedy)
+            invalid("bias", "with keys_from, keys and values already have the other layer's biases", remedy)
         of_keys = ("value_embedding", "convolutions", "joint_convolution", "key_factors")
-        cause = "keys_from reads the keys and values of another layer"
+        cause = "keys_from uses the keys and values of another layer"
         refuse_set({name: bool(getattr(self, name)) for name in of_keys}, cause, "remove it or keys_from")
         own_keys = {"index": self.index is not None, "pattern.global_projections": self.projects_globally}
         cause = "needs its own keys, but keys_from reads the keys of another layer"
@@ -332,7 +331,7 @@ class Attention(Mixer):
             invalid("value_embedding.gate.features", cause, f"use at most {width}, or remove it")
         if self.position.reads_queries:
             if not causal:
-                cause = f"{self.position.kind} positions have no keys for later positions"
+                cause = f"{self.position.kind} positions support only earlier keys"
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
             # positions of whole sequences are sinusoids of d_model features, projected to keys
             if width % 2 and self.position.needs_all_keys:
@@ -344,18 +343,18 @@ class Attention(Mixer):
             with inside("convolutions"):
                 self.convolutions.check(causal)
                 if self.keys_as_values and "v" in self.convolutions.at:
-                    invalid("at", "with keys_as_values there is no projection to values", "leave out v")
+                    invalid("at", "with keys_as_values, there is no value projection", "leave out v")
         if self.joint_convolution is not None:
             if not causal:
-                invalid("joint_convolution", "convolutions read from left to right", "remove it, or use a decoder")
+                invalid("joint_convolution", "convolutions are causal", "remove it, or use a decoder")
             sizes = self.sizes(width)
             if sizes.num_kv_heads * self.value_width(width) % 2:
-                invalid("joint_convolution", "values of an odd number of features have no half", "use an even number")
+                invalid("joint_convolution", "values of an odd width cannot be halved", "use an even number")
         if causal and isinstance(self.pattern, BigBird):
-            cause = "bigbird's random and last blocks look ahead, which a decoder must not"
+            cause = "bigbird's random and last blocks attend to later tokens, which a decoder cannot"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
         if causal and self.projects_globally:
-            cause = "in a decoder the first tokens see no distant ones"
+            cause = "a decoder's first tokens cannot attend to later ones"
             invalid("pattern.global_projections", cause, "remove it, or use an encoder")
 
     @property
@@ -398,7 +397,7 @@ class Attention(Mixer):
             "pattern": reach is None,
         }
         if fields := [name for name, is_set in unsupported.items() if is_set]:
-            cause = "is not computed by the attention functions of other libraries"
+            cause = "is not supported by the attention functions of other libraries"
             raise SpecError(f"{place}.{fields[0]}", cause, "use this library's attention")
         return AttentionCall(sizes, reach or None, self.softcap)
 
@@ -406,7 +405,7 @@ class Attention(Mixer):
     def needs_whole_rows(self) -> NeedsWholeRows | None:
         # neither scaling by length nor projections of global tokens work on a part of a sequence
         if self.keys_follow_length:
-            cause = "depends on the sequence length, and each process has only a part of a sequence"
+            cause = "depends on the sequence length, but each process has only a part of a sequence"
             return NeedsWholeRows("position.scaling", cause, "use another scaling, or set parallel.context to 1")
         if self.position.reads_queries:
             cause = "adds to the scores of whole sequences, but each process has only a part of a sequence"
@@ -418,7 +417,7 @@ class Attention(Mixer):
             cause = "convolutions read sequences in order, and parallel.context splits them"
             return NeedsWholeRows("convolutions", cause, "remove it, or set parallel.context to 1")
         if self.projects_globally:
-            cause = "global tokens with their own projections are in one process, and all processes must see them"
+            cause = "all processes must see the global tokens, which only one process projects"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")
         return None if self.index is None else self.index.needs_whole_rows
 

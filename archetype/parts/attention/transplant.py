@@ -112,7 +112,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         if at.new.gate is not None and at.old.gate is None:
             open_gate(at, at.new.gate)
         for name in borrowed:
-            at.note(name, "of the layer whose keys it read", "copied", (f"{at.similar['keys'].path}.{name}",))
+            at.note(name, "from the layer whose keys it read", "copied", (f"{at.similar['keys'].path}.{name}",))
         for name in self._with_keys(at.new) if merged else ():
             if name in at.tensors and name in at.donated:
                 at.note(name, merged, "new" if merged == DRAWN else "merged")
@@ -131,7 +131,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             groups = best(keys, new["K"], None if of_keys is None else of_keys.view(keys, into).sum(1))
             chosen = [NEW if group == NEW else group * into + index for group in groups for index in range(into)]
         elif heads % new["K"] or (new["K"] % keys and keys % new["K"]):
-            at.promise(Start.CHANGED, f"{new['K']} key heads are neither groups nor copies of {keys}")
+            at.promise(Start.CHANGED, f"{new['K']} key heads are neither merged groups nor copies of {keys}")
             return ""
         else:
             groups = [group * keys // new["K"] for group in range(new["K"])]
@@ -177,11 +177,11 @@ class AttentionTransplant(HeadsTransplant[Attention]):
             is_equal = source is not None and own.keys() == theirs.keys() & set(OF_KEYS)
             is_equal = is_equal and all(are_equal(own[name], theirs[name]) for name in own)
             is_equal = is_equal and _kept_of_keys(at.old) == _kept_of_keys(module.spec)
-            at.require(is_equal, "reads the keys of another layer, which are not its own")
+            at.require(is_equal, "reads the keys of another layer, which differ from its own")
         elif at.old.keys_from is not None and at.new.keys_from is None:
             borrowed = [name for name in OF_KEYS if name in theirs and name in at.tensors]
             at.donated |= {name: theirs[name] for name in borrowed}
-            at.promise(Start.CHANGED, "keys of its own, with the matrices of the layer whose keys it read")
+            at.promise(Start.CHANGED, "keys of its own, with the matrices from the layer whose keys it read")
         at.old = at.old.model_copy(update={"keys_from": at.new.keys_from})
         return borrowed
 
@@ -191,24 +191,24 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         others = {letter for letter in "HKPQ" if old[letter] != new[letter]}
         scales = [self._scale(*of) for of in at.both]
         if part.score == "dot" and part.scale == before.scale and not isclose(*scales, rel_tol=1e-6):
-            yield f"scores of {new['P']} features have another scale"
+            yield f"scores of {new['P']} features have a different scale"
         widths = [each.sizes(sizes["D"]).rotary_dim for each, sizes in at.both]
         if isinstance(part.position, Rotary) and part.position == before.position and widths[0] != widths[1]:
-            yield f"other features are rotated; use position.dim={widths[0]}"
+            yield f"different features are rotated; use position.dim={widths[0]}"
         if part.qk_norm_over == "all" and not part.qk_norm.is_absent and others & set("HKP"):
-            yield "the norm of all queries sees other heads"
+            yield "the norm over all queries includes different heads"
         if not part.heads_norm.is_absent and others & set("HQ"):
-            yield "the norm of all heads sees other heads"
+            yield "the norm over all heads includes different heads"
         if "H" in others and not (part.position.is_absent or isinstance(part.position, Rotary)):
             yield "each head has its own position biases"
         if part.differential is not None and (others or at.path != at.donor_path):
-            yield "pairs of heads are subtracted with a factor that depends on the layer"
+            yield "differential attention's lambda depends on the layer"
         if part.index is not None and others & set("HK") and part.index.num_selections != 1:
-            yield "the index selects keys for other heads"
+            yield "the index selects keys for different heads"
         if "Q" in others and not part.value_norm.is_absent:
-            yield "the norm of values sees other features"
+            yield "the norm of values covers different features"
         if "P" in others and (not part.qk_norm.is_absent or part.score != "dot"):
-            yield "the scores see other features"
+            yield "the scores cover different features"
 
     def _scale(self, part: Attention, sizes: Mapping[str, int]) -> float:
         return part.scale or float(part.sizes(sizes["D"]).head_dim ** -0.5)
@@ -245,7 +245,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
         )  # fmt: skip
 
     def start_of(self, at: Transfer[Attention], source: Heads) -> tuple[Start, str]:
-        """Attention with all heads of another kind of attention starts equal, such as latents that are expanded."""
+        """Attention that reuses all heads of another kind of attention, such as expanded latents, starts equal."""
         old, new, own = at.old, at.new, self.heads(at.new, at.tensors, at.new_sizes)
         if source.unlike or own.unlike:
             return super().start_of(at, source)
@@ -258,13 +258,13 @@ class AttentionTransplant(HeadsTransplant[Attention]):
                 torch.allclose(spread(x, len(y))[..., -1], y[:, : x.shape[1], -1])
                 for x, y in zip((source.q, source.k, source.v), (own.q, own.k, own.v), strict=True)
             ),
-            "gates, sinks or scales of queries": any(
+            "gates, sinks or query scales": any(
                 getattr(part, name, None) for part in (old, new) for name in ("gate", "sinks", "query_scale")
             ),
             "another width": at.old_sizes["D"] > at.new_sizes["D"],
         }
         causes = [cause for cause, differ in differs.items() if differ]
-        return (Start.CHANGED, ", ".join(causes)) if causes else (Start.ROUNDED, "all heads are those of the donor")
+        return (Start.CHANGED, ", ".join(causes)) if causes else (Start.ROUNDED, "all heads come from the donor")
 
 
 def _kept_of_keys(part: Attention) -> tuple[Any, ...]:

@@ -22,28 +22,28 @@ __all__ = ["BlockIndex"]
 class BlockIndex(KeySelection):
     """The `top_blocks` blocks of keys with the largest pooled scores q_t k_s for each query t (MiniMax M3).
 
-    The last `local_blocks` blocks, the query's own included, are always among them. Each of `num_heads` query heads
-    selects for its share of the attention's heads; the single key head and all queries come from x. The score of a
-    block is the largest score of its visible keys, or the mean, which is the score of their mean (MoBA; Lu 2025). Ties
-    go to the earlier block. With `own_projections: false` the rotated queries and keys of the attention itself select:
-    with `pooling: mean`, each of its heads reads the blocks whose mean key fits its query best (MoBA). The index then
-    has no parameters, no state and no loss.
+    The last `local_blocks` blocks, including the query's own, are always selected. Each of the `num_heads` index heads
+    selects for a group of attention heads; its queries and the single key head are projected from x. The score of a
+    block is the maximum score of its visible keys, or the mean score, which equals the score of the mean key (MoBA; Lu
+    2025). Ties go to the earlier block. With `own_projections: false`, the index uses attention's rotated queries and
+    keys; with `pooling: mean`, each head then reads the blocks whose mean key scores highest (MoBA). Such an index has
+    no parameters, state or loss.
 
-    The selection has no gradient. The index is trained as the lightning index is (DeepSeek-AI 2025), by blocks: by
-    KL(p_t || softmax of the scores / sqrt(P)) over the selected blocks, where p_t are the attention weights of its
-    heads, summed over a block. If no block is left out, the index is trained next to dense attention.
+    The selection has no gradient. As in the lightning index (DeepSeek-AI 2025), the training loss is KL(p_t ||
+    softmax(scores / sqrt(P))) over the selected blocks, where p_t are the attention weights of the group's heads,
+    summed over each block. If all blocks are selected, the index is trained alongside dense attention.
 
     Attributes:
-        block: keys of a block.
+        block: number of keys per block.
         top_blocks: number of blocks that a query attends to.
-        num_heads: query heads H, each with its own selection: 1, or the key/value heads of the attention.
+        num_heads: query heads H, each with its own selection: 1, or the number of attention's key/value heads.
         head_dim: width of each head, P.
-        local_blocks: number of blocks up to the query's own that are always selected.
+        local_blocks: number of always selected blocks up to and including the query's own.
         pooling: score of a block: max or mean of the scores of its keys.
         position: rotary embedding of queries and keys (absent: none).
         norm: norm of queries and keys, each with its own weights.
         loss_weight: weight of the index's loss (0: the index is not trained).
-        own_projections: whether the index has queries and keys of its own, not those of the attention.
+        own_projections: whether the index projects its own queries and keys instead of using attention's.
     """
 
     title: ClassVar[str] = "Block index"
@@ -70,7 +70,7 @@ class BlockIndex(KeySelection):
             cause = f"{self.local_blocks} is more than top_blocks {self.top_blocks}"
             invalid("local_blocks", cause, f"use at most {self.top_blocks}")
         if not self.own_projections:
-            cause = "the attention's own queries and keys select"
+            cause = "attention's queries and keys select"
             refuse_set({"position": self.position is not None}, cause, "use {field}: null")
             refuse_set({"norm": not self.norm.is_absent}, cause, "use {field}: none")
             refuse_set({"loss_weight": self.loss_weight > 0}, cause, "use {field}: 0")
@@ -94,7 +94,7 @@ class BlockIndex(KeySelection):
         if not self.own_projections:
             for name, size in (("num_heads", sizes.num_heads), ("head_dim", sizes.head_dim)):
                 if (own := getattr(self, name)) != size:
-                    invalid(name, f"{own} differs from {size} of the attention, which selects", f"use {size}")
+                    invalid(name, f"{own} differs from attention's {size}", f"use {size}")
 
     @property
     def num_selections(self) -> int:

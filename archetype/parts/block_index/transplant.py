@@ -1,4 +1,4 @@
-"""Transplants of a learned index of blocks: its own weights, or those of attention."""
+"""Transplants of a learned index of blocks, from another index or from attention."""
 
 from collections.abc import Mapping
 from typing import ClassVar

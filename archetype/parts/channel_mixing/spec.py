@@ -16,12 +16,12 @@ MixOf = Literal["token", "previous"]
 class ChannelMixing(FeedForward):
     """down(relu(up(x'))^2), optionally times sigmoid(receptance(x'')), where x' mixes x_t and x_{t-1} (RWKV).
 
-    Each feature is mixed with a share of its own (Peng 2023, section 3.1.3). The state is the last token's vector.
+    Each feature has a learned mixing weight (Peng 2023, section 3.1.3). The state is the last token's vector.
 
     Attributes:
         d_ff: inner width, F.
         receptance: whether the output is gated by sigmoid(receptance(x'')) (RWKV-4 to 6; not RWKV-7).
-        mix_of: whether the learned shares are those of the token itself (RWKV-4) or of the previous one (RWKV-7).
+        mix_of: whether the learned mixing weights multiply the current token (RWKV-4) or the previous one (RWKV-7).
     """
 
     title: ClassVar[str] = "Channel mixing"

@@ -42,14 +42,14 @@ def read(tensors: CheckpointMixer) -> CompressedAttention:
     stated = tensors.size(("head_dim",)), tensors.size(("num_attention_heads",))
     rows, columns = tensors.sides("o_down.weight")
     if odd or columns * groups != heads * head_dim or rows != groups * group_rank or stated != (head_dim, heads):
-        raise tensors.missing(f"compressed attention with {groups} groups and the shapes of its tensors")
+        raise tensors.missing(f"compressed attention whose tensor shapes do not fit {groups} groups")
     if "sinks" not in tensors.shapes:
         raise tensors.missing("compressed attention without sinks")
     pooling = _pooling(tensors, head_dim)
     index = None if pooling is None else pooling.index
     has = pooling is not None, pooling is not None and pooling.overlap, index is not None
     if kind not in POOLED or POOLED[kind] != has:
-        raise tensors.missing(f"the tensors of layer {tensors.number} in a layer of the kind {kind!r}")
+        raise tensors.missing(f"the tensors of layer {tensors.number} in a layer of type {kind!r}")
     position = tensors.position(rotary_dim)
     if not isinstance(position, Rotary):
         raise tensors.missing("compressed attention without rotary positions")
@@ -75,14 +75,14 @@ def _pooling(tensors: CheckpointMixer, head_dim: int) -> Pooling | None:
     rates = tensors.config.section("compress_rates")
     stated = None if rates is None else rates.get(tensors.entry("layer_types"))
     if width not in (head_dim, 2 * head_dim) or stated not in (None, rate):
-        raise tensors.missing(f"pooled keys of {rate} positions and {width} features, where keys say {stated}")
+        raise tensors.missing(f"pooled keys of {rate} positions and {width} features (declared: {stated})")
     index = None
     if "index.q.weight" in tensors.shapes:
         num_heads, index_rate = tensors.sides("index.weights.weight")[0], tensors.shape("index.pool.offsets")[0]
         index_dim = tensors.sides("index.q.weight")[0] // num_heads
         said = tensors.size(("index_n_heads",)), tensors.size(("index_head_dim",))
         if said != (num_heads, index_dim) or index_rate != rate:
-            raise tensors.missing("an index of pooled keys with other sizes than its keys name")
+            raise tensors.missing("an index of pooled keys whose tensors do not fit its keys")
         index = PooledIndex(top_k=tensors.config.size("index_topk"), num_heads=num_heads, head_dim=index_dim)
     return Pooling(rate=rate, overlap=width == 2 * head_dim, index=index)
 

@@ -1,4 +1,4 @@
-"""Attention to a window and to pooled earlier positions, whole or with a state that keeps both."""
+"""Attention to a sliding window and to pooled earlier positions, with or without a state."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -102,7 +102,7 @@ class Pool(nn.Module):
 
 
 class PooledIndex(nn.Module):
-    """Scores of pooled keys, which are pooled by weights of its own (DeepSeek-AI 2026, section 2.3.1)."""
+    """Index over pooled keys, with separate pooling weights (DeepSeek-AI 2026, section 2.3.1)."""
 
     def __init__(self, attention: spec.CompressedAttention, index: spec.PooledIndex, d_model: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class PooledIndex(nn.Module):
 
 @module_for(spec.CompressedAttention)
 class CompressedAttention(KeepsKeys, nn.Module):
-    """Attention to the keys of a window and to pooled keys, which are the values, too (DeepSeek-AI 2026, section 2.3).
+    """Attention to a window and to pooled keys; keys are also the values (DeepSeek-AI 2026, section 2.3).
 
     The mask of whole sequences is computed in full.
     """

@@ -19,15 +19,15 @@ __all__ = ["CompressedAttention", "PooledIndex", "Pooling"]
 
 
 class PooledIndex(Spec):
-    """Index of pooled keys: the `top_k` with the largest sum_j w_tj ReLU(q_tj k_s), as `lightning` scores single keys.
+    """Index of pooled keys: the `top_k` with the largest sum_j w_tj ReLU(q_tj k_s), scored as in `lightning`.
 
-    Its keys are pooled like those of the attention, to `head_dim` features, by weights of its own.
+    The index pools its keys like the attention's, to `head_dim` features, with separate weights.
 
     Attributes:
         top_k: number of pooled keys that a query attends to.
         num_heads: number of query heads of the index.
-        head_dim: width of each of these heads.
-        loss_weight: weight of the index's loss, which imitates the attention weights (0: the index is not trained).
+        head_dim: width of each query head.
+        loss_weight: weight of the index's loss against the attention weights (0: the index is not trained).
     """
 
     top_k: Size
@@ -37,14 +37,14 @@ class PooledIndex(Spec):
 
 
 class Pooling(Spec):
-    """One key for each `rate` positions: norm(sum_j softmax_j(x_j Wg + b_j) x_j Wc), feature by feature.
+    """One key per `rate` positions: norm(sum_j softmax_j(x_j Wg + b_j) x_j Wc), with a softmax per feature.
 
-    With `overlap`, the positions of the window before are pooled too, with other weights.
+    With `overlap`, the positions of the previous window are pooled too, with separate weights.
 
     Attributes:
-        rate: positions of a window.
-        overlap: whether each window is pooled together with the one before.
-        index: selection of the pooled keys that each query attends to (absent: all that are complete).
+        rate: positions per window.
+        overlap: whether each window is pooled together with the previous one.
+        index: selection of the pooled keys that each query attends to (absent: all pooled keys).
     """
 
     rate: Size
@@ -54,27 +54,27 @@ class Pooling(Spec):
 
 @part
 class CompressedAttention(Mixer):
-    """Attention with one key head, which is also the value, to a window and to pooled earlier positions (DeepSeek-V4).
+    """Attention to a sliding window and to pooled earlier keys, with one head of shared keys and values (DeepSeek-V4).
 
-    The last `rotary_dim` features of a key norm(x Wk) are rotated; as it is the value, too, the result is rotated back
-    by the query's position. Each head's query is normed. Heads have sinks, and share an output projection in two
-    steps: `groups` of heads to `group_rank` features each, and all of these to d_model.
+    The last `rotary_dim` features of a key norm(x Wk) are rotated. Since the key is also the value, the output is
+    rotated back by the query's position. Each head's query is normalized. Heads have sinks. The output projection first
+    maps each of the `groups` of heads to `group_rank` features, then all groups to d_model.
 
-    Pooled keys stand for complete windows alone, and rotate by the position at which their window begins. The state
-    holds the keys of the attention's window, the pooled keys, and the projections that the open window needs.
+    Only complete pooling windows have a pooled key, which is rotated by the window's first position. The state holds
+    the keys of the sliding window, the pooled keys, and the projections of the incomplete pooling window.
 
     Attributes:
         num_heads: query heads, H.
         head_dim: features of each head, P.
         rotary_dim: rotated features of each head, R (absent: all).
-        query_rank: width of the low-rank query vector, r.
-        window: number of positions that are attended to one by one, W.
+        query_rank: width of the query latent, r.
+        window: size of the sliding window in positions, W.
         groups: groups of heads in the output projection, g.
         group_rank: features of each group's projection.
         position: rotary embedding of the rotated features.
-        norm: norm of keys, of pooled keys and of the low-rank query vector.
+        norm: norm of keys, pooled keys and the query latent.
         query_norm: norm of each head's query.
-        pooling: pooled keys (absent: a window alone).
+        pooling: pooled keys (absent: only the sliding window).
     """
 
     title: ClassVar[str] = "Compressed attention"
@@ -109,9 +109,9 @@ class CompressedAttention(Mixer):
         if self.num_heads % self.groups:
             invalid("groups", f"{self.groups} does not divide num_heads {self.num_heads}", "use a divisor")
         if self.position.dim is not None:
-            invalid("position.dim", "the rotated features are counted by rotary_dim", "remove it")
+            invalid("position.dim", "rotary_dim sets the number of rotated features", "remove it")
         self.position.scaling.check(self.rotated)
-        self.position.check_kept_keys("pooled keys that are stored cannot rotate again when the text grows")
+        self.position.check_kept_keys("stored pooled keys cannot be rotated again when the sequence grows")
         if self.index is not None and self.index.head_dim < self.rotated:
             cause = f"{self.index.head_dim} is less than rotary_dim {self.rotated}"
             invalid("pooling.index.head_dim", cause, "use more features")
@@ -119,7 +119,7 @@ class CompressedAttention(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("", "pooled keys stand for earlier positions alone", "use a decoder, or another mixer")
+            invalid("", "pooled keys cover only earlier positions", "use a decoder, or another mixer")
 
     @property
     def index(self) -> PooledIndex | None:

@@ -25,8 +25,8 @@ class CompressedAttentionTransplant(Transplant[CompressedAttention]):
     writes: ClassVar = ("o_up.weight",)
     silent: ClassVar = {"q_down.weight": "r", "o_down.weight": "B"}
     fixed: ClassVar = {
-        "P": "scores and norms of other features", **dict.fromkeys("so", "other windows are pooled"),
-        **dict.fromkeys("IJ", "the index has other heads"),
+        "P": "scores and norms cover different features", **dict.fromkeys("so", "different windows are pooled"),
+        **dict.fromkeys("IJ", "the index has different heads"),
     }  # fmt: skip
     sized: ClassVar = ("num_heads",)
 

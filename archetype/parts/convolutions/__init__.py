@@ -1,1 +1,1 @@
-"""Short convolutions inside a part, which let neighbouring tokens mix (canon layers; Inkling)."""
+"""Short convolutions inside a part, which mix neighboring tokens (canon layers; Inkling)."""

@@ -7,13 +7,13 @@ __all__ = ["Convolutions"]
 
 
 class Convolutions(Spec):
-    """y_t + sum_i w_i y_{t-i} at several places of a part (Allen-Zhu 2025, canon layers; Inkling).
+    """Short convolutions y_t + sum_i w_i y_{t-i} inside a part (Allen-Zhu 2025, canon layers; Inkling).
 
-    Each feature has its own weights w, without bias and activation.
+    Convolutions are depthwise, without bias or activation.
 
     Attributes:
-        at: places of the convolutions.
-        kernel: number of positions, the token's own among them.
+        at: positions of the convolutions in the part.
+        kernel: kernel size in positions, including the current token.
         residual: whether the input y_t is added to the convolution.
     """
 
@@ -24,6 +24,6 @@ class Convolutions(Spec):
     def check(self, causal: bool) -> None:
         """Call `invalid` for a stack whose positions see later ones, and for equal places."""
         if not causal:
-            invalid("", "convolutions read from left to right", "remove it, or use a decoder")
+            invalid("", "convolutions are causal", "remove it, or use a decoder")
         if len(set(self.at)) < max(len(self.at), 1):
-            invalid("at", "names no place, or one twice", "name each place once, or remove convolutions")
+            invalid("at", "is empty or lists a position twice", "list each position once, or remove convolutions")

@@ -6,7 +6,7 @@ from archetype.nn.transfer import Transfer
 
 
 def begin_convolutions(at: Transfer[Any]) -> None:
-    """Begin with kernels of zero, which change nothing, where the donor has no convolutions."""
+    """Initialize kernels to zero if the donor has no convolutions, so the output is unchanged."""
     new = at.new.convolutions
     if new is not None and new.residual and at.old.convolutions is None:
         for name in sorted(name for name in at.left if name.startswith("convolutions.")):

@@ -11,16 +11,16 @@ __all__ = ["DepthAttention"]
 
 @part
 class DepthAttention(Residual):
-    """Attention over depth: a sublayer reads sum_i softmax_i(q norm(h_i)) h_i with its own query q (Kimi Team 2026).
+    """Attention over depth: each sublayer has a query q and reads sum_i softmax_i(q norm(h_i)) h_i (Kimi Team 2026).
 
-    The h_i are the embedding, the summed outputs of each completed block of layers, and the sum of the block that
-    is being computed. The stack's output has its own query; the first sublayer reads the embedding.
+    The h_i are the embedding, the summed outputs of each completed block of layers, and the partial sum of the current
+    block. The stack's output has a query, too; the first sublayer reads the embedding.
 
     Attributes:
-        layers_per_block: layers whose outputs are summed.
-        normed_values: whether the sum is of norm(h_i) instead of h_i (Inkling 2).
+        layers_per_block: number of layers per block.
+        normed_values: whether norm(h_i) is summed instead of h_i (Inkling 2).
         scaled: whether scores are divided by sqrt(d_model) (Inkling 2).
-        norm_weight: whether the norm has weights in the scores (Kimi K3).
+        norm_weight: whether the norm in the scores has weights (Kimi K3).
         norm_eps: epsilon of the RMS norm.
     """
 

@@ -18,7 +18,7 @@ __all__ = ["DisentangledAttention", "RelativeVectors"]
 
 
 class RelativeVectors(Spec):
-    """Table with one vector per relative position, shared by all layers of a stack.
+    """Embeddings of relative positions, shared by all layers of a stack.
 
     Distances below half of `num_buckets` have a bucket each; longer distances share buckets that grow logarithmically
     up to `max_distance` (He 2021, DeBERTa v3). Without `max_distance` each distance has a bucket, and the last bucket
@@ -45,17 +45,17 @@ class RelativeVectors(Spec):
 
 @part
 class DisentangledAttention(Mixer):
-    """softmax(scale (q k^T + q r_k^T + r_q k^T)) v, with keys r_k and queries r_q of distances (He 2020, equation 4).
+    """softmax(scale (q k^T + q r_k^T + r_q k^T)) v, with r_k and r_q for relative positions (He 2020, equation 4).
 
-    The scale is 1 / sqrt(n P) for n products in the score. Each position attends to the whole sequence.
+    The scale is 1 / sqrt(n P), with n the number of terms in the score. Each position attends to the whole sequence.
 
     Attributes:
         num_heads: heads, H.
-        vectors: vectors of relative positions.
-        content_to_position: whether scores include queries times keys of distances.
-        position_to_content: whether scores include keys times queries of distances.
-        own_projections: whether distances have their own projections instead of sharing those of tokens.
-        key_bias: whether the key projections of tokens and distances have a bias (yes in He 2021, no in He 2020).
+        vectors: embeddings of relative positions.
+        content_to_position: whether scores include q r_k^T.
+        position_to_content: whether scores include r_q k^T.
+        own_projections: whether relative positions have separate projections instead of sharing those of tokens.
+        key_bias: whether the key projections of tokens and relative positions have a bias (He 2021, not He 2020).
         dropout: dropout probability of the attention weights in training.
     """
 
@@ -74,7 +74,7 @@ class DisentangledAttention(Mixer):
     @model_validator(mode="after")
     def _distances_are_read(self) -> Self:
         if not (self.content_to_position or self.position_to_content):
-            invalid("content_to_position", "nothing reads the distances", "use attention")
+            invalid("content_to_position", "no score uses relative positions", "use attention")
         return self
 
     @property
@@ -92,4 +92,4 @@ class DisentangledAttention(Mixer):
         if width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of d_model")
         if causal:
-            invalid("", "each position sees later positions, which a decoder must not", "use attention, or an encoder")
+            invalid("", "positions attend to later ones, which a decoder cannot", "use attention, or an encoder")

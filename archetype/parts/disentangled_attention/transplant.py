@@ -17,10 +17,10 @@ class DisentangledAttentionTransplant(Transplant[DisentangledAttention]):
     }  # fmt: skip
     fields: ClassVar = {"H": "num_heads"}
     writes: ClassVar = ("o.weight", "o.bias")
-    fixed: ClassVar = {"P": "scores of other features have another scale"}
+    fixed: ClassVar = {"P": "the scale of scores changes with the number of features"}
 
     def fold(self, at: Transfer[DisentangledAttention]) -> None:
-        at.promise(Start.CHANGED, "the gains of the norm before it are not those of vectors of distances")
+        at.promise(Start.CHANGED, "the preceding norm's gains do not apply to relative positions")
 
     def sizes(self, part: DisentangledAttention, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {**super().sizes(part, sizes), "P": sizes["D"] // part.num_heads}

@@ -18,10 +18,10 @@ __all__ = ["Embedding", "PairEmbedding", "PerLayerEmbedding"]
 
 
 class PerLayerEmbedding(Spec):
-    """Per-layer embeddings: a second table with a vector per token for each layer that reads it (Gemma 3n).
+    """Per-layer embeddings: a second table with a vector per token id and reading layer (Gemma 3n).
 
-    With the token's row t, d features for each such layer, and its embedding x of D features, a layer gets
-    (norm(x W / sqrt(D)) + sqrt(d) t) / sqrt(2), which `feedforward: {kind: per_layer_input}` reads.
+    With the layer's d features t of the token's row and the token's embedding x of D features, a layer gets (norm(x W /
+    sqrt(D)) + sqrt(d) t) / sqrt(2), which `feedforward: {kind: per_layer_input}` reads.
 
     Attributes:
         features: width of each layer's vector, d.
@@ -34,27 +34,26 @@ class PerLayerEmbedding(Spec):
 
 @part
 class Embedding(TokenEmbedding):
-    """Token vectors times `scale`, plus positions and one of `num_token_types` vectors, then a norm and dropout.
+    """Token embeddings times `scale`, plus position and token type embeddings, then norm and dropout.
 
-    With `norm_first` the norm comes before positions and types are added (BlenderbotSmall). Types give the
-    segment that a token belongs to (Devlin 2018); by default all tokens have type 0. Tables of a smaller `width` are
-    projected to the model's width (Lan 2019); with `project_first` only the token vectors are narrow, and are projected
-    before anything is added (OPT 350M). The table has `extra_rows` for ids that are read and never predicted, such as
-    the place of an image in a text (Llama 3.2 Vision).
+    With `norm_first`, the norm comes before positions and types are added (BlenderbotSmall). A type is the segment that
+    a token belongs to (Devlin 2018); the default type is 0. Tables of a smaller `width` are projected to d_model (Lan
+    2019); with `project_first`, only the token embeddings are narrow, and are projected before anything is added (OPT
+    350M). The table has `extra_rows` for ids that are never predicted, such as image placeholders (Llama 3.2 Vision).
 
     Attributes:
-        position: position vectors that are added.
-        scale: factor on the token vectors.
-        round_scale: whether the factor is first rounded to the vectors' type (Gemma).
-        num_token_types: number of type vectors, one of which is added (0: none).
+        position: position embeddings that are added.
+        scale: factor on the token embeddings.
+        round_scale: whether `scale` is first rounded to the embeddings' dtype (Gemma).
+        num_token_types: number of token types (0: no type embeddings).
         extra_rows: rows of the token table beyond the vocabulary.
         norm: norm of the sum.
         norm_first: whether the norm comes before positions and types are added.
         per_layer: per-layer embeddings (absent: none).
-        dropout: dropout probability of the result in training.
+        dropout: dropout probability of the output in training.
         width: width of tables and norm, followed by a projection to d_model (absent: d_model, no projection).
-        project_first: whether token vectors are projected first, without a bias, so that everything added later has
-            width d_model.
+        project_first: whether token embeddings are projected first, without a bias, so everything added later has width
+            d_model.
     """
 
     embeds_patches: ClassVar[bool] = True
@@ -74,7 +73,7 @@ class Embedding(TokenEmbedding):
     @model_validator(mode="after")
     def _projects_narrow_vectors(self) -> Self:
         if self.project_first and self.width is None:
-            invalid("project_first", "the vectors have d_model features already", "set width, or remove it")
+            invalid("project_first", "the embeddings already have width d_model", "set width, or remove it")
         return self
 
     @property
@@ -129,14 +128,14 @@ class PairEmbedding(Embedding):
     def _source_shares_a_table(self) -> Self:
         if self.source is not None and not self.shared:
             invalid(
-                "source", "without a shared table each side has its own embedding", "remove it, or use shared: true"
+                "source", "without a shared table, each side has its own embedding", "remove it, or use shared: true"
             )
         if self.source is not None and self.source.per_layer is not None:
             invalid("source.per_layer", "the source shares the token table and has no per-layer table", "remove it")
         if self.source is not None and self.source.extra_rows:
             invalid("source.extra_rows", "the source shares the token table", "remove it")
         if self.source is not None and self.source.width != self.width:
-            invalid("source.width", "the shared table has another width", "use the same for both")
+            invalid("source.width", "the shared table has a different width", "use the same for both")
         if self.source is not None and self.source.project_first != self.project_first:
             invalid("source.project_first", "differs from the target's project_first", "use the same for both")
         return self

@@ -40,28 +40,27 @@ class ExpertGroups(Spec):
 class MixtureOfExperts(FeedForward):
     """Weighted sum of a token's `experts_per_token` best experts, plus the `shared` expert (Shazeer 2017; Dai 2024).
 
-    With `shared_gate` the shared expert is multiplied by the sigmoid of a logit (Qwen2-MoE). `balance_loss` weighs the
-    auxiliary loss E sum_e f_e p_e, with f_e the fraction of selections of expert e and p_e its mean share of affinities
-    (Fedus 2021, equation 4); it is 1 if all experts are selected equally often. Weights multiply the experts' outputs,
-    or their inputs with `weighs: inputs` (Llama 4). With `latent_width` the routed experts work in a smaller space,
-    between a projection into it and a projection out of it (Nemotron 3), and `latent_norm` normalizes their sum before
-    the latter (Kimi K3). The default `router` is a softmax with renormalized weights. For a single expert per token it
-    keeps the affinity, since a renormalized weight would always be 1. `idle` further experts return their input, so
-    that a token which selects them costs less (LongCat-Flash), or zero with `idle_output: zero` (ZAYA1); costs assume
-    that all experts are selected equally often. `always` further experts are selected by every token, and the router
-    weighs them together with the others (Inkling). With `norm` the experts read norm(x) where the router reads x
-    (Gemma 4).
+    With `shared_gate`, the shared expert is multiplied by the sigmoid of a logit (Qwen2-MoE). `balance_loss` is the
+    weight of the auxiliary loss E sum_e f_e p_e, where f_e is the fraction of selections of expert e and p_e its mean
+    routing probability (Fedus 2021, equation 4); the loss is 1 for uniform routing. Weights multiply the experts'
+    outputs, or their inputs with `weighs: inputs` (Llama 4). With `latent_width`, the routed experts work in a smaller
+    space, between a down projection and an up projection (Nemotron 3); `latent_norm` normalizes their sum before the up
+    projection (Kimi K3). The default `router` is a softmax with renormalized weights. With a single expert per token,
+    the weight is not renormalized, since it would always be 1. `idle` additional experts return their input, which
+    makes the tokens that select them cheaper (LongCat-Flash), or zero with `idle_output: zero` (ZAYA1); costs assume
+    uniform routing. `always` additional experts are selected by every token, and the router weights them together with
+    the others (Inkling). With `norm`, the experts read norm(x) while the router reads x (Gemma 4).
 
     Attributes:
         num_experts: number of experts, E.
         experts_per_token: number of experts that a token selects, k.
-        expert: form of each expert.
-        idle: further experts that compute nothing.
-        idle_output: what they return: their input, or zero.
-        always: further experts, the last ones, which every token selects in addition to its `experts_per_token`.
-        norm: norm of the vectors that the experts read, and not the router.
+        expert: architecture of each expert.
+        idle: additional experts that compute nothing.
+        idle_output: what idle experts return: their input, or zero.
+        always: additional experts that every token selects besides its `experts_per_token`; they are the last experts.
+        norm: norm of the experts' input; the router reads the input without it.
         latent_width: width of the routed experts' inputs and outputs (absent: d_model).
-        latent_norm: norm of the routed experts' weighted sum before the projection out of their space.
+        latent_norm: norm of the routed experts' weighted sum before the up projection.
         weighs: whether an expert's weight multiplies its output or its input.
         shared: expert that every token uses (absent: none).
         shared_gate: whether the shared expert is multiplied by the sigmoid of a logit.
@@ -123,7 +122,7 @@ class MixtureOfExperts(FeedForward):
 
     @property
     def num_computed(self) -> int:
-        """Number of experts with weights of their own: all but those that are idle."""
+        """Number of experts with weights: all except idle ones."""
         return self.num_experts + self.always
 
     @model_validator(mode="after")
@@ -132,14 +131,14 @@ class MixtureOfExperts(FeedForward):
         if chosen > experts + self.idle:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
         if self.latent_width is None and not self.latent_norm.is_absent:
-            invalid("latent_norm", "the experts read and write vectors of d_model", "use latent_width, or remove it")
+            invalid("latent_norm", "needs latent experts", "use latent_width, or remove it")
         if self.idle_output == "zero" and not self.idle:
-            invalid("idle_output", "there are no idle experts", "remove it, or use idle: 1")
+            invalid("idle_output", "the model has no idle experts", "remove it, or use idle: 1")
         if self.idle and not self.norm.is_absent:
-            invalid("norm", "idle experts return the vectors that the router reads", "remove it, or use idle: 0")
+            invalid("norm", "idle experts return the router's input", "remove it, or use idle: 0")
         if self.idle:
             for name, is_set, cause in (
-                ("latent_width", self.latent_width is not None, "idle experts return vectors of d_model"),
+                ("latent_width", self.latent_width is not None, "idle experts return vectors of width d_model"),
                 ("groups", self.groups is not None, "idle experts belong to no group"),
                 ("router", self.router.routes_tokens, "a table of token ids names experts that compute"),
             ):
@@ -147,23 +146,23 @@ class MixtureOfExperts(FeedForward):
                     invalid(name, cause, "remove it, or use idle: 0")
         if self.always:
             for name, is_set, cause in (
-                ("idle", bool(self.idle), "the last experts are those that every token selects"),
+                ("idle", bool(self.idle), "the last experts are selected by every token"),
                 ("router", self.router.routes_tokens, "a table of token ids names all experts of a token"),
-                ("router", self.router.weighs_choices, "the router weighs the experts that it chooses"),
+                ("router", self.router.weighs_choices, "the router weights only the experts that it selects"),
             ):
                 if is_set:
                     invalid(name, cause, "remove it, or use always: 0")
         if not self.expert.activation.is_fixed:
-            cause = "has parameters or reads all features, and experts share one elementwise activation"
+            cause = "is not a fixed elementwise function, which experts require"
             invalid("expert.activation", cause, "use another one, such as silu")
         if self.expert.hidden_gain is not None:
-            invalid("expert.hidden_gain", "experts have no learned factors of their hidden features", "remove it")
+            invalid("expert.hidden_gain", "experts do not support hidden_gain", "remove it")
         if not self.expert.hidden_norm.is_absent:
-            invalid("expert.hidden_norm", "experts have no norm of their hidden features", "remove it")
+            invalid("expert.hidden_norm", "experts do not support hidden_norm", "remove it")
         for name in ("expert", "shared"):
             network = getattr(self, name)
             if network is not None and network.convolutions is not None:
-                invalid(f"{name}.convolutions", "experts read single tokens", "remove it")
+                invalid(f"{name}.convolutions", "experts read separate tokens", "remove it")
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "needs a shared expert", "add a shared expert, or remove shared_gate")
         if self.router.routes_tokens:
@@ -171,7 +170,7 @@ class MixtureOfExperts(FeedForward):
                 if is_set:
                     invalid(name, "the router selects experts by token id", "remove it")
         if self.router.weighs_choices and self.groups is not None:
-            invalid("groups", "the router chooses among all experts", "remove it")
+            invalid("groups", "the router selects among all experts", "remove it")
         if self.groups is not None:
             groups, of = self.groups.groups_per_token, self.groups.num_groups
             if experts % of:

@@ -22,7 +22,7 @@ MATRICES = ("gate", "up", "down")
 
 @provides("transplant", MixtureOfExperts)
 class ExpertsTransplant(Transplant[MixtureOfExperts]):
-    """A network becomes equal experts, of which the weights of a token sum to 1; its first features may be shared.
+    """Upcycle a network to equal experts whose weights sum to 1; its first features may become the shared expert.
 
     Fewer experts are those with the largest weights on a text, or merged in groups (Li 2024, M-SMoE): each of the
     others joins the one of these with the most similar router logits, and a group is the mean of its experts by their
@@ -90,8 +90,8 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         if at.old.shared is None and at.new.shared is not None:
             self._add_shared(at)
         if "router.table" in at.left and (new < old or at.old.experts_per_token != at.new.experts_per_token):
-            at.keep_initial("router.table", "drawn anew, since it names the donor's experts")
-            at.promise(Start.CHANGED, "other experts for each token id")
+            at.keep_initial("router.table", "redrawn, since it lists the donor's experts")
+            at.promise(Start.CHANGED, "different experts for each token id")
         further = at.old.always + at.old.idle
         if further and (at.new.always, at.new.idle) == (at.old.always, at.old.idle):  # they stay the last ones
             chosen = at.selected.get("E", at.indices("E", old, new))
@@ -130,11 +130,11 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         forms = [part.replace(d_ff=1) for part in (at.old, new.expert, shared) if part is not None]
         is_same = all(form == forms[0] for form in forms) and new.norm.is_absent and new.latent_width is None
         if not is_same or at.old_sizes["D"] != at.new_sizes["D"]:
-            at.promise(Start.CHANGED, "the experts have another form than the network")
+            at.promise(Start.CHANGED, "the experts have a different architecture than the network")
             return
         first = sizes["S"]  # hidden features of the shared expert
         if first + sizes["F"] != width:
-            cause = f"{first} shared and {sizes['F']} other hidden features are not the {width} of the network"
+            cause = f"{first} shared and {sizes['F']} routed hidden features differ from the network's {width}"
             at.promise(Start.CHANGED, cause)
             return
         total = self._sum_of_weights(new)
@@ -145,8 +145,8 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
         if new.shared_gate:
             at.fill("shared_gate.weight", 0.0)
         at.require(total is not None, "the weights of a token's experts do not sum to 1; use router.renormalize: true")
-        at.require(not new.idle, "the idle experts add to the output")
-        at.promise(Start.ROUNDED, "each expert is the network, and the weights sum to 1")
+        at.require(not new.idle, "idle experts add to the output")
+        at.promise(Start.ROUNDED, "each expert equals the network, and the weights sum to 1")
 
     def _split(self, at: Transfer[Any], name: str, source: str, first: int, total: float) -> None:
         # hidden features are the rows of gate and up, and the columns of down, whose bias has none
@@ -189,7 +189,7 @@ class ExpertsTransplant(Transplant[MixtureOfExperts]):
             and not router.routes_tokens and not router.weighs_choices
         )  # fmt: skip
         self.take_named(at)
-        cause = "a token selects other experts; use a multiple of the experts, and of experts_per_token"
+        cause = "tokens select different experts; use a multiple of num_experts and of experts_per_token"
         at.require(is_same, cause)
         at.promise(Start.ROUNDED, f"{times} copies of each expert share its weight")
 

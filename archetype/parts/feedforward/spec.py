@@ -19,19 +19,19 @@ __all__ = ["MLP", "EightThirds", "Expert", "GatedMLP", "NetworkConvolutions", "N
 
 
 class NetworkConvolutions(Convolutions):
-    """Short convolutions of a network: of its input, its projected features, and its output.
+    """Short convolutions over a feed-forward network's input, hidden features and output.
 
-    Canon layers are those of the input (C) and of the projected features (D).
+    Canon layers convolve the input (C) and the hidden features (D).
 
     Attributes:
-        at: places: `input`; `hidden`, the features of gate and up before the activation; and `output`.
+        at: any of `input`, `hidden` (the outputs of gate and up before the activation) and `output`.
     """
 
     at: tuple[Literal["input", "hidden", "output"], ...] = ("input", "hidden")
 
 
 class EightThirds(Spec):
-    """8/3 of d_model, rounded up: a gated network then has the size of an MLP of width 4 d_model (Shazeer 2020).
+    """8/3 of d_model, rounded up, which gives a gated network the size of an MLP of width 4 d_model (Shazeer 2020).
 
     Attributes:
         multiple_of: the width is rounded up to a multiple of this.
@@ -49,10 +49,10 @@ class _Projected(FeedForward):
 
     Attributes:
         d_ff: hidden width, F: an integer or {kind: eight_thirds}.
-        activation: name of the activation, or {kind: swish, beta: ...}; xielu and poly_norm have trained parameters.
+        activation: name of the activation, or {kind: swish, beta: ...}; xielu and poly_norm have learned parameters.
         bias: whether the projections have a bias.
         down_bias: whether the down projection has a bias (absent: same as `bias`).
-        hidden_gain: learned factor of each projected feature before the activation (absent: none; nGPT).
+        hidden_gain: learned factor on each hidden feature before the activation (absent: none; nGPT).
         hidden_norm: norm of the hidden features before the down projection (BitNet b1.58).
         convolutions: short convolutions over the latest positions (absent: none).
     """
@@ -106,10 +106,10 @@ class GatedMLP(_Projected):
     b tanh(up(x) / b); Kimi K3 and Inkling 2 use it with the activation situ.
 
     Attributes:
-        limit: upper bound of gate(x) and bound of |up(x)| (absent: no clamping).
-        limit_after: whether activation(gate(x)) is bounded instead of gate(x) (Step 3.5).
+        limit: upper bound on gate(x) and bound on |up(x)| (absent: no clamping).
+        limit_after: whether activation(gate(x)) is clamped instead of gate(x) (Step 3.5).
         unit_offset: whether the gate multiplies 1 + up(x).
-        up_bound: smooth bound of |up(x)| (absent: none).
+        up_bound: smooth bound on |up(x)| (absent: none).
     """
 
     title: ClassVar[str] = "Gated MLP"

@@ -40,5 +40,5 @@ class FeedForwardTransplant(Transplant[Any]):
         super().transfer(at)
         if self.sizes(at.old, at.old_sizes)["F"] != self.sizes(at.new, at.new_sizes)["F"]:
             # both read all hidden features
-            at.require(at.new.hidden_norm.is_absent, "the hidden norm sees other features")
-            at.require(at.new.activation.is_fixed, "the activation may see other features")
+            at.require(at.new.hidden_norm.is_absent, "the hidden norm covers different features")
+            at.require(at.new.activation.is_fixed, "the activation may depend on other features")

@@ -6,14 +6,14 @@ __all__ = ["Gain"]
 
 
 class Gain(Spec):
-    """A learned factor of each feature (nGPT, Loshchilov 2024, section 2.6).
+    """Learned factor of each feature (nGPT, Loshchilov 2024, section 2.6).
 
-    The factor is stored as a number that begins at `stored`, and multiplied by `init` / `stored`, which sets how fast
-    it is trained. With `squared` the factor is the square of a number that is stored so (Dory).
+    The stored parameter starts at `stored` and is multiplied by `init` / `stored`, which sets its effective learning
+    rate. With `squared`, the factor is the square of such a product (Dory).
 
     Attributes:
         init: initial factor.
-        stored: initial value of the stored numbers.
+        stored: initial value of the stored parameters.
         squared: whether the factor is a square.
     """
 

@@ -51,11 +51,11 @@ def read(tensors: CheckpointMixer) -> GatedDeltaNet:
     key_heads = num_heads if by_channel else _key_heads(tensors, num_heads)
     head_dim = (channels - num_heads * v_head_dim) // (2 * key_heads)
     if (channels - num_heads * v_head_dim) % (2 * key_heads) or decays not in (num_heads, num_heads * head_dim):
-        raise tensors.missing(f"a convolution over {channels} channels, which do not fit {key_heads} key heads")
+        raise tensors.missing(f"a convolution whose {channels} channels do not fit {key_heads} key heads")
     fields = _of_channels(tensors) if by_channel else {}
     if (gate := tensors.config.get("output_gate_type")) is not None:  # Qwen4-Exp
         if gate not in ("silu", "sigmoid"):
-            raise tensors.missing(f"a delta network with the gate {gate!r}")
+            raise tensors.missing(f"a delta network with gate {gate!r}")
         fields["gate"] = gate
     return GatedDeltaNet(
         num_heads=num_heads,
@@ -76,7 +76,7 @@ def _of_channels(tensors: CheckpointMixer) -> dict[str, Any]:
     bound = None if key is None or not config.flag("kda_safe_gate", True) else config.get(key)
     if (section := tensors.config.section("linear_attn_config")) is not None:
         for other in {key for key, value in section.values.items() if value is not None} - SIZES - {BOUND}:
-            raise tensors.missing(f"linear attention with the key {other}")
+            raise tensors.missing(f"linear attention with key {other}")
         if section.get(BOUND) is not None:
             config, key, bound = section, BOUND, section.get(BOUND)
     if bound is not None and not (isinstance(bound, int | float) and bound < 0):
@@ -103,7 +103,7 @@ def _key_heads(tensors: CheckpointMixer, num_heads: int) -> int:
         return count
     # OLMo-Hybrid's class then takes as many as attention has heads
     if tensors.size(("num_attention_heads",)) not in (None, num_heads):
-        cause = f"is missing, and neither {num_heads} value heads nor attention's heads need to be as many"
+        cause = f"is missing and cannot be inferred from {num_heads} value heads or from attention's heads"
         raise tensors.config.error("linear_num_key_heads", cause, "add it")
     return num_heads
 
@@ -133,7 +133,7 @@ def _joint(mixer: GatedDeltaNet, tensors: CheckpointMixer, path: str, name: str)
 def _fused_order(tensors: CheckpointMixer, path: str) -> FusedOrder:
     # head by head, except for queries, keys and values without a gate or with everything else
     whole = path in ("qkv", "qkvzba")
-    order: FusedOrder = tensors.settle("delta_order", PARTS[whole], f"no file says how the parts of {path} are ordered")
+    order: FusedOrder = tensors.settle("delta_order", PARTS[whole], f"no file states the order of the parts of {path}")
     return order
 
 

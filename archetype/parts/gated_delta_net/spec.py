@@ -21,10 +21,10 @@ class GatedDeltaNet(Mixer):
     """S_t = a_t S_{t-1} + b_t k_t (v_t - a_t S_{t-1}^T k_t)^T, o_t = S_t^T q_t (Yang 2024b; Qwen3-Next).
 
     Queries, keys and values pass through a convolution; queries and keys have unit length. A key head serves
-    `num_heads` / `num_key_heads` value heads. The decay a_t and the rate b_t, between 0 and 1, depend on the token;
-    with `negative_eigenvalues` the rate reaches 2 (Grazzi 2024). A gated norm with `eps` follows. Sequences are
-    processed in chunks of `chunk_size` tokens, which does not change the result. With a decay of each channel, each row
-    of the memory has its own a_t (Kimi delta attention, Kimi Team 2025); without a decay it is DeltaNet (Yang 2024).
+    `num_heads` / `num_key_heads` value heads. The decay a_t and the write rate b_t, between 0 and 1, depend on the
+    token; with `negative_eigenvalues`, the rate reaches 2 (Grazzi 2024). A gated norm with `eps` follows. Sequences are
+    processed in chunks of `chunk_size` tokens, which does not change the result. With `decay: channel`, each row of the
+    memory has its own a_t (Kimi delta attention, Kimi Team 2025); with `decay: none`, it is DeltaNet (Yang 2024).
 
     Attributes:
         num_heads: number of value heads, H.
@@ -34,10 +34,10 @@ class GatedDeltaNet(Mixer):
         conv_kernel: kernel size of the convolution in positions.
         chunk_size: tokens per chunk.
         negative_eigenvalues: whether the rate b_t ranges from 0 to 2 instead of 0 to 1.
-        decay: what has a decay of its own: each head, each channel of a head's key, or none (no decay).
-        decay_rank: rank of the projection to the decays of channels (absent: a full matrix).
-        decay_bound: lower bound of the logarithm of a_t, which is this times a sigmoid (absent: none, and a softplus).
-        gate: activation of the gate on the normed output.
+        decay: granularity of the decay: per head, per channel of a head's key, or none.
+        decay_rank: rank of the projection to per-channel decays (absent: a full matrix).
+        decay_bound: lower bound of log a_t, which is then the bound times a sigmoid (absent: a softplus instead).
+        gate: activation of the gate on the normalized output.
         gate_rank: rank of the projection to the gate (absent: a full matrix).
         eps: epsilon of the gated norm, added to the mean square.
     """
@@ -68,9 +68,9 @@ class GatedDeltaNet(Mixer):
             cause = f"{self.key_heads} does not divide num_heads {self.num_heads}"
             invalid("num_key_heads", cause, "use a divisor of num_heads")
         if self.decay_rank is not None and self.decay != "channel":
-            invalid("decay_rank", "is the rank of a decay for each channel", "use decay: channel, or remove it")
+            invalid("decay_rank", "needs a per-channel decay", "use decay: channel, or remove it")
         if self.decay_bound is not None and self.decay == "none":
-            invalid("decay_bound", "bounds a decay, and there is none", "remove it")
+            invalid("decay_bound", "needs a decay", "remove it")
         return self
 
     @property

@@ -11,7 +11,7 @@ from archetype.spec.registry import provides
 
 @provides("transplant", GatedDeltaNet)
 class GatedDeltaNetTransplant(HeadsTransplant[GatedDeltaNet]):
-    """A decay of each head becomes one of each of its channels, which begin alike."""
+    """Expand a per-head decay to equal per-channel decays."""
 
     layouts: ClassVar = {
         "q.weight": "KP D", "k.weight": "KP D", "v.weight": "HQ D", "conv.weight": "KP|KP|HQ 1 W", "b.weight": "H D",
@@ -26,8 +26,8 @@ class GatedDeltaNetTransplant(HeadsTransplant[GatedDeltaNet]):
     writes: ClassVar = ("o.weight",)
     silent: ClassVar = {"a_up.weight": "s", "gate_up.weight": "r"}
     fixed: ClassVar = {
-        "P": "queries and keys of other features have unit length", "Q": "the norm sees other features of a head",
-        "G": "heads read other keys",
+        "P": "queries and keys have different features", "Q": "the norm covers different features of a head",
+        "G": "heads use different keys",
     }  # fmt: skip
     sized: ClassVar = ("num_key_heads",)
 

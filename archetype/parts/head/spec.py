@@ -1,4 +1,4 @@
-"""Heads, which compute a model's result from its final vectors."""
+"""Heads: compute a model's result from its final vectors."""
 
 from typing import ClassVar, Literal
 
@@ -42,15 +42,15 @@ class HeadTransform(Spec):
 
 @part
 class LanguageModelHead(Head):
-    """Logits over the vocabulary, optionally of transformed vectors. `tied` uses the embedding's table.
+    """Logits over the vocabulary, optionally after a transform. `tied` shares the embedding matrix.
 
     Vectors are first multiplied by `scale` (T5); `softcap` c changes a logit z to c tanh(z / c) (Gemma 2).
 
     Attributes:
-        tied: whether the logits use the embedding's table.
+        tied: whether the head shares the embedding matrix.
         bias: whether the logits have a bias.
         scale: factor on the vectors.
-        gain: learned factor of each logit (absent: none; nGPT).
+        gain: learned factor on each logit (absent: none; nGPT).
         softcap: c in c tanh(z / c) (absent: no cap).
         transform: layer before the logits (absent: none).
     """
@@ -82,7 +82,7 @@ class MaskedLanguageModelHead(Head):
         activation: activation of the layer.
         norm: norm of the layer's output.
         width: width of the layer's output (absent: d_model).
-        tied: whether the logits use the embedding's table.
+        tied: whether the head shares the embedding matrix.
         bias: whether the logits have a bias.
         dense_bias: whether the layer has a bias.
     """
@@ -113,13 +113,13 @@ class MaskedLanguageModelHead(Head):
 
 @part
 class MaskedLogitsHead(Head):
-    """Logits of masked tokens, directly from their vectors (EuroBERT; Boizard 2025).
+    """Logits of masked tokens, projected directly from their vectors (EuroBERT; Boizard 2025).
 
     Attributes:
-        tied: whether the logits use the embedding's table.
+        tied: whether the head shares the embedding matrix.
         bias: whether the logits have a bias.
-        shifted: whether the logits of a token come from the vector before it, as in a decoder (Dream; Ye 2025). The
-            first token's come from its own vector.
+        shifted: whether a token's logits come from the previous token's vector, as in a decoder (Dream; Ye 2025). The
+            first token's logits come from its own vector.
     """
 
     predicts_masked: ClassVar[bool] = True
@@ -162,7 +162,7 @@ class ClassHead(Head):
 class ClassificationHead(ClassHead):
     """Logits over `num_classes` from the pooled vector of a sequence or image. One class means regression.
 
-    A decoder pools by the last token, the only token that attends to the whole sequence.
+    A decoder pools the last token, the only token that attends to the whole sequence.
     """
 
     classifies: ClassVar[bool] = True

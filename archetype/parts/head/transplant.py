@@ -68,7 +68,7 @@ class LanguageModelHeadTransplant(Transplant[LanguageModelHead]):
 
 @provides("transplant", MaskedLanguageModelHead, MaskedLogitsHead)
 class MaskedHeadTransplant(LanguageModelHeadTransplant):
-    """Heads of masked tokens compute what a language model's head computes."""
+    """Transplants between masked-token heads and language-model heads."""
 
     def fold(self, at: Transfer[Any]) -> None:
         self._read_as_language_model(at)

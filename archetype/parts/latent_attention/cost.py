@@ -42,10 +42,13 @@ class LatentAttentionCost(MixerCost):
             self.projections["gate"] = Linear(d if reads_input else self.projections["q_up"].inputs, gates)
         self.key_norm = NormCost.of(part.key_norm, self.rope)
         self.index = None if part.index is None else SelectionCost.of(part.index, d, self.rank or d)
+        self.pattern = PatternCost.of(part.pattern, d)
+        if part.pattern.reach:
+            self.complexity = Complexity("O(T^2 D)", "O(W H C)", "O(W C)")  # sequences are computed under a mask
 
     @property
     def symbols(self) -> set[Symbol]:
-        return super().symbols | (self.index.symbols if self.index else set())
+        return super().symbols | self.pattern.symbols | (self.index.symbols if self.index else set())
 
     def parameters(self) -> Counts:
         counts: Counts = {}
@@ -65,11 +68,13 @@ class LatentAttentionCost(MixerCost):
         return projections | {f"index.{name}": sizes for name, sizes in index.items()}
 
     def flops(self, work: Work) -> Counts:
-        length, pattern = work.length, PatternCost.of(Full(), self.d)
+        length, is_step = work.length, work.phase == "decode"
         most = length.value if self.index is None else self.index.most_keys(length.value)
-        chosen = most < length.value
-        pair_flops = pattern.chosen_pair_flops(work, most) if chosen else pattern.pair_flops(work)
-        if chosen and work.phase == "decode":  # only the selected latents are read
+        # whole sequences are computed in full, under a mask
+        pattern = self.pattern if is_step or work.attention == "allowed" else PatternCost.of(Full(), self.d)
+        pair_flops = pattern.chosen_pair_flops(work, most) if most < length.value else pattern.pair_flops(work)
+        most = min(most, pattern.cache_length(length.value))
+        if most < length.value and is_step:  # only the latents that are selected, or in the window, are read
             length = symbol("S", most)
         pairs = work.rows * self.heads * pair_flops
         counts = self.projection_flops(work.tokens)
@@ -81,15 +86,15 @@ class LatentAttentionCost(MixerCost):
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def state(self, length: int) -> int:
-        # latent and rotary key of every position, and the index's keys
-        per_layer = length * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
+        # latent and rotary key of every position, or of the window, and the index's keys
+        per_layer = self.pattern.cache_length(length) * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
         return per_layer + (self.index.state(length) if self.index else 0)
 
     def recurrent_state(self, length: int) -> int:
         return 0
 
     def key_scales(self, length: int) -> int:
-        return 2 * length
+        return 2 * self.pattern.cache_length(length)
 
     def saved_activations(self, work: TrainingWork) -> int:
         # in the form that expands the latents
@@ -99,7 +104,7 @@ class LatentAttentionCost(MixerCost):
             saved += self.index.saved_activations(work) + self.index.saved_mask(work)
         for rank in filter(None, (self.latent, self.rank)):
             saved += NormCost.of(part.norm, rank).saved_activations(tokens) + work.input_bytes(rank.value)
-        if self.rank is not None and part.query.joins_unnormed:  # the wider vector, in place of the narrow one
+        if self.rank is not None and part.query.joins_unnormed:  # the concatenated vector instead of the latent
             saved += work.input_bytes(self.rank.value)
         if gate := self.projections.get("gate"):  # the gate, and the heads that it multiplies
             saved += tokens * (gate.outputs.value + part.num_heads * part.v_head_dim) * work.itemsize

@@ -23,7 +23,7 @@ class Factors:
         q: queries, with the rotated features last.
         kv_down: latents, then the rotated key.
         kv_up: keys and values of each head, from the latents.
-        lost: what differs from the attention that was factorized.
+        lost: differences from the factorized attention.
     """
 
     q: Float[Tensor, "H PR columns"]
@@ -33,7 +33,7 @@ class Factors:
 
 
 class Factorization:
-    """The projections of latent attention that come nearest to those of attention heads.
+    """Low-rank factorization of attention heads into latent attention's projections.
 
     Each pair of rotated features is a complex number for every key head, and a unitary matrix over the heads commutes
     with the rotation. So the principal components of these numbers rotate as before, as many as the part has pairs
@@ -94,11 +94,11 @@ class Factorization:
                 self.result.kv_down[self.rank + row] = of_key
                 self.result.q[:, start + row] = of_queries / self.new.factor**2
             if not math.isclose(angle, angles[pair], rel_tol=CLOSE):
-                self._lose("keys rotate by other angles")
+                self._lose("keys are rotated by different angles")
         unrotated = [pair for pair in angles if self._squares(self.k[:, pair]) > ROUNDING * total]
         if unrotated:
             held = sum(1 for *_, angle in self.new.pairs if angle)
-            cause = f"the keys of {heads} heads rotate in {heads * len(angles)} pairs, and the shared key in {held}"
+            cause = f"the keys of {heads} heads have {heads * len(angles)} rotated pairs, but the shared key has {held}"
             self._lose(cause)
 
     def _components(self, first: int, second: int) -> list[Complex[Tensor, "K"]]:
@@ -150,7 +150,7 @@ class Factorization:
 
 
 def measured(rows: Float[Tensor, "*dims columns"], root: Tensor | None) -> Float[Tensor, "*dims columns"]:
-    """Return rows whose squares are those of their products with the inputs."""
+    """Return rows whose Gram matrix equals that of their products with the inputs."""
     return rows if root is None else rows @ root
 
 

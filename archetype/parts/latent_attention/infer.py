@@ -50,14 +50,14 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     v_dim = tensors.sides("o.weight")[1] // heads
     nope_dim = tensors.sides("kv_up.weight")[0] // heads - v_dim
     if min(v_dim, nope_dim) < 1 or rope_dim < (not tensors.quirks.unrotated):
-        raise tensors.missing(f"latent attention with {heads} heads and the shapes of its tensors")
+        raise tensors.missing(f"latent attention whose tensor shapes do not fit {heads} heads")
     whole = nope_dim + rope_dim if tensors.quirks.share_is_of_head else rope_dim
     ignores = tensors.quirks.head_dim_replaced or tensors.quirks.unrotated
     if ignores:
         tensors.entry("head_dim")
     elif (stated := tensors.size(HEAD_DIM)) not in (None, whole):
-        raise tensors.missing(f"latent attention that rotates {rope_dim} features, where head_dim says {stated}")
-    tensors.settle("latent_order", ("nope_rope",), "no file says which features of a head rotate")
+        raise tensors.missing(f"latent attention with {rope_dim} rotated features (head_dim: {stated})")
+    tensors.settle("latent_order", ("nope_rope",), "no file states which features of a head are rotated")
     query: Query = DirectQuery()
     joins = _joins_unnormed(tensors)
     if "q_down.weight" in tensors.shapes:
@@ -65,10 +65,10 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         query = LowRankQuery(rank=rank, scale=math.sqrt(width / rank) if scales else 1.0, joins_unnormed=joins)
     rows = tensors.sides("q_up.weight")[0] if joins else heads * (nope_dim + rope_dim + v_dim)
     if rows != heads * (nope_dim + rope_dim + v_dim):
-        raise tensors.missing(f"queries of {rows} rows with the gate of {heads} heads")
+        raise tensors.missing(f"a query projection of {rows} rows that includes the gate of {heads} heads")
     position: MixerPosition = NoPosition()
     if tensors.quirks.unrotated and not tensors.config.flag("mla_use_nope", True):
-        raise tensors.missing("latent attention with positions, which no model of this type has")
+        raise tensors.missing("latent attention with rotary positions, which no model of this type has")
     if not tensors.quirks.unrotated:
         position = tensors.rotary(rope_dim, nope_dim + rope_dim)
     scale = None
@@ -92,6 +92,7 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
         gate_from="query" if joins else "input",
         query_scale=query_scale(tensors, rotates=True),
         index=_index(tensors, position, rope_dim),
+        pattern=tensors.pattern(),
     )
 
 
@@ -101,7 +102,7 @@ def _joins_unnormed(tensors: CheckpointMixer) -> bool:
         return False
     joins = tensors.sides("q_up.weight")[1] == 2 * tensors.sides("q_down.weight")[0]
     if joins:
-        tensors.settle("doubled_query", ("query_gate_per_head",), "no file says which rows are the gate's")
+        tensors.settle("doubled_query", ("query_gate_per_head",), "no file states which rows belong to the gate")
     return joins
 
 
@@ -125,7 +126,7 @@ def _pool_index(tensors: CheckpointMixer) -> PoolIndex:
     norm = {tensors.shape(f"index.k_norm.{kind}") for kind in ("weight", "bias")}
     stated = [tensors.size((key,)) for key in ("index_n_heads", "index_head_dim", "index_kpool")]
     if shapes != (heads * width, width) or norm != {(width,)} or place != width or stated != [heads, width, pool]:
-        raise tensors.missing("an index of pools with other sizes than its keys name")
+        raise tensors.missing("an index of pools whose tensors do not fit its keys")
     if top_k is None or top_k % pool or not tensors.config.flag("index_kpool_always_select_tail", True):
         raise tensors.missing("an index of pools that does not select whole pools and the newest keys")
     return PoolIndex(
@@ -149,9 +150,9 @@ def _index(tensors: CheckpointMixer, position: MixerPosition, rope_dim: int) -> 
     if not has_tensors and not distance and (tensors.size(TOP_K) is None or kind not in (None, *INDEXED)):
         return None
     if kind not in (None, *INDEXED):
-        raise tensors.missing(f"an index in a layer of the kind {kind!r}")
+        raise tensors.missing(f"an index in a layer of type {kind!r}")
     if distance and has_tensors:
-        raise tensors.missing("an index in a layer that shares the index of another")
+        raise tensors.missing("an index in a layer that reuses another layer's index")
     if not isinstance(position, Rotary):
         raise tensors.missing("an index of latent attention without rotary positions")
     top_k, num_heads, head_dim = (tensors.size((key,)) for key in ("index_topk", "index_n_heads", "index_head_dim"))
@@ -161,15 +162,15 @@ def _index(tensors: CheckpointMixer, position: MixerPosition, rope_dim: int) -> 
             num_heads or shape[0],
             head_dim or shape[1],
         ):
-            raise tensors.missing("an index with other sizes than its keys name")
+            raise tensors.missing("an index whose tensors do not fit its keys")
         if tensors.shape("index.k_norm.weight") != tensors.shape("index.k_norm.bias"):
-            raise tensors.missing("an index without LayerNorm of its keys")
+            raise tensors.missing("an index without LayerNorm on its keys")
         num_heads, head_dim = shape
     elif not distance:
         tensors.shape("index.q.weight")  # missing
     if top_k is None or num_heads is None or head_dim is None:
-        raise tensors.missing("an index of unknown size: the keys index_topk, index_n_heads and index_head_dim")
-    why = "no file says which features of the index rotate together"
+        raise tensors.missing("an index whose size is unknown (keys index_topk, index_n_heads and index_head_dim)")
+    why = "no file states which features of the index are rotated together"
     interleaved = tensors.settle("index_interleaved", (False, True), why)
     return LightningIndex(
         top_k=top_k,
@@ -183,12 +184,12 @@ def _index(tensors: CheckpointMixer, position: MixerPosition, rope_dim: int) -> 
 
 
 def _distance(tensors: CheckpointMixer) -> int:
-    # how many layers earlier the layer is whose selection is used; 0 for a selection of its own
+    # distance to the earlier layer whose selection is reused; 0 for a separate selection
     distance = 0
     while _shares(tensors, tensors.number - distance):
         distance += 1
         if distance > tensors.number:
-            raise tensors.missing("an index of an earlier layer, which is absent")
+            raise tensors.missing("the missing index of an earlier layer")
     return distance
 
 

@@ -4,7 +4,7 @@ import math
 from typing import ClassVar, assert_never
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.native import attention as native
@@ -18,21 +18,18 @@ from archetype.nn.selection import EVERY_KEY, build_selection, gather_chosen, in
 from archetype.nn.shared_rows import SharedRows
 from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.core import attend, attention_weights
+from archetype.parts.attention.pairs import MaskedPairs
 from archetype.parts.attention.projections import gated, scaled_by_position
 from archetype.parts.latent_attention import spec
-from archetype.parts.pattern.scores import MASKED, ScoreFunction, causal_pairs, present_keys
+from archetype.parts.pattern.scores import MASKED, ScoreFunction
 from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
-from archetype.parts.pattern.spec import Full
 from archetype.parts.position.module import Rotary
 from archetype.parts.position.spec import Rotary as RotarySpec
-from archetype.roles.pattern import MaskContext, pattern_rule
+from archetype.roles.pattern import MaskContext
 from archetype.weights.linear import Linear, matrix_of
 
 Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # unrotated and rotated features
 Latents = tuple[Float[Tensor, "B 1 S C"], Float[Tensor, "B 1 S R"]]  # latents, and rotated keys shared by all heads
-
-
-EVERY_PAIR = pattern_rule(Full())
 
 
 @module_for(spec.LatentAttention)
@@ -57,7 +54,7 @@ class LatentAttention(KeepsKeys, nn.Module):
     def __init__(self, mixer: spec.LatentAttention, place: Place) -> None:
         super().__init__()
         d_model = place.d_model
-        self.spec, self.causal = mixer, place.causal
+        self.spec, self.causal, self.pairs = mixer, place.causal, MaskedPairs(mixer, place)
         heads, latent = mixer.num_heads, mixer.kv_lora_rank
         match mixer.query:
             case spec.DirectQuery():
@@ -84,9 +81,9 @@ class LatentAttention(KeepsKeys, nn.Module):
         self.index = build_selection(mixer.index, place, mixer.query_features(d_model))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
-        """Return empty latents and rotated keys for `capacity` positions: C + R values each."""
+        """Return empty latents and rotated keys for `capacity` positions, or for a window: C + R values each."""
         sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
-        cache = KVCache.empty(batch, 1, capacity, sizes, self.cache_dtype or dtype, device)
+        cache = self.pairs.new_cache(batch, 1, capacity, sizes, self.cache_dtype or dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
         return indexed(cache, index)
 
@@ -137,10 +134,11 @@ class LatentAttention(KeepsKeys, nn.Module):
         """
         # then the mask is no more than the causal one
         is_complete = (self.causal or context.num_tokens is None) and context.document_ids is None
-        allowed = None if is_complete else self._allowed(context, context.shared_positions)
+        is_complete = is_complete and not self.spec.pattern.reach
+        allowed = None if is_complete else self.pairs.allowed(context, context.shared_positions)
         if self.index is None:
             return self.attend(queries, latents, allowed, context.kernels)
-        choice = self.index(x, inputs, self._allowed(context, context.shared_positions), context)
+        choice = self.index(x, inputs, self.pairs.allowed(context, context.shared_positions), context)
         allowed = allowed if choice.keys is None else choice.keys
 
         def weights() -> Tensor:
@@ -156,9 +154,9 @@ class LatentAttention(KeepsKeys, nn.Module):
     ) -> Float[Tensor, "B H T Q"]:
         """Attend from this process's positions to all processes' positions. Only the narrow latents are gathered."""
         latent, key = map(rows.shares.gather, latents)  # (B, 1, S, C), (B, 1, S, R)
-        where, outputs = MaskContext(self.causal, latent.shape[2]), []
-        for piece in own_queries(rows, EVERY_PAIR, self.causal):
-            mask = allowed_in_piece(rows, EVERY_PAIR, where, piece, context, "latents")
+        where, outputs, pairs = MaskContext(self.causal, latent.shape[2]), [], self.pairs
+        for piece in own_queries(rows, pairs.rule, self.causal):
+            mask = allowed_in_piece(rows, pairs.rule, where, piece, context, pairs.pairs_key)
             plain, turned = (part.chunk(2, dim=2)[piece.number] for part in queries)
             pair = latent[:, :, piece.keys], key[:, :, piece.keys]
             outputs.append(self.attend((plain, turned), pair, mask, context.kernels))
@@ -172,7 +170,8 @@ class LatentAttention(KeepsKeys, nn.Module):
         choice = EVERY_KEY
         if self.index is not None:
             # the index chooses before the append, so the mask is for the positions that the slots will have after it
-            choice = self.index(x, inputs, self._allowed(context, cache.positions(context.ends)), context, index_state)
+            keys = self.pairs.allowed(context, cache.positions(context.ends))
+            choice = self.index(x, inputs, keys, context, index_state)
         latent, key, positions = cache.append(*latents, context)
         if choice.keys is None and context.kernels.records:
             y = attend_to_latents(self, queries, context, cache)
@@ -181,7 +180,7 @@ class LatentAttention(KeepsKeys, nn.Module):
         dtype = queries[0].dtype  # the cache may have a narrower type
         if latent.dtype == torch.int8:
             latent, key = cache.widened(dtype)
-        allowed = self._allowed(context, positions) if choice.keys is None else choice.keys
+        allowed = self.pairs.allowed(context, positions) if choice.keys is None else choice.keys
         if choice.can_be_gathered(queries[0].shape[2], 1):
             allowed, _, (latent, key) = gather_chosen(choice, latent, key)
         return self.attend(queries, (latent.to(dtype), key.to(dtype)), allowed, context.kernels, cached=True)
@@ -205,14 +204,6 @@ class LatentAttention(KeepsKeys, nn.Module):
         key = key if self.rotary is None else self.rotary(key, context.positions, context)
         latent = scaled(self.kv_norm(latent), self.spec.latent_scale)
         return context.probe(self, "latent", latent), context.probe(self, "k_rope", key)
-
-    def _allowed(self, context: ForwardContext, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
-        if self.causal:
-            queries = context.shared_positions
-            return context.cached("latent causal", lambda: context.within_documents(causal_pairs(queries, keys)))
-        if context.num_tokens is not None:
-            return present_keys(context.num_tokens, keys[0])
-        return torch.ones(1, 1, 1, keys.shape[1], dtype=torch.bool, device=keys.device)
 
     def _plain(
         self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels
@@ -287,6 +278,7 @@ def attend_to_latents(
         cache.keys,
         attention.scale,
         context.positions,
+        is_ring=cache.is_ring,
         second=rotated,
         sinks=attention.sinks,
         scales=scales,

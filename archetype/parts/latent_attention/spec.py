@@ -7,10 +7,12 @@ from pydantic import Field, model_validator
 
 from archetype.parts.attention.spec import OutputGate, QueryScale
 from archetype.parts.norm.spec import NoNorm, RMSNorm
+from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import DEPENDS_ON_LENGTH, Rotary
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
+from archetype.roles.pattern import AnyPattern
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
 from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec
@@ -31,12 +33,12 @@ class DirectQuery(Spec):
 
 
 class LowRankQuery(Spec):
-    """Queries projected from a normalized low-rank vector of `rank` features.
+    """Queries projected from a normalized latent of `rank` features.
 
     Attributes:
-        rank: width of the low-rank query vector.
-        scale: factor of this vector after its norm.
-        joins_unnormed: whether queries are projected from this vector and, behind it, the vector before its norm.
+        rank: width of the query latent.
+        scale: factor on the query latent after its norm.
+        joins_unnormed: whether queries are projected from the concatenation of the latent after and before its norm.
     """
 
     kind: Literal["low_rank"] = "low_rank"
@@ -54,11 +56,11 @@ class LatentAttention(Mixer):
     """Multi-head latent attention: keys and values from one low-rank vector (DeepSeek-AI 2024, section 2.1).
 
     The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)] and its value c Wuv.
-    The rotated part of `qk_rope_head_dim` features is shared by all heads. The cache holds only c and the rotated part.
-    By default `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim). With `position: none` nothing is rotated
-    (Kimi Linear). `latent_scale` multiplies the latent, and `key_norm` normalizes the rotated part first (dots 3).
-    `gate`, `sinks` and `query_scale` are as in attention (Ling 3, Hy4, Mistral Small 4). In A.X K2, queries and the
-    gate are projected from the low-rank query vector with and without its norm.
+    All heads share the rotated part, which has `qk_rope_head_dim` features. The cache holds only c and the rotated
+    part. With `position: none`, nothing is rotated (Kimi Linear). `latent_scale` multiplies the latent, and `key_norm`
+    normalizes the rotated part before the rotation (dots 3). `gate`, `sinks` and `query_scale` work as in attention
+    (Ling 3, Hy4, Mistral Small 4). In A.X K2, queries and the gate are projected from the query latent before and after
+    its norm.
 
     Attributes:
         num_heads: number of heads, H.
@@ -68,16 +70,17 @@ class LatentAttention(Mixer):
         qk_rope_head_dim: rotated features of a head's query and key, R (0 with `position: none`: GLM-5.3-Flash).
         v_head_dim: width of a head's value, Q.
         position: rotary embedding of the rotated features, or none.
-        norm: norm of the latent and of the low-rank query vector.
-        latent_scale: factor of the latent after its norm.
-        key_norm: norm of the features that are rotated of the shared key, before the rotation.
+        norm: norm of the latent and of the query latent.
+        latent_scale: factor on the latent after its norm.
+        key_norm: norm of the shared key's rotated features, before the rotation.
         bias: whether the down projections and the output projection have a bias.
         scale: factor on scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
-        sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
+        sinks: whether each head has a learned logit that takes part in the softmax but has no value.
         gate: gate on the output before the output projection (absent: none).
-        gate_from: whether the gate is computed from the layer's input, or from what queries are projected from.
+        gate_from: whether the gate reads the layer's input, or the vector that queries are projected from.
         query_scale: scaling of queries with their position (absent: none).
         index: selection of the keys that each query attends to (absent: all).
+        pattern: positions that a query sees: full, or a window, and then the cache holds no more latents (dots 3).
         dropout: dropout probability of the attention weights in training.
     """
 
@@ -107,6 +110,7 @@ class LatentAttention(Mixer):
     gate_from: Literal["input", "query"] = "input"
     query_scale: QueryScale | None = None
     index: AnyKeySelection | None = None
+    pattern: AnyPattern = Full()
     dropout: Probability = 0.0
 
     @model_validator(mode="after")
@@ -118,9 +122,9 @@ class LatentAttention(Mixer):
         if not self.qk_rope_head_dim:
             invalid("qk_rope_head_dim", "0 features cannot be rotated", "use an even number, or position: none")
         if not isinstance(self.position, Rotary):
-            invalid("position", "latents have no score bias", "use rotary or none")
+            invalid("position", "latent attention does not support score biases", "use rotary or none")
         if self.position.dim is not None:
-            invalid("position.dim", "all of these features are rotated", "use qk_rope_head_dim")
+            invalid("position.dim", "all qk_rope_head_dim features are rotated", "use qk_rope_head_dim")
         self.position.scaling.check(self.qk_rope_head_dim)
         self.position.check_kept_keys(DEPENDS_ON_LENGTH, "use yarn, as DeepSeek-V2 does, or another scaling")
         return self
@@ -130,16 +134,20 @@ class LatentAttention(Mixer):
         if not self.key_norm.is_absent and not self.qk_rope_head_dim:
             invalid("key_norm", "there are no features to normalize", "remove it")
         if self.index is not None and self.index.reads_heads:
-            invalid("index", "latents have no keys of heads", "use an index with projections of its own")
+            invalid("index", "latent attention has no keys per head", "use an index with projections of its own")
         if self.index is not None and self.index.num_selections > 1:
             cause = f"{self.index.num_selections} heads select keys, but all heads read the same latents"
             invalid("index.num_heads", cause, "use 1")
+        if self.pattern.reach is None:
+            invalid("pattern", "latents are read in full or within a window", "use full or window")
+        if self.pattern.reach and self.index is not None:
+            invalid("pattern", "an index selects among all keys, which a window does not keep", "use full, or no index")
         return self
 
     @model_validator(mode="after")
     def _gate_has_a_source(self) -> "LatentAttention":
         if self.gate_from == "query" and (self.gate is None or self.query.rank is None):
-            invalid("gate_from", "needs a gate and a low-rank query vector", "use input, or set both")
+            invalid("gate_from", "needs a gate and a low-rank query", "use input, or set both")
         return self
 
     @property
@@ -175,11 +183,11 @@ class LatentAttention(Mixer):
         return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, rotated)
 
     def query_features(self, d_model: int) -> int:
-        """Return the width of the vectors from which queries are projected, without those before a norm."""
+        """Return the width of the query projection's input, without the unnormalized latent."""
         return self.query.rank or d_model
 
     def gate_features(self, d_model: int) -> int:
-        """Return the width of the vectors from which the gate is projected."""
+        """Return the width of the gate projection's input."""
         if self.gate_from == "input" or self.query.rank is None:
             return d_model
         return self.query.rank * (1 + self.query.joins_unnormed)

@@ -13,7 +13,7 @@ from archetype.nn.heads import Heads, HeadsTransplant, set_output, spread, with_
 from archetype.nn.ledger import Start
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import transplant_inner
-from archetype.parts.attention.equal import open_gate, scales_alike
+from archetype.parts.attention.equal import open_gate, scales_alike, sees_all
 from archetype.parts.latent_attention.factors import ROUNDING, Factorization, Factors, measured, principal
 from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.position.frequencies import Rotation, rotates_alike, rotation_of
@@ -67,7 +67,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         return parts
 
     def fixed_in(self, part: LatentAttention) -> Mapping[str, str]:
-        return {} if part.position.is_absent else {"R": "other angles of rotation"}
+        return {} if part.position.is_absent else {"R": "different rotation angles"}
 
     def transfer(self, at: Transfer[LatentAttention]) -> None:
         old, new = at.old, at.new
@@ -86,6 +86,7 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
             "position": rotates_alike(before, after, length),
             "query": old.query.kind == new.query.kind and len(scales) == 1,  # ranks are sizes
             "index": all(part.index is None or part.index.sees_all(length) for part in (old, new)),
+            "pattern": all(sees_all(part.pattern, length, causal) for part in (old, new) for causal in (True, False)),
             "scale": True,  # which the queries were divided by
         }
         return [name for name in super().differing(at) if not is_equal.get(name)]
@@ -109,9 +110,11 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
         k, q = torch.cat((turned, k), 1), torch.cat((q[:, plain:], q[:, :plain]), 1)
         sources = {"q": queries, "o": ("o.weight",), **dict.fromkeys("kv", ("kv_down.weight", "kv_up.weight"))}
         position = part.position if part.position.is_absent else part.position.replace(dim=part.qk_rope_head_dim)
+        unlike = {name: not getattr(part, name).is_absent for name in ("norm", "key_norm")}
+        unlike["pattern"] = not sees_all(part.pattern, sizes["T"], causal=True)
         return Heads(
             q, k, v, tensors["o.weight"].unflatten(1, (count, -1)), sources, tensors.get("o.bias"), scale_of(part),
-            position, tuple(name for name in ("norm", "key_norm") if not getattr(part, name).is_absent),
+            position, tuple(name for name, is_set in unlike.items() if is_set),
         )  # fmt: skip
 
     def take_heads(self, at: Transfer[LatentAttention], source: Heads) -> None:
@@ -184,13 +187,14 @@ class LatentAttentionTransplant(HeadsTransplant[LatentAttention]):
                 continue
             at.require(before == after, field)
             if before == after and name in at.tensors:
-                at.require(at.fits(name), f"{name} has another shape")
+                at.require(at.fits(name), f"{name} has a different shape")
                 if at.fits(name):
                     at.keep(name)
+        at.require(sees_all(new.pattern, length, causal=True), "the window leaves keys out")
         at.require(scales_alike(getattr(old, "query_scale", None), new.query_scale, length), "query_scale")
         if new.index is not None:
             transplant_inner(at, "index", "", old, new.index)
-            at.require(new.index.sees_all(length), "the index leaves keys out")
+            at.require(new.index.sees_all(length), "the index does not select all keys")
 
 
 def scale_of(part: LatentAttention) -> float:
@@ -205,7 +209,7 @@ def root_of(at: Transfer[LatentAttention]) -> Tensor:
     """
     moment = at.moment()
     if moment is None or at.old_sizes["D"] != at.new_sizes["D"] or at.gains is not None:
-        cause = "needs the inputs of the donor's attention on a text, and the new model has others"
+        cause = "needs the inputs of the donor's attention on a text, but those of the new model differ"
         raise SpecError("--with latent=whitened", cause, "use latent=balanced")
     values, vectors = torch.linalg.eigh(moment)
     least = float(values[-1]) * UNSEEN  # a text has fewer directions than the inputs
@@ -214,7 +218,7 @@ def root_of(at: Transfer[LatentAttention]) -> Tensor:
 
 
 def resized(source: Heads, heads: int, width: int) -> Heads:
-    """Return the projections with another number of query heads, from vectors of another width."""
+    """Return the projections for another number of query heads and another input width."""
     features = source.q.shape[2] - 1
 
     def columns(matrix: Tensor) -> Tensor:
@@ -233,7 +237,7 @@ def set_matrix(at: Transfer[LatentAttention], name: str, matrix: Tensor, sources
     if f"{name}.bias" in at.tensors:
         at.put(f"{name}.bias", matrix[:, -1], "merged", sources, FACTORIZED)
     else:
-        at.require(not matrix[:, -1].any(), "biases that the part does not have")
+        at.require(not matrix[:, -1].any(), "biases that the new part lacks")
 
 
 def _of_normed(part: LatentAttention, up: Tensor) -> tuple[Tensor, ...]:

@@ -33,11 +33,11 @@ def relevances(
 
 
 class LearnedIndex(KeepsKeys, KeySelector):
-    """Base of indexes that score keys by queries q and keys of their own, which are their state.
+    """Base class of indexes with separate queries and keys; their keys are the state.
 
     Args:
         query_features: width of the vectors from which queries are projected.
-        key_features: numbers that are kept of each position, G; 0 for an index that computes nothing.
+        key_features: cached features per position, G; 0 for an index without projections.
     """
 
     keeps_int8 = False
@@ -51,7 +51,7 @@ class LearnedIndex(KeepsKeys, KeySelector):
             self.k = Linear(place.d_model, index.head_dim, bias=False)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys | None:
-        """Return empty keys of all positions."""
+        """Return an empty cache of all keys."""
         if not self.key_features:
             return None
         return IndexKeys.empty(batch, capacity, self.key_features, self.cache_dtype or dtype, device)
@@ -61,7 +61,7 @@ class LearnedIndex(KeepsKeys, KeySelector):
         return self.training and bool(self.spec.adds_to_loss)
 
     def heads(self, projected: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Float[Tensor, "B H T P"]:
-        """Return each head's features, normalized."""
+        """Return the normalized features of each head."""
         split = projected.unflatten(-1, (-1, self.spec.head_dim))  # (B, T, H, P)
         heads: Tensor = (split if norm is None else norm(split)).transpose(1, 2)
         return heads
@@ -73,7 +73,7 @@ class LearnedIndex(KeepsKeys, KeySelector):
     def with_earlier(
         self, keys: Float[Tensor, "B 1 T G"], x: Vectors, context: ForwardContext, state: LayerState | None
     ) -> Float[Tensor, "B 1 S G"]:
-        """Write the keys of the new positions to the state, and return those of all slots in the type of `x`."""
+        """Write the new keys to the cache, and return the keys of all slots in the data type of `x`."""
         if state is None:
             return keys
         assert isinstance(state, IndexKeys)

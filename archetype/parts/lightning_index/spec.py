@@ -22,22 +22,22 @@ __all__ = ["LightningIndex"]
 class LightningIndex(KeySelection):
     """The `top_k` keys s with the largest I(t, s) = sum_j w_tj ReLU(q_tj k_s) for each query t (DeepSeek-AI 2025).
 
-    Queries q_tj of `num_heads` heads come from the attention's low-rank queries if it has them, else from x; the single
-    key head and the weights w_t = x Ww / sqrt(H P) come from x. Ties go to the earlier key.
+    The queries q_tj of `num_heads` heads are projected from attention's query latent if it has one, otherwise from x.
+    The single key head and the weights w_t = x Ww / sqrt(H P) are projected from x. Ties go to the earlier key.
 
     The selection has no gradient. The index is trained by KL(p_t || softmax I(t, .)) over the selected keys, where p_t
-    is the mean of the attention weights over heads; that loss trains nothing else, and no other loss trains the index.
-    If `top_k` is at least the sequence length, nothing is left out, and the index is trained next to dense attention.
+    is the mean of the attention weights over heads. This loss trains only the index, and no other loss trains it. If
+    `top_k` is at least the sequence length, all keys are selected, and the index is trained alongside dense attention.
 
-    With `from_layer` a layer uses the keys that the equal index of an earlier layer selects (GLM-5.2). It then has no
-    parameters, no state and no loss.
+    With `from_layer`, a layer reuses the keys selected by the identical index of an earlier layer (GLM-5.2). Its index
+    then has no parameters, state or loss.
 
     Attributes:
         top_k: number of keys that a query attends to.
         num_heads: number of query heads, H.
         head_dim: width of each head, P.
         position: rotary embedding of queries and keys (absent: none).
-        rotates: whether `position.dim` counts the first features of a head or the last (Hy4).
+        rotates: whether the first or the last (Hy4) `position.dim` features of a head are rotated.
         norm: norm of the keys.
         loss_weight: weight of the index's loss (0: the index is not trained).
         from_layer: earlier layer whose selection is used: its index, or a negative offset from this layer (absent: its
@@ -63,7 +63,7 @@ class LightningIndex(KeySelection):
     @model_validator(mode="after")
     def _rotation_fits(self) -> "LightningIndex":
         if self.rotates == "last" and (self.position is None or self.position.dim is None):
-            invalid("rotates", "no position.dim counts features", "set position.dim, or use rotates: first")
+            invalid("rotates", "needs position.dim", "set position.dim, or use rotates: first")
         if self.position is not None:
             self.position.check_heads(self.head_dim)
             self.position.check_kept_keys(DEPENDS_ON_LENGTH)
@@ -87,7 +87,7 @@ class LightningIndex(KeySelection):
         with inside("from_layer"):
             super().check_source(source)
             if not isinstance(source, LightningIndex):
-                invalid("", "the referenced layer has an index of another kind", "name a layer of kind lightning")
+                invalid("", "the referenced layer has a different kind of index", "name a layer of kind lightning")
             own = self.own
             if differing := [name for name in type(self).model_fields if getattr(own, name) != getattr(source, name)]:
                 cause = f"{', '.join(differing)} differs from the referenced layer's index"

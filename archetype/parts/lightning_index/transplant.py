@@ -1,4 +1,4 @@
-"""Transplants of a learned index of keys: its own weights, or those of attention."""
+"""Transplants of a learned index of keys, from another index or from attention."""
 
 from typing import ClassVar
 

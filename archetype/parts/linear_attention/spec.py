@@ -19,13 +19,13 @@ __all__ = ["ChannelDecay", "Decay", "FixedDecay", "HeadDecay", "LinearAttention"
 
 
 class NoDecay(Spec):
-    """a_t = 1: nothing is forgotten (Katharopoulos 2020, without its normalizer)."""
+    """a_t = 1: no decay (Katharopoulos 2020, without the normalizer)."""
 
     kind: Literal["none"] = "none"
 
 
 class FixedDecay(Spec):
-    """A constant of each head: 1 - 2^(-5-h) in retention, exp(-2^(-8 (h+1) / H)) with the slopes of ALiBi.
+    """Constant decay per head: 1 - 2^(-5-h) in retention, exp(-2^(-8 (h+1) / H)) with ALiBi's slopes.
 
     Attributes:
         form: `retention` (Sun 2023), or `alibi` as in lightning attention (MiniMax 2025).
@@ -45,10 +45,10 @@ class FixedDecay(Spec):
 
 
 class HeadDecay(Spec):
-    """One decay for each head and token: sigmoid(a(x))^(1 / temperature).
+    """One decay per head and token: sigmoid(a(x))^(1 / temperature).
 
     Attributes:
-        temperature: the larger, the slower the decay.
+        temperature: exponent's divisor; larger values slow the decay.
         bias: whether the projection a has a bias.
     """
 
@@ -58,14 +58,14 @@ class HeadDecay(Spec):
 
 
 class ChannelDecay(Spec):
-    """One decay for each row of the memory and each token: floor + (1 - floor) sigmoid(a(x))^(1 / temperature).
+    """One decay per memory row and token: floor + (1 - floor) sigmoid(a(x))^(1 / temperature).
 
     Attributes:
         rank: rank of the projection a (absent: a full matrix).
-        temperature: the larger, the slower the decay.
+        temperature: exponent's divisor; larger values slow the decay.
         floor: smallest decay.
         bias: whether the projection a has a bias.
-        gives_keys: whether keys are 1 - a_t, so that there is no projection to keys (HGRN2; Qin 2024).
+        gives_keys: whether keys are 1 - a_t instead of a projection (HGRN2; Qin 2024).
     """
 
     kind: Literal["per_channel"] = "per_channel"
@@ -83,9 +83,9 @@ Decay = Annotated[NoDecay | FixedDecay | HeadDecay | ChannelDecay, Field(discrim
 class LinearAttention(Mixer):
     """S_t = a_t S_{t-1} + k_t v_t^T, o_t = S_t^T q_t, then norm and gate: no softmax (Katharopoulos 2020).
 
-    Settings give retention (RetNet; Sun 2023: fixed decays, rotary positions), lightning attention (MiniMax 2025: fixed
-    decays, SiLU on queries, keys and values), gated linear attention (GLA; Yang 2023: a decay of each channel) and
-    HGRN2 (Qin 2024: keys are 1 - a_t). The gate multiplies the normed output. Sequences are processed in chunks of
+    Variants are retention (RetNet; Sun 2023: fixed decays, rotary positions), lightning attention (MiniMax 2025: fixed
+    decays, SiLU on queries, keys and values), gated linear attention (GLA; Yang 2023: per-channel decays) and HGRN2
+    (Qin 2024: keys are 1 - a_t). The gate multiplies the normalized output. Sequences are processed in chunks of
     `chunk_size` tokens, which does not change the result.
 
     Attributes:
@@ -98,10 +98,10 @@ class LinearAttention(Mixer):
         qk_norm: norm of each head's query and key.
         position: rotary positions of queries and keys.
         scale: factor on queries (absent: 1 / sqrt(head_dim)).
-        decay: what of the memory is kept at each token, a_t.
+        decay: decay of the memory at each token, a_t.
         norm: norm of the output.
         norm_over: whether `norm` normalizes each head, with shared weights, or all heads together.
-        gate: activation of the gate on the normed output (none: no gate).
+        gate: activation of the gate on the normalized output (none: no gate).
         gate_rank: rank of the projection to the gate (absent: a full matrix).
         chunk_size: tokens per chunk.
     """
@@ -126,16 +126,16 @@ class LinearAttention(Mixer):
     @model_validator(mode="after")
     def _fields_agree(self) -> "LinearAttention":
         if self.gate == "none" and self.gate_rank is not None:
-            invalid("gate_rank", "is the rank of a gate, and there is none", "use gate: silu, or remove it")
+            invalid("gate_rank", "needs a gate", "use gate: silu, or remove it")
         if not isinstance(self.position, NoPosition | Rotary):
-            invalid("position", f"{self.position.kind} positions need scores", "use rotary, or none")
+            invalid("position", f"{self.position.kind} positions need attention scores", "use rotary, or none")
         if isinstance(self.position, Rotary):
-            self.position.check_kept_keys("{kind} scaling changes keys that are already in the memory")
+            self.position.check_kept_keys("{kind} scaling would change keys that are already in the memory")
         return self
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "linear attention reads from left to right", "use it in a decoder")
+            invalid("kind", "linear attention is causal", "use it in a decoder")
         if self.head_dim is None and width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor, or set head_dim")
         if isinstance(self.position, Rotary):

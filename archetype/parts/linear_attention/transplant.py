@@ -37,10 +37,10 @@ class LinearAttentionTransplant(HeadsTransplant[LinearAttention]):
         return norms
 
     def fixed_in(self, part: LinearAttention) -> Mapping[str, str]:
-        fixed = {"P": "queries and keys have other features"}
+        fixed = {"P": "queries and keys have different features"}
         if not part.norm.is_absent:
-            fixed["Q"] = "the norm sees other features"
-            fixed |= {"H": "the norm sees other heads"} if part.norm_over == "all" else {}
+            fixed["Q"] = "the norm covers different features"
+            fixed |= {"H": "the norm covers different heads"} if part.norm_over == "all" else {}
         if isinstance(part.decay, FixedDecay) and part.decay.form == "alibi":
             fixed["H"] = "decays follow the number of heads"
         return fixed

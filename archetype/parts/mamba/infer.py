@@ -32,8 +32,8 @@ def read(tensors: CheckpointMixer) -> Mamba:
     if (eps := tensors.config.optional_positive("mixer_rms_eps")) is not None:
         norm = RMSNorm(eps=eps, weight=False)
     if inner % d_model:
-        raise tensors.missing(f"a state space of {inner} channels in a model of {d_model}")
-    tensors.settle("in_proj_order", ("x_gate",), "no file says which half of in_proj is the gate")
+        raise tensors.missing(f"a state space with {inner} channels in a model of width {d_model}")
+    tensors.settle("in_proj_order", ("x_gate",), "no file states which half of in_proj is the gate")
     return Mamba(
         expand=inner // d_model,
         state_size=state_size,

@@ -20,9 +20,8 @@ __all__ = ["Mamba"]
 class Mamba(Mixer):
     """Selective state space (Gu 2023, algorithm 2): convolution, scan, gate.
 
-    Each of E = expand * d_model channels has a state of `state_size` values, which decay by exp(delta A); delta, B and
-    C depend on the token. By default `dt_rank` is d_model / 16, rounded up. `norm` applies to B, C and the input of
-    delta (Jamba).
+    Each of E = expand * d_model channels has a state of `state_size` values, which decays by exp(delta A); delta, B and
+    C depend on the token. `norm` applies to B, C and the input of delta (Jamba).
 
     Attributes:
         expand: inner channels per feature of d_model.

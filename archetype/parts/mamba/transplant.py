@@ -26,4 +26,4 @@ class MambaTransplant(Transplant[Mamba]):
         return {**super().sizes(part, sizes), "I": part.expand * sizes["D"]}
 
     def fixed_in(self, part: Mamba) -> Mapping[str, str]:
-        return {} if part.norm.is_absent else {"Z": "the norm of B sees other states"}
+        return {} if part.norm.is_absent else {"Z": "the norm of B covers different states"}

@@ -19,7 +19,7 @@ def read(tensors: CheckpointMixer) -> Mamba2:
     (num_heads,), inner = tensors.shape("A_log"), tensors.sides("out_proj.weight")[1]
     channels, _, kernel = tensors.shape("conv.weight")  # (inner + 2 groups Z, 1, kernel)
     groups = tensors.size(GROUPS) or 1
-    tensors.settle("in_proj_order", ("gate_x_b_c_dt",), "no file says how the parts of in_proj are ordered")
+    tensors.settle("in_proj_order", ("gate_x_b_c_dt",), "no file states the order of the parts of in_proj")
     return Mamba2(
         num_heads=num_heads,
         head_dim=inner // num_heads,
@@ -38,13 +38,13 @@ def read(tensors: CheckpointMixer) -> Mamba2:
 
 def _norm(tensors: CheckpointMixer, inner: int) -> Literal["after_gate", "before_gate", "none"]:
     if tensors.shapes.get("norm.weight", (inner,)) != (inner,):
-        raise tensors.missing("a gated norm of another width than the state space")
+        raise tensors.missing("a gated norm whose width differs from the state space's")
     if "norm.weight" not in tensors.shapes:
         if tensors.config.get(HAS_NORM) is False:
             return "none"
-        raise tensors.missing("a state space without norm, which no key says")
+        raise tensors.missing("a state space without a norm")
     if tensors.config.get(HAS_NORM) is False:
-        raise tensors.missing(f"a gated norm that no key names: {HAS_NORM} is false")
+        raise tensors.missing(f"a gated norm although {HAS_NORM} is false")
     return "before_gate" if tensors.config.flag(NORM_FIRST, False) else "after_gate"
 
 
@@ -55,7 +55,7 @@ def _scales(config: ConfigKeys) -> tuple[float, float, float, float, float] | No
         case [float() | int(), float() | int(), float() | int(), float() | int(), float() | int()] as scales:
             gate, channels, b, c, steps = map(float, scales)
             return gate, channels, b, c, steps
-    raise config.error(SCALES, "is not a list of five factors: of gate, channels, B, C and steps", "fix the file")
+    raise config.error(SCALES, "is not a list of five factors (gate, channels, B, C, step size)", "fix the file")
 
 
 def step_limits(config: ConfigKeys, from_min: bool = False) -> dict[str, float]:
@@ -72,7 +72,7 @@ def step_limits(config: ConfigKeys, from_min: bool = False) -> dict[str, float]:
                 return lower
             if isinstance(most, float | int) and most > 0:
                 return lower | {"dt_limit_max": float(most)}
-    raise config.error("time_step_limit", "is not a pair of smallest and largest step", "write it as [0.0, Infinity]")
+    raise config.error("time_step_limit", "is not a pair [smallest step, largest step]", "write it as [0.0, Infinity]")
 
 
 provides("infer", Mamba2)(MixerReader(NAMES, read, sign=(SIGN, 1), parameters=PARAMETERS))

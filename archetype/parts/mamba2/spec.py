@@ -21,9 +21,8 @@ class Mamba2(Mixer):
 
     Each of `num_heads` heads has `head_dim` channels with a state of `state_size` values each, which decay by exp(delta
     A). The heads of a group share B and C. Sequences are processed in chunks of `chunk_size` tokens, which does not
-    change the result. The gated norm, with `eps`, normalizes each group separately. Falcon-H1 (Zuo 2025) leaves it out,
-    so that the output y SiLU(z) is not normalized, or has it before the gate, and multiplies the parts of `in_proj` by
-    constants.
+    change the result. The gated norm, with `eps`, normalizes each group separately. Falcon-H1 (Zuo 2025) omits the norm
+    or applies it before the gate, and multiplies the parts of `in_proj` by constants.
 
     Attributes:
         num_heads: number of heads, H.
@@ -34,13 +33,13 @@ class Mamba2(Mixer):
         chunk_size: tokens per chunk.
         conv_bias: whether the convolution has a bias.
         bias: whether the input and output projections have a bias.
-        norm: place of the norm: after the gate, before it, or none.
+        norm: position of the norm: after the gate, before the gate, or none.
         eps: epsilon of the gated norm, added to the mean square.
         in_scales: factors on the gate, the channels, B, C and the step sizes (absent: 1).
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
-        dt_limit_min: lower limit of all steps.
-        dt_limit_max: upper limit of all steps (absent: none).
+        dt_limit_min: lower limit of the step sizes.
+        dt_limit_max: upper limit of the step sizes (absent: none).
     """
 
     title: ClassVar[str] = "Mamba-2"

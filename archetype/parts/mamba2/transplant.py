@@ -30,5 +30,5 @@ class Mamba2Transplant(HeadsTransplant[Mamba2]):
         return {**super().sizes(part, sizes), "G": part.num_heads // part.num_groups}
 
     def fixed_in(self, part: Mamba2) -> Mapping[str, str]:
-        fixed = {"G": "heads read other groups"}
-        return fixed | dict.fromkeys("HP", "the norm sees other features") if part.has_norm else fixed
+        fixed = {"G": "heads belong to different groups"}
+        return fixed | dict.fromkeys("HP", "the norm covers different features") if part.has_norm else fixed

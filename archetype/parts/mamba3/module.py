@@ -55,7 +55,7 @@ def trapezoid_chunk(
 ) -> tuple[Tensor, ...]:
     """Read chunks as linear attention over the T r vectors.
 
-    A token is written with the weight `now`, and once more with the next token's `later`, before that one's decay.
+    A token is written with weight `now`, and again with the next token's weight `later`, before that token's decay.
     Both are one write here, except for the last token, whose second write is the next pass's.
     """
     rank = b.shape[3]
@@ -161,7 +161,7 @@ class Mamba3(nn.Module):
     def _of_heads(
         self, rows: Float[Tensor, "*dims K r Z"], bias: Float[Tensor, "H r Z"]
     ) -> Float[Tensor, "*dims H r Z"]:
-        # b or c of each head: of its group, with a bias of its own
+        # b or c of each head: its group's, plus the head's bias
         return rows.repeat_interleave(self.spec.num_heads // self.spec.num_groups, dim=-3) + bias.to(rows.dtype)
 
     def _of_ranks(self, x: Float[Tensor, "*dims H P"]) -> Float[Tensor, "*dims H r P"]:

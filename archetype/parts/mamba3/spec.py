@@ -19,24 +19,24 @@ __all__ = ["Mamba3"]
 class Mamba3(Mixer):
     """h_t = a_t h_{t-1} + (1 - l_t) d_t a_t b_{t-1} x_{t-1}^T + l_t d_t b_t x_t^T, y_t = h_t^T c_t (Lahoti 2026).
 
-    a_t = exp(-g_t d_t); step d_t, rate g_t and share l_t of each head depend on the token. The two writes are the
-    trapezoidal rule, and replace a convolution. b and c have norms, and biases of each head, and turn by angles whose
-    steps pi d_t tanh(theta_t) depend on the token, like a state of complex numbers. With a `rank` above 1 a step
-    writes and reads that many vectors: b, c, x and the gate z then have a row for each rank (MIMO).
+    a_t = exp(-g_t d_t); each head's step d_t, rate g_t and weight l_t depend on the token. The two writes are a
+    trapezoidal rule, which replaces the convolution. b and c are normalized, have biases per head, and are rotated by
+    angles with token-dependent steps pi d_t tanh(theta_t), which is equivalent to a complex state. With `rank` r > 1,
+    each step writes and reads r vectors: b, c, x and the gate z have r rows (MIMO).
 
     Attributes:
         num_heads: number of heads, H.
         head_dim: width of a head, P.
         state_size: rows of each head's memory, Z.
-        num_groups: how many different b and c there are, apart from their biases; a divisor of `num_heads`, K.
-        rank: vectors that a step writes and reads, r.
-        rotary_dim: features of b and c that turn, in pairs of neighbours (absent: half of them).
-        norm: whether each head's y has an RMS norm before the gate.
-        least_rate: smallest rate g_t.
+        num_groups: groups of heads that share b and c (except their biases); a divisor of `num_heads`, K.
+        rank: number of vectors that a step writes and reads, r.
+        rotary_dim: rotated features of b and c, in adjacent pairs (absent: half of the features).
+        norm: whether an RMS norm is applied to each head's y before the gate.
+        least_rate: minimum rate g_t.
         eps: epsilon of the norms.
-        chunk_size: tokens per chunk, which does not change the result.
-        dt_min: smallest initial step.
-        dt_max: largest initial step.
+        chunk_size: tokens per chunk; does not change the result.
+        dt_min: smallest initial step size.
+        dt_max: largest initial step size.
     """
 
     title: ClassVar[str] = "Mamba-3"
@@ -60,18 +60,16 @@ class Mamba3(Mixer):
         if self.num_heads % self.num_groups:
             invalid("num_groups", f"{self.num_groups} does not divide num_heads {self.num_heads}", "use a divisor")
         if self.rotary_dim is not None and (self.rotary_dim % 2 or self.rotary_dim > self.state_size):
-            cause = f"{self.rotary_dim} of {self.state_size} features cannot turn in pairs"
+            cause = f"{self.rotary_dim} of {self.state_size} features cannot be rotated in pairs"
             invalid("rotary_dim", cause, "use an even number that is not larger")
         if self.angles < 1:
-            invalid(
-                "state_size", f"half of {self.state_size} features are no pair", "use at least 4, or set rotary_dim"
-            )
+            invalid("state_size", f"half of {self.state_size} is odd", "use at least 4, or set rotary_dim")
         check_steps(self.dt_min, self.dt_max)
         return self
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "a state space reads from left to right", "use it in a decoder")
+            invalid("kind", "a state space model is causal", "use it in a decoder")
 
     @property
     def inner(self) -> int:
@@ -84,6 +82,6 @@ class Mamba3(Mixer):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths of what is projected: gate, x, b, c, steps, rates, shares and angles."""
+        """Widths of the projections to gate, x, b, c, steps, rates, weights and angles."""
         rows = self.rank * self.num_groups * self.state_size
         return self.inner, self.inner, rows, rows, *3 * (self.num_heads,), self.angles

@@ -31,7 +31,7 @@ class Mamba3Transplant(Transplant[Mamba3]):
 
     def fixed_in(self, part: Mamba3) -> Mapping[str, str]:
         fixed = {
-            "Z": "the norms of b and c see other states", "r": "a step writes other vectors", "A": "other states turn",
-            "G": "heads read other groups",
+            "Z": "b and c are normalized over other states", "r": "other vectors are written", "A": "other states turn",
+            "G": "heads belong to different groups",
         }  # fmt: skip
-        return fixed | ({"P": "the norm sees other features of a head"} if part.norm else {})
+        return fixed | ({"P": "the norm covers different features of a head"} if part.norm else {})

@@ -20,7 +20,7 @@ def read(tensors: CheckpointMixer) -> MLSTM:
     config, heads, (values,) = tensors.config, tensors.sides("input_gate.weight")[0], tensors.shape("norm.weight")
     keys = tensors.sides("q.weight")[0]
     if values % heads or keys % heads:
-        raise tensors.missing(f"an mLSTM with {heads} heads and the shapes of its tensors")
+        raise tensors.missing(f"an mLSTM whose tensor shapes do not fit {heads} heads")
     return MLSTM(
         num_heads=heads,
         head_dim=keys // heads,

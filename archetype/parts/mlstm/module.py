@@ -23,14 +23,14 @@ LOG_ZERO = -1e30  # logarithm of the input gate of padding
 
 @dataclass
 class MLSTMState(LayerState):
-    """Memory of each head with its normalizer as last column, and the logarithm of what both are divided by."""
+    """Memory of each head with its normalizer as last column, and the logarithm of their common divisor."""
 
     memory: Float[Tensor, "B H P sums"]
     top: Float[Tensor, "B H"]
 
 
 class Gate(Linear):
-    """Logits of a gate of each head, which initially depend on the bias alone (Beck 2025, section 3.2)."""
+    """Logits of a gate per head; initially they depend only on the bias (Beck 2025, section 3.2)."""
 
     def __init__(self, d_model: int, heads: int, biases: tuple[float, float]) -> None:
         super().__init__(d_model, heads, bias=True)

@@ -15,20 +15,19 @@ __all__ = ["MLSTM"]
 class MLSTM(Mixer):
     """C_t = f_t C_{t-1} + i_t k_t v_t^T, n_t = f_t n_{t-1} + i_t k_t, h_t = C_t^T q_t / max(|n_t^T q_t|, 1).
 
-    The matrix memory of xLSTM (Beck 2024, section 2.3; in the form of xLSTM 7B, Beck 2025). The input gate i_t is
-    exponential and the forget gate f_t a sigmoid; each head has one of each, computed from the token. The state holds
-    C and n divided by exp(m_t), the largest write so far, so that nothing overflows. The h_t of each head are
-    normalized, and a sigmoid gate follows.
+    The matrix memory of xLSTM (Beck 2024, section 2.3), as in xLSTM 7B (Beck 2025). Each head has an exponential input
+    gate i_t and a sigmoid forget gate f_t, computed from the token. The state holds C and n divided by exp(m_t), the
+    largest write so far, which prevents overflow. Each head's h_t is normalized and multiplied by a sigmoid gate.
 
     Attributes:
         num_heads: number of heads, H.
         head_dim: width of a head's query and key, P (absent: half of a head's value).
         v_head_dim: width of a head's value, Q (absent: d_model / num_heads).
-        gate_softcap: bound c of the gates' logits, which are c tanh(logit / c) (absent: none).
+        gate_softcap: c of the soft cap c tanh(logit / c) on the gates' logits (absent: no cap).
         bias: whether queries, keys, values, the output gate, the norm and the output have a bias.
         norm_eps: epsilon of the norm.
-        eps: number that is added to the denominator of h_t, after the division by exp(m_t).
-        chunk_size: tokens per chunk, which does not change the result.
+        eps: epsilon added to the denominator of h_t after the division by exp(m_t).
+        chunk_size: tokens per chunk; does not change the result.
     """
 
     title: ClassVar[str] = "mLSTM"
@@ -44,7 +43,7 @@ class MLSTM(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "an mLSTM reads from left to right", "use it in a decoder")
+            invalid("kind", "an mLSTM is causal", "use it in a decoder")
         if self.v_head_dim is None and width % self.num_heads:
             cause = f"{self.num_heads} does not divide d_model {width}"
             invalid("num_heads", cause, "use a divisor, or set v_head_dim")

@@ -15,5 +15,5 @@ class MLSTMTransplant(HeadsTransplant[MLSTM]):
     }  # fmt: skip
     fields: ClassVar = {"H": "num_heads", "P": "key_size", "Q": "value_size"}
     writes: ClassVar = ("o.weight", "o.bias")
-    fixed: ClassVar = {"P": "queries and keys have other features", "Q": "the norm sees other features of a head"}
+    fixed: ClassVar = {"P": "queries and keys have other features", "Q": "the norm covers other features of a head"}
     sized: ClassVar = ("head_dim", "v_head_dim")

@@ -31,7 +31,7 @@ from archetype.weights.linear import Linear
 class SparseState(LayerState):
     """All keys, and the compressed ones: slot s holds block s.
 
-    If branches have keys of their own, also those of the window, and the newest ones, of which later blocks are made.
+    With separate keys per branch, also the window's keys and the newest keys, for incomplete blocks.
     """
 
     selected: KVCache

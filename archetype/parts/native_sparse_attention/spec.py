@@ -21,16 +21,16 @@ BRANCHES = ("compressed", "selected", "window")
 
 
 class BlockCompression(Spec):
-    """One key and one value for each block of positions, which a query sees once the block is complete.
+    """One key and one value per block of positions, visible to queries once the block is complete.
 
-    With `hidden`, the vectors of a block are mapped by down(GELU(up(block + positions))), with one map for keys and one
-    for values, which all heads share (Yuan 2025, equation 7, which leaves the map's form open). Without it, they are
-    averaged (flash-linear-attention). Keys are rotated before.
+    With `hidden`, a block is compressed by the MLP down(GELU(up(block + positions))), with one MLP for keys and one for
+    values, which all heads share (Yuan 2025, equation 7, does not specify the network). Without `hidden`, a block is
+    averaged (flash-linear-attention). Keys are rotated before compression.
 
     Attributes:
-        block: positions of a block.
+        block: positions per block.
         stride: positions from the start of a block to the start of the next (absent: `block`, without overlap).
-        hidden: features of the map's hidden layer (absent: the mean of the block, without parameters).
+        hidden: hidden width of the MLP (absent: the mean of the block, without parameters).
     """
 
     block: Size
@@ -47,17 +47,17 @@ class BlockCompression(Spec):
 
 
 class BlockSelection(Spec):
-    """The blocks whose keys each query reads one by one.
+    """Selection of the blocks whose keys each query reads individually.
 
-    A block's score is the weight that the compressed branch gives to its positions, summed over the query heads of a
-    key head: an overlapping compressed block counts by its share (Yuan 2025, equations 9 and 10). Selecting has no
-    gradient. Ties go to the earlier block.
+    A block's score is the attention weight of its positions in the compressed branch, summed over the query heads of a
+    key head; compressed blocks that overlap the block count in proportion to the overlap (Yuan 2025, equations 9 and
+    10). The selection has no gradient. Ties go to the earlier block.
 
     Attributes:
-        block: positions of a block, a multiple of the stride of compressed blocks.
-        top_blocks: number of blocks that a query reads, those that are always selected included.
-        first_blocks: number of blocks at the start of the sequence that are always selected.
-        local_blocks: number of blocks up to the query's own that are always selected.
+        block: positions per block, a multiple of the stride of compressed blocks.
+        top_blocks: number of blocks that a query reads, including the always selected ones.
+        first_blocks: number of always selected blocks at the start of the sequence.
+        local_blocks: number of always selected blocks up to and including the query's own.
     """
 
     block: Size
@@ -68,14 +68,14 @@ class BlockSelection(Spec):
 
 @part
 class NativeSparseAttention(Mixer):
-    """sum_c g_c softmax(q k_c^T) v_c over compressed blocks, selected blocks and a window (Yuan 2025, NSA).
+    """sum_c g_c softmax(q k_c^T) v_c over compressed blocks, selected blocks and a sliding window (Yuan 2025, NSA).
 
-    The branches have the same queries. Each has keys and values of its own, or all have the same (`shared_keys`, as in
-    flash-linear-attention). The gates sigmoid(x Wg) are one number for each token, head and branch. A query before the
-    end of the first compressed block reads nothing in that branch.
+    The branches share queries. Each branch has its own keys and values, or all share them (`shared_keys`, as in
+    flash-linear-attention). The gates sigmoid(x Wg) are one number per token, head and branch. A query before the end
+    of the first compressed block reads nothing in the compressed branch.
 
-    The state holds all keys and the compressed ones; without `shared_keys` also those of the window, and those that
-    compressed blocks still need.
+    The state holds all keys and values and the compressed ones. Without `shared_keys`, it also holds those of the
+    window and of incomplete compressed blocks.
 
     Attributes:
         num_heads: query heads, H.
@@ -83,9 +83,9 @@ class NativeSparseAttention(Mixer):
         head_dim: features of each head, P.
         v_head_dim: features of each head's value, Q (absent: `head_dim`).
         position: rotary embedding of queries and keys (absent: none).
-        window: newest positions that a query sees in the window's branch, W.
-        compression: how blocks of keys become single keys.
-        selection: which blocks of keys are read one by one.
+        window: size of the sliding window in positions, W.
+        compression: compression of blocks of keys to single keys.
+        selection: selection of blocks whose keys are read individually.
         shared_keys: whether all branches read the same keys and values.
     """
 
@@ -125,12 +125,12 @@ class NativeSparseAttention(Mixer):
             invalid("selection.top_blocks", cause, f"use at least {always}")
         if self.position is not None:
             self.position.check_heads(self.head_dim)
-            self.position.check_kept_keys("compressed keys that are stored cannot rotate again when the sequence grows")
+            self.position.check_kept_keys("stored compressed keys cannot be rotated again when the sequence grows")
         return self
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("", "compressed blocks are of earlier positions only", "use a decoder, or another mixer")
+            invalid("", "compressed blocks cover only earlier positions", "use a decoder, or another mixer")
 
     @property
     def kv_heads(self) -> int:
@@ -144,7 +144,7 @@ class NativeSparseAttention(Mixer):
 
     @property
     def with_keys(self) -> tuple[str, ...]:
-        """Branches with keys and values of their own."""
+        """Branches with separate keys and values."""
         return ("selected",) if self.shared_keys else BRANCHES
 
     def blocks(self, length: int) -> int:

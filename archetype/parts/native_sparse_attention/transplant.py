@@ -28,8 +28,8 @@ class NativeSparseAttentionTransplant(HeadsTransplant[NativeSparseAttention]):
     writes: ClassVar = ("o.weight",)
     silent: ClassVar = {f"compress.{name}.down.weight": "w" for name in "kv"}
     fixed: ClassVar = {
-        "P": "scores of other features", "Q": "values of other features", "G": "other heads select together",
-        "c": "other blocks are compressed",
+        "P": "scores cover other features", "Q": "values have other features", "G": "other heads share a selection",
+        "c": "different blocks are compressed",
     }  # fmt: skip
     sized: ClassVar = ("num_heads", "num_kv_heads", "v_head_dim")
     matrices: ClassVar = {"q": ("q", 0), "k": ("k.selected", 0), "v": ("v.selected", 0), "o": ("o", 0)}

@@ -44,8 +44,8 @@ class NgramEmbedding(nn.Module):
         return TokensState(torch.full(shape, self.spec.boundary, dtype=torch.long, device=device))
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
-        """Return what is added to `x`, (B, T, D)."""
-        assert context.tokens is not None, "n-grams are made of tokens"
+        """Return the update of `x`, (B, T, D)."""
+        assert context.tokens is not None, "n-grams need token ids"
         cache, before = opened(self, TokensState, x, context, state)
         history, newest = after_newest(context.tokens[:, None].long(), context, before.tokens)
         cache.keep(tokens=newest)

@@ -17,17 +17,17 @@ __all__ = ["NgramEmbedding"]
 class NgramEmbedding(FeedForward):
     """sum_i W_i e_i, where e_i is the row of table i for an n-gram that ends at the position (arXiv 2601.21204).
 
-    There are `splits` tables for each length from 2 to `n`, of `rows` + 2 i + 1 rows, i counted from 0 and by length.
-    The row is sum_d V^d t_d modulo the number of rows, with the d-th last token t_d and the vocabulary size V. As the
-    feed-forward part of a first block without mixer and norm, it adds to the token vectors; LongCat-Flash-Lite divides
-    the sum of all terms by their number (`residual_scale` of the block, `scale` of the embedding).
+    Each length from 2 to `n` has `splits` tables. Table i, counted from 0 in order of length, has `rows` + 2 i + 1
+    rows. The row index is sum_d V^d t_d modulo the number of rows, with the d-th last token t_d and the vocabulary size
+    V. Used as the feed-forward part of a first block without mixer and norm, it adds to the token embeddings.
+    LongCat-Flash-Lite averages all terms (`residual_scale` of the block, `scale` of the embedding).
 
     Attributes:
-        rows: one less than the rows of the first table.
+        rows: number of rows of the first table, minus one.
         row_width: features of a row, P.
         n: longest n-gram, in tokens.
         splits: tables for each length.
-        boundary: token that n-grams do not cross, such as the end of a text: it and those before it count as 0.
+        boundary: token that n-grams do not cross, such as the end of a text: the token and those before it count as 0.
     """
 
     title: ClassVar[str] = "N-gram embedding"

@@ -49,7 +49,7 @@ class NgramMemory(nn.Module):
         return NgramState(self.conv.new_state(batch, dtype, device), tokens)
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
-        """Return what is added to `x`: vectors (B, T, D), or streams (B, T, n, D)."""
+        """Return the update of `x`: vectors (B, T, D), or streams (B, T, n, D)."""
         assert context.tokens is not None, "a memory of n-grams reads tokens"
         cache, before = opened(self, NgramState, x, context, state)
         history, newest = after_newest(context.tokens[:, None].long(), context, before.tokens)

@@ -25,23 +25,23 @@ TABLE_STRIDE = 10_007  # between the seeds of a model's tables
 class NgramMemory(FeedForward):
     """sigmoid(g) v + silu(conv(norm(sigmoid(g) v))), v = W_v e, g = signed root of norm(x) norm(W_k e) / sqrt(D).
 
-    e joins a row for each n-gram of 2 to `n` tokens that ends at the position and for each of `heads` hashes of it. A
-    hash is the exclusive or of the tokens, each times an odd number, modulo a prime of at least `rows`: the hashes of
-    transformers' Qwen4-Exp. The convolution has a dilation of `n`. Used as the feed-forward part of a block without
-    mixer and norm, it adds to the stream. With `num_streams` it reads and writes each of several residual streams, with
-    the same value v and a key, a gate, norms and a convolution of its own for each (Qwen4-Exp).
+    e concatenates table rows: one row for each n-gram of 2 to `n` tokens that ends at the position and each of its
+    `heads` hashes. A hash is the XOR of the tokens, each multiplied by an odd number, modulo a prime of at least
+    `rows`, as in transformers' Qwen4-Exp. The convolution has a dilation of `n`. Used as the feed-forward part of a
+    block without mixer and norm, it adds to the stream. With `num_streams`, it reads and writes several residual
+    streams; they share the value v, and each has its own key, gate, norms and convolution (Qwen4-Exp).
 
     Attributes:
-        rows: least number of rows of each table; the numbers of rows are different primes.
+        rows: minimum number of rows of each table; the tables have different prime numbers of rows.
         row_width: features of a row, P; e has (n - 1) heads P features.
         n: longest n-gram, in tokens.
         heads: number of hashes of each n-gram.
-        conv_kernel: positions of the convolution.
+        conv_kernel: kernel size of the convolution in positions.
         boundary: token that n-grams do not cross, such as the end of a text; it also precedes the first token.
-        table: index of this memory among those of the model; each has other hashes.
+        table: index of this memory among the model's memories; each has different hashes.
         seed: seed of the hashes.
-        num_streams: residual streams of a position that are read and written (1: the vector that a sublayer reads).
-        multiple: the rows of all tables together are padded to a multiple of this.
+        num_streams: number of residual streams that are read and written (1: the vector that a sublayer reads).
+        multiple: the total number of rows is padded to a multiple of this.
         norm: norm of the stream, of the keys and of the convolution's input, each with its own weights.
     """
 
@@ -99,12 +99,12 @@ class NgramMemory(FeedForward):
 
 
 def bound_of(vocab_size: int) -> int:
-    """Return the number below which halves of multipliers are, so that no product exceeds 63 bits."""
+    """Return the upper bound on half of a multiplier, so that no product exceeds 63 bits."""
     return max(1, (2**63 - 1) // max(vocab_size, 1) // 2)
 
 
 def mixed(value: Any) -> Any:
-    """Return a number of splitmix64, whose state is incremented once more (Steele 2014, figure 16), or an array."""
+    """Return splitmix64 of a number or an array, with the state incremented again (Steele 2014, figure 16)."""
     value = (value + STEP) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK

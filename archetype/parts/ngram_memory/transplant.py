@@ -27,4 +27,4 @@ class NgramMemoryTransplant(Transplant[NgramMemory]):
         return {f"{name}_norm{end}": (part.norm, {"N": "D"}) for name in ("key", "query", "conv") for end in ends}
 
     def fold(self, at: Transfer[NgramMemory]) -> None:
-        at.promise(Start.CHANGED, "the gains of the norm before it cannot be folded into a norm")
+        at.promise(Start.CHANGED, "the gains of the preceding norm cannot be folded into a norm")

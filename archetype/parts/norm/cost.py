@@ -74,7 +74,7 @@ class L2NormCost(NormCost):
 
 @cost_of(spec.Affine)
 class AffineCost(NormCost):
-    """Cost of a factor and a shift of each feature, which saves what the factor multiplies."""
+    """Cost of a factor and a shift per feature; saves the factor's input."""
 
     part: spec.Affine
 

@@ -1,4 +1,4 @@
-"""Norms linearized at one vector (its statistics held fixed), so that a logit is a sum over parts."""
+"""Linearize norms at one vector (with fixed statistics), so a logit is a sum over parts."""
 
 import torch
 from torch import Tensor

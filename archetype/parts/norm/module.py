@@ -121,7 +121,7 @@ class Pointwise(nn.Module):
 
 
 def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None = None) -> Vectors:
-    """Apply a norm whose output is the residual stream, without autocast, so that the stream keeps its type."""
+    """Apply a norm whose output is the residual stream without autocast, to keep the stream's dtype."""
     autocast = nullcontext() if dtype_of_products(x) == x.dtype else without_autocast(x)
     with autocast:
         y: Vectors = norm(x, context)

@@ -75,11 +75,11 @@ class RMSNorm(Norm):
 
 @part
 class GatedRMSNorm(Norm):
-    """y * sigmoid(W_up silu(W_down y)) for y = x / sqrt(mean(x^2) + eps) * weight: a gate on each feature (A.X K2).
+    """y * sigmoid(W_up silu(W_down y)) with y = x / sqrt(mean(x^2) + eps) * weight: a low-rank gate (A.X K2).
 
     Attributes:
         eps: epsilon added to the mean square.
-        rank: width of the vector between the two matrices of the gate.
+        rank: rank of the gate.
     """
 
     title: ClassVar[str] = "Gated RMSNorm"
@@ -91,7 +91,7 @@ class GatedRMSNorm(Norm):
 
 @part
 class L2Norm(Norm):
-    """x / sqrt(sum(x^2) + eps): vectors of length 1 (nGPT, Loshchilov 2024).
+    """x / sqrt(sum(x^2) + eps): scale to unit length (nGPT, Loshchilov 2024).
 
     Attributes:
         eps: epsilon added to the squared length.
@@ -104,7 +104,7 @@ class L2Norm(Norm):
 
 @part
 class Affine(Norm):
-    """(x + bias) * weight: a learned factor and shift of each feature, without any statistics (ZAYA1).
+    """(x + bias) * weight: learned shift and factor of each feature, without statistics (ZAYA1).
 
     Attributes:
         bias: whether there is a learned shift.
@@ -116,10 +116,10 @@ class Affine(Norm):
 
 
 class _Pointwise(Norm):
-    """Base class of bounded functions of each feature in place of a norm.
+    """Base class of elementwise bounded functions that replace a norm.
 
     Attributes:
-        alpha: initial value of the learned factor of all features.
+        alpha: initial value of the learned scalar.
     """
 
     has_shift: ClassVar[bool] = False  # learned, and added before the function
@@ -128,7 +128,7 @@ class _Pointwise(Norm):
 
 @part
 class DynamicTanh(_Pointwise):
-    """tanh(alpha x) * weight + bias: no statistics, and one learned alpha for all features (Zhu 2025)."""
+    """tanh(alpha x) * weight + bias with a learned scalar alpha, without statistics (Zhu 2025)."""
 
     title: ClassVar[str] = "Dynamic tanh"
     kind: Literal["dynamic_tanh"] = "dynamic_tanh"
@@ -136,7 +136,7 @@ class DynamicTanh(_Pointwise):
 
 @part
 class DynamicErf(_Pointwise):
-    """erf(alpha x + shift) * weight + bias, with one learned alpha and shift for all features (Chen 2025, Derf)."""
+    """erf(alpha x + shift) * weight + bias with learned scalars alpha and shift (Chen 2025, Derf)."""
 
     title: ClassVar[str] = "Dynamic erf"
     has_shift: ClassVar[bool] = True
@@ -145,10 +145,10 @@ class DynamicErf(_Pointwise):
 
 @part
 class BatchNorm(Norm):
-    """Normalization of each feature over the batch's positions, without padding (Ioffe 2015).
+    """Normalization of each feature over the batch's positions, excluding padding (Ioffe 2015).
 
-    Training uses the batch's mean and variance, and updates running statistics with weight `momentum` for the newest
-    batch; evaluation uses the running statistics.
+    Training uses the batch's mean and variance and updates running statistics, in which the newest batch has the weight
+    `momentum`; evaluation uses the running statistics.
 
     Attributes:
         eps: epsilon added to the variance.
@@ -172,5 +172,5 @@ class NoNorm(Norm):
 
 def _offset_of_a_weight(norm: Scaled) -> Scaled:
     if norm.unit_offset and not norm.weight:
-        invalid("unit_offset", "needs a weight to add 1 to", "remove it, or use weight: true")
+        invalid("unit_offset", "needs a weight", "remove it, or use weight: true")
     return norm

@@ -26,8 +26,8 @@ class NormTransplant(Transplant[Any]):
             at.promise(*self.resized(old, new))
 
     def resized(self, old: int, new: int) -> tuple[Start, str]:
-        """Return what holds if `new` - `old` features of zero are added."""
-        return Start.CHANGED, "a norm over another number of features"
+        """Return the promise if `new` - `old` zero features are added."""
+        return Start.CHANGED, "the norm covers a different number of features"
 
     def silence(self, part: Norm, module: nn.Module) -> Sequence[str]:
         names = [name for name, _ in module.named_parameters()]
@@ -36,7 +36,7 @@ class NormTransplant(Transplant[Any]):
         return names
 
     def fold(self, at: Transfer[Any]) -> None:
-        """Leave the gains to what reads the norm."""
+        """Fold the gains into the matrices that read the norm."""
 
     def importance(self, part: Norm, trace: PartTrace) -> Mapping[str, Tensor]:
         return {"D": trace.activations["out"].abs().flatten(0, -2).sum(0)}
@@ -63,7 +63,7 @@ class WithoutMeanTransplant(NormTransplant):
 
 
 class ScaledTransplant(NormTransplant):
-    """Norms with gains, which may be stored as 1 + weight, be folded into what follows, or begin at 1."""
+    """Transplants of norms with gains, which may be stored as 1 + weight, folded into matrices, or start at 1."""
 
     def gains(self, old: Any, new: Any, module: nn.Module) -> Tensor | None:
         is_folded = type(old) is type(new) and old.weight and not new.weight
@@ -74,7 +74,7 @@ class ScaledTransplant(NormTransplant):
         weight = at.donated.get("weight")
         if new.weight and weight is None:
             at.fill("weight", scale - offset(new))
-            at.promise(Start.ROUNDED, "gains of 1 are the norm without them")
+            at.promise(Start.ROUNDED, "gains of 1 equal a norm without gains")
         elif new.weight and weight is not None and (scale != 1.0 or offset(old) != offset(new)):
             note = f"the donor's gains times {scale:.6g}" if scale != 1.0 else "the donor's gains"
             note += "" if offset(old) == offset(new) else ", stored as they are" if offset(old) else ", stored less 1"
@@ -125,7 +125,7 @@ class RMSNormTransplant(ScaledTransplant):
 
 @provides("transplant", LayerNorm)
 class LayerNormTransplant(ScaledTransplant):
-    """The mean of more features is another one, so that a wider LayerNorm never starts equal."""
+    """Transplants of LayerNorm, which never starts equal when wider, since the mean changes."""
 
 
 def offset(norm: Any) -> float:

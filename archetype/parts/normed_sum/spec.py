@@ -12,7 +12,7 @@ __all__ = ["NormedSum"]
 
 @part
 class NormedSum(Residual):
-    """n(x) + n'(F(x)) after each sublayer F, with norms of its own: by default a learned factor of each feature of x.
+    """n(x) + n'(F(x)) after each sublayer F; by default, n is a learned factor per feature and n' the identity.
 
     Attributes:
         carried: norm of the stream before the output is added (Doge: `affine` without bias; ZAYA1: with bias).

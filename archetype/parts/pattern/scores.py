@@ -32,14 +32,14 @@ class ScoreFunction:
 
     @property
     def is_scaled_product(self) -> bool:
-        """Whether scores are plain scaled products, for which torch has a fused kernel."""
+        """Whether scores are plain scaled dot products, which torch's fused kernel supports."""
         return (
             self.softcap is None and self.additive is None and self.sinks is None and self.normalization == "standard"
         )
 
     @property
     def has_softmax(self) -> bool:
-        """Whether weights are proportional to exp(score), which is what native kernels compute."""
+        """Whether weights are proportional to exp(score), as native kernels require."""
         return self.normalization != "softpick"
 
     @property
@@ -76,7 +76,7 @@ class ScoreFunction:
         return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
 
     def exponentials(self, scores: Float[Tensor, "... S"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return weights (..., S), what to divide them by (..., 1), and the logarithm of a factor that both lack."""
+        """Return weights (..., S), their divisor (..., 1), and the logarithm of a factor that both omit."""
         peak = scores.detach().amax(-1, keepdim=True)
         if self.has_softmax:
             weights = (scores - peak).exp()
@@ -86,7 +86,7 @@ class ScoreFunction:
         return steps.relu(), steps.abs().sum(-1, keepdim=True) + EPSILON, peak
 
     def native_sinks(self, heads: int) -> Float[Tensor, " H"] | None:
-        """Return the sinks' logits for native kernels, which compute no other normalization."""
+        """Return the sink logits for native kernels, which support no other normalization."""
         return torch.zeros(heads) if self.normalization == "off_by_one" else self.sinks
 
     def apply_softcap(self, scores: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def causal_pairs(queries: Int[Tensor, "B T"], keys: Int[Tensor, "b S"]) -> Bool[
 
 
 def near_pairs(queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"], window: int) -> Bool[Tensor, "b3 1 T S"]:
-    """Return True where a key is among the newest `window` positions that a query sees. Empty slots are after it."""
+    """Return True for keys among the latest `window` positions up to the query. Empty slots come after the query."""
     distance = queries[:, :, None] - keys[:, None]  # (b, T, S)
     return ((distance >= 0) & (distance < window))[:, None]
 

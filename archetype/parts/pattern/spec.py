@@ -56,8 +56,8 @@ class Chunked(Pattern):
 class BlockCausal(Pattern):
     """Block-causal attention: the query's own block of `size` positions, and all blocks before it (Arriola 2025).
 
-    An encoder with this pattern in each layer generates block after block, and keeps the keys of finished blocks. In a
-    decoder it equals full attention.
+    An encoder with this pattern in each layer generates block by block and caches the keys of finished blocks. In a
+    decoder, the pattern equals full attention.
 
     Attributes:
         size: block size in positions.
@@ -73,10 +73,10 @@ class BlockCausal(Pattern):
 
 @part
 class Strided(Pattern):
-    """Strided attention: the last `stride` positions, and every `stride`-th before them (Child 2019, section 4.2).
+    """Strided attention: the last `stride` positions, and every `stride`-th position before (Child 2019, section 4.2).
 
     Attributes:
-        stride: number of recent positions, and distance between the earlier ones.
+        stride: number of recent positions, and distance between earlier positions.
     """
 
     kind: Literal["strided"] = "strided"
@@ -107,7 +107,7 @@ class Fixed(Pattern):
 
 @part
 class GlobalWindow(Pattern):
-    """Sliding window, with `num_global_tokens` at the start that attend and are attended to globally (Beltagy 2020).
+    """Sliding window, plus `num_global_tokens` global tokens at the start (Beltagy 2020).
 
     With `global_projections` the global tokens have separate query, key and value projections, as in Longformer's
     published weights.
@@ -128,9 +128,9 @@ class GlobalWindow(Pattern):
 class BigBird(Pattern):
     """Block-sparse attention to neighboring, global and random blocks of positions (Zaheer 2020).
 
-    The larger half of `global_blocks` is at the start. The random blocks of each block of queries depend on `seed`, the
-    layer and the number of blocks; they are drawn among the blocks that the queries do not attend to otherwise. A
-    sequence of at most `dense_up_to_blocks` blocks uses full attention.
+    If `global_blocks` is odd, the extra block is at the start. The random blocks of a query block depend on `seed`, the
+    layer and the number of blocks; they are drawn from the blocks that are neither neighboring nor global. A sequence
+    of at most `dense_up_to_blocks` blocks uses full attention.
 
     Attributes:
         block: block size in positions.
@@ -154,5 +154,5 @@ class BigBird(Pattern):
     @model_validator(mode="after")
     def _window_has_a_middle(self) -> "BigBird":
         if self.window_blocks % 2 == 0:
-            invalid("window_blocks", f"{self.window_blocks} blocks have no middle", "use an odd number")
+            invalid("window_blocks", f"{self.window_blocks} blocks have no center", "use an odd number")
         return self

@@ -13,9 +13,9 @@ __all__ = ["PerLayerInput"]
 
 @part
 class PerLayerInput(FeedForward):
-    """down(activation(gate(x)) * p), where p is the vector of each token from `embedding.per_layer` (Gemma 3n).
+    """down(activation(gate(x)) * p), where p is the token's vector from `embedding.per_layer` (Gemma 3n).
 
-    Gemma adds the normalized result to each layer's output: a separate block without a mixer, with `output_norm`.
+    Gemma adds the normalized output to each layer's output: a separate block without a mixer, with `output_norm`.
 
     Attributes:
         features: width of p, as in `embedding.per_layer`.

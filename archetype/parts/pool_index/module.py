@@ -21,7 +21,7 @@ from archetype.weights.linear import Linear
 class PoolIndex(LearnedIndex):
     """Select the pools with the largest sum_h relu(q_h k), and the keys that are in no complete pool.
 
-    The keys of all positions are kept, and pooled when they are read.
+    All keys are cached, and pooled when read.
     """
 
     def __init__(self, index: spec.PoolIndex, place: Place, query_features: int) -> None:
@@ -83,7 +83,7 @@ class PoolIndex(LearnedIndex):
         # in float32, as transformers computes them: rounded products would select other pools
         q, pooled = self.rotated(self.heads(self.q(queries), self.q_norm), context), self._pooled(keys)
         firsts = torch.arange(pooled.shape[2], device=x.device)[None] * self.spec.pool
-        # tables of angles are shared under a name by which other layers mean other positions
+        # other layers use the name of the shared angle tables for different positions
         pooled = self.rotated(pooled, ForwardContext(firsts, None, False, kernels=context.kernels))
         products = at_least_float32(q) @ at_least_float32(pooled).transpose(2, 3)  # (B, H, T, N)
         of_heads = products.relu() / math.sqrt(self.spec.head_dim)

@@ -21,26 +21,27 @@ __all__ = ["PoolIndex"]
 class PoolIndex(KeySelection):
     """The `top_pools` pools of `pool` keys with the largest scores sum_h w_h relu(q_h k) (Qwen4-Exp; GLM-5.3-Flash).
 
-    The key k of a pool is the mean of its positions' keys, then normalized and rotated by its first position. Only
-    pools that end at or before the query compete. The keys behind the last of them, fewer than `pool`, are always
-    attended to. Ties go to the earlier pool. Keys come from x, and queries from what the attention's queries come from.
-    The weights w_h are 1, or projected from x. With `pooling: gated` each feature has weights of its own, a softmax
-    over the positions of a pool of a projection of x and a learned number for the place in the pool.
+    The key k of a pool is the mean of its keys, normalized and then rotated by the pool's first position. Only pools
+    that end at or before the query can be selected. The keys after the last complete pool, fewer than `pool`, are
+    always attended to. Ties go to the earlier pool. Keys are projected from x, and queries from the same vector as
+    attention's queries. The weights w_h are 1, or projected from x. With `pooling: gated`, the mean is weighted per
+    feature, by a softmax over the pool's positions of a projection of x plus a learned bias for each position in the
+    pool.
 
-    The selection has no gradient. The index is trained as the lightning index is (DeepSeek-AI 2025), by pools: by
-    KL(p_t || softmax of the scores) over the selected pools, where p_t are the attention weights of all heads, summed
-    over a pool. If no pool is left out, the index is trained next to dense attention.
+    The selection has no gradient. As in the lightning index (DeepSeek-AI 2025), the training loss is KL(p_t ||
+    softmax(scores)) over the selected pools, where p_t are the attention weights of all heads, summed over each pool.
+    If all pools are selected, the index is trained alongside dense attention.
 
     Attributes:
-        pool: keys of a pool.
+        pool: number of keys per pool.
         top_pools: number of pools that a query attends to.
         num_heads: query heads of the index, H.
         head_dim: width of each head, P.
         position: rotary embedding of queries and pooled keys (absent: none).
-        norm: norm of queries and pooled keys, each with its own weights, or only of keys.
-        norm_of: what is normalized: queries and pooled keys, or the keys before they are pooled.
-        pooling: how the keys of a pool become one: their mean, or weights of each feature.
-        head_weights: whether the scores of each head have a weight that is projected from x.
+        norm: norm of queries and pooled keys, each with its own weights, or of keys only.
+        norm_of: `pools` normalizes queries and pooled keys; `keys`, the keys before pooling.
+        pooling: `mean` of the pool's keys, or `gated`, a mean with learned weights for each feature.
+        head_weights: whether each head's scores are multiplied by a weight projected from x.
         loss_weight: weight of the index's loss (0: the index is not trained).
     """
 

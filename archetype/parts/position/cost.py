@@ -14,7 +14,7 @@ class PositionCost(PartCost):
 
     limits_length = False  # whether positions exist only up to the context length
     biases_scores = False  # by trained numbers, so that all scores must be saved
-    in_full = False  # whether all pairs are computed, whatever the pattern
+    in_full = False  # whether all pairs are computed for any pattern
 
     def parameters(self, context_length: int) -> Formula:
         """Parameters of vectors added to embeddings."""
@@ -100,7 +100,7 @@ class RelativeBiasCost(PositionCost):
         return {"position_bias": symbol("u", self.part.num_buckets) * symbol("H", num_heads)}
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        # the buckets, whatever the type of products
+        # the buckets, for any dtype of products
         return {self.part: work.length**2 * (INT64 + 1)}
 
 

@@ -87,7 +87,7 @@ def _rotary(position: spec.Rotary, place: Place) -> Curves:
         ),
     ]
     scalings, own_angles = [], scaled_frequencies(position, dim, length)
-    # the given scaling takes the place of its kind, or comes last
+    # the given scaling replaces the default of its kind, or comes last
     for kind in ({scaling.kind: scaling for scaling in kinds} | {own.kind: own}).values():
         angles = own_angles if kind is own else scaled_frequencies(position.replace(scaling=kind), dim, length)
         scalings.append(

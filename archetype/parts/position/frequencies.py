@@ -41,7 +41,7 @@ def frequencies(theta: float, dim: int) -> list[float]:
 
 
 def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[float]:
-    """Return the angle by which each of dim/2 pairs rotates per position, after scaling.
+    """Return the rotation angle per position of each of dim/2 pairs, after scaling.
 
     Only dynamic scaling and LongRoPE depend on `length`, the number of tokens in the sequence.
     """

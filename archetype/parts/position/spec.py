@@ -97,7 +97,7 @@ class LinearScaling(Scaling):
 
 
 class DynamicScaling(Scaling):
-    """Theta grows with a request's length beyond `original_context_length` (NTK-aware, dynamic).
+    """Increase theta with the sequence length beyond `original_context_length` (dynamic NTK-aware scaling).
 
     Attributes:
         factor: factor by which the context is extended.
@@ -119,8 +119,8 @@ class YarnScaling(Scaling):
     Attributes:
         factor: factor by which the context is extended.
         original_context_length: context length in training, in tokens.
-        beta_fast: number of turns within the original context above which frequencies are kept.
-        beta_slow: number of turns within the original context below which frequencies are divided by `factor`.
+        beta_fast: number of rotations within the original context above which frequencies are kept.
+        beta_slow: number of rotations within the original context below which frequencies are divided by `factor`.
         mscale: weight of the logarithm in the numerator of the factor on cos and sin.
         mscale_all_dim: weight of the logarithm in the denominator of the factor on cos and sin.
         attention_factor: factor on cos and sin (absent: from `mscale` and `mscale_all_dim` if both are given, else 0.1
@@ -144,8 +144,8 @@ class Llama3Scaling(Scaling):
 
     Attributes:
         factor: divisor of low frequencies.
-        low_frequency_factor: turns within the original context below which a frequency is divided by `factor`.
-        high_frequency_factor: turns within the original context above which a frequency is kept.
+        low_frequency_factor: rotations within the original context below which a frequency is divided by `factor`.
+        high_frequency_factor: rotations within the original context above which a frequency is kept.
         original_context_length: context length in training, in tokens.
     """
 
@@ -176,8 +176,8 @@ class LongRopeScaling(Scaling):
         long_factors: R/2 divisors for longer sequences.
         original_context_length: context length in tokens before the extension.
         attention_factor: factor on cos and sin (LongRoPE has sqrt(1 + ln(factor) / ln(original_context_length))).
-        rereads: whether a sequence that outgrows `original_context_length` is processed again (Phi-3); otherwise
-            cached keys stay as they are.
+        rereads: whether a sequence that outgrows `original_context_length` is processed again (Phi-3); otherwise cached
+            keys stay unchanged.
     """
 
     kind: Literal["longrope"] = "longrope"
@@ -203,11 +203,11 @@ class LongRopeScaling(Scaling):
 
 
 class ProportionalScaling(Scaling):
-    """Rotate only the fastest `share` of the pairs, with the frequencies of a full head (Gemma 4).
+    """Rotate only the fraction `share` of pairs with the highest frequencies, as in a full head (Gemma 4).
 
     Attributes:
         share: fraction of pairs that rotate.
-        factor: divisor of the frequencies of these pairs.
+        factor: divisor of the rotated pairs' frequencies.
     """
 
     kind: Literal["proportional"] = "proportional"
@@ -227,7 +227,7 @@ DEPENDS_ON_LENGTH = "{kind} scaling depends on the sequence length, which is not
 
 @part
 class Rotary(MixerPosition):
-    """Queries and keys rotated, pair by pair, by position * theta^(-2p/R) (Su 2021).
+    """Rotary position embedding: rotate pair p of queries and keys by position * theta^(-2p/R) (Su 2021).
 
     Pairs are (p, p + R/2), or (2p, 2p + 1) if interleaved. `dim` rotates only the first R features of a head (absent:
     all). `reversed` rotates in the other direction (nanochat).
@@ -264,7 +264,7 @@ class Rotary(MixerPosition):
         self.scaling.check(self.dim or head_dim)
 
     def check_kept_keys(self, cause: str, remedy: str = "use another scaling") -> None:
-        """Call `invalid` if keys that were rotated must be rotated again when a sequence grows."""
+        """Call `invalid` if stored keys would have to be rotated again when a sequence grows."""
         if self.scaling.follows_length:
             invalid("position.scaling", cause.format(kind=self.scaling.kind), remedy)
 
@@ -278,7 +278,7 @@ class Alibi(MixerPosition):
 
     Attributes:
         scale: factor on all slopes (1 / sqrt(head_dim) in Falcon, which adds the bias before scaling the scores).
-        rounded: whether slopes and their products with positions are first rounded to bfloat16 (Falcon).
+        rounded: whether slopes and their products with positions are rounded to bfloat16 (Falcon).
     """
 
     kind: Literal["alibi"] = "alibi"
@@ -291,11 +291,11 @@ class RelativeBias(MixerPosition):
     """Learned bias on scores, per head and bucket of j - i (Raffel 2019, section 2.1).
 
     Half of a direction's buckets hold one distance each; the others grow logarithmically up to `max_distance`. Without
-    a causal mask each direction has half of the buckets. All layers of a stack share one table.
+    a causal mask, each direction has half of the buckets. All layers of a stack share one table.
 
     Attributes:
         num_buckets: number of buckets, for both directions together.
-        max_distance: distance from which all distances share the last bucket.
+        max_distance: distance from which on all distances share the last bucket.
     """
 
     kind: Literal["relative_bias"] = "relative_bias"
@@ -316,8 +316,8 @@ class RelativeBias(MixerPosition):
 class TransformerXL(MixerPosition):
     """Scores (q_i + u)^T k_j + (q_i + v)^T W R_(i-j), with a key for each distance (Dai 2019, section 3.3).
 
-    Vectors u and v of each head and matrix W are learned; R contains sin and cos of distance / theta^(2m/D). Gopher and
-    Chinchilla use it.
+    Matrix W and the vectors u and v of each head are learned; R contains sin and cos of distance / theta^(2m/D). Used
+    by Gopher and Chinchilla.
 
     Attributes:
         theta: base of the wavelengths.
@@ -332,14 +332,14 @@ class TransformerXL(MixerPosition):
 
 @part
 class RelativeLogits(MixerPosition):
-    """Biases r_i^T B_(i-j) that each query adds to its scores, by its distance from a key (Inkling).
+    """Position bias r_i^T B_(i-j) on scores, computed from the query (Inkling).
 
-    Besides its features q_i, a query of each head has `rank` features r_i, projected from the same vector. A layer's
-    bank B has a learned vector for each distance below `extent`; a key further away has no bias. Biases are not
-    multiplied by the scale of the scores, but they are by a `query_scale`.
+    The `rank` features r_i of each head are projected from the same vector as the query. Each layer has a learned
+    vector B_d for each distance d below `extent`; keys further away get no bias. The bias is multiplied by
+    `query_scale`, but not by the scale of the scores.
 
     Attributes:
-        rank: features r_i of each head.
+        rank: number of features r_i per head.
         extent: number of distances with a bias.
     """
 

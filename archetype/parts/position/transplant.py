@@ -14,4 +14,4 @@ class RelativeBiasTransplant(Transplant[RelativeBias]):
     layouts: ClassVar = {"weight": "B H"}
     fields: ClassVar = {"B": "num_buckets"}
     writes: ClassVar = ("weight",)
-    fixed: ClassVar = {"B": "buckets hold other distances"}
+    fixed: ClassVar = {"B": "buckets hold different distances"}

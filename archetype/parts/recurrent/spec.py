@@ -49,7 +49,7 @@ class LSTM(_Recurrent):
 
 @part
 class GRU(_Recurrent):
-    """Gated recurrent unit with the reset gate after the product (Cho 2014). Gates are in torch's order r, z, n."""
+    """Gated recurrent unit, reset gate after the matrix product (Cho 2014). Gates are in torch's order r, z, n."""
 
     title: ClassVar[str] = "GRU"
     kind: Literal["gru"] = "gru"

@@ -1,4 +1,4 @@
-"""Transplants of recurrent mixers: features added, which stay zero, or removed."""
+"""Transplants of recurrent mixers: add features that stay zero, or remove features."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ SHAPES = {"weight_ih": "gh D", "weight_hh": "gh h", "bias_ih": "gh", "bias_hh": 
 
 @provides("transplant", RNN, LSTM, GRU)
 class RecurrentTransplant(Transplant[Any]):
-    """A new feature without weights stays zero, whatever its gates are; its first weights learn."""
+    """Transplants of recurrent cells: a new feature with zero weights stays zero for any gates, and can learn."""
 
     layouts: ClassVar = {
         f"cell.{name}_{end}": layout for end in ("l0", "l0_reverse") for name, layout in SHAPES.items()
@@ -31,4 +31,4 @@ class RecurrentTransplant(Transplant[Any]):
         return {**sizes, "g": GATES[type(part)], "h": sizes["D"] // (2 if part.bidirectional else 1)}
 
     def fixed_in(self, part: Any) -> Mapping[str, str]:
-        return {"h": "both directions have other places in the output"} if part.bidirectional else {}
+        return {"h": "the two directions are at different positions in the output"} if part.bidirectional else {}

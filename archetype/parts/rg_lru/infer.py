@@ -26,7 +26,7 @@ def read(tensors: CheckpointMixer) -> RGLRU:
     num_heads, inputs, outputs = tensors.shape("input_gate.weight")
     (inner,) = tensors.shape("rate")
     if inputs != outputs or num_heads * inputs != inner:
-        raise tensors.missing(f"a recurrence of {inner} features with gates of {num_heads} heads of {inputs}")
+        raise tensors.missing(f"a recurrence of width {inner} with gates of {num_heads} heads of {inputs}")
     return RGLRU(
         num_heads=num_heads,
         width=None if inner == tensors.d_model else inner,

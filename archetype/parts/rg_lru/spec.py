@@ -17,15 +17,15 @@ __all__ = ["RGLRU"]
 class RGLRU(Mixer):
     """h_t = a_t h_{t-1} + sqrt(1 - a_t^2) i_t u_t, a_t = exp(-8 softplus(l) r_t), u = conv(x W) (De 2024, section 2.4).
 
-    The gates i_t and r_t are sigmoids of u, each of its `num_heads` parts by a matrix of its own. The output is
-    o(h * activation(gate(x))). The first token of a sequence is written without the root.
+    The gates i_t and r_t are sigmoids of block-diagonal projections of u, with `num_heads` blocks. The output is o(h *
+    activation(gate(x))). The first token of a sequence is written without the factor sqrt(1 - a_t^2).
 
     Attributes:
-        num_heads: parts of the features that have gates of their own, H.
-        width: features of the recurrence, I (absent: d_model).
+        num_heads: number of diagonal blocks in the gate projections, H.
+        width: width of the recurrence, I (absent: d_model).
         conv_kernel: kernel size of the convolution in positions.
         activation: activation of the gate on the output.
-        chunk_size: tokens that are processed together, which does not change the result.
+        chunk_size: tokens per chunk; does not change the result.
     """
 
     title: ClassVar[str] = "RG-LRU"
@@ -38,7 +38,7 @@ class RGLRU(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "a recurrent unit reads from left to right", "use it in a decoder")
+            invalid("kind", "this recurrence is causal", "use it in a decoder")
         if self.inner(width) % self.num_heads:
             cause = f"{self.num_heads} does not divide {self.inner(width)} features"
             invalid("num_heads", cause, "use a divisor of the width")

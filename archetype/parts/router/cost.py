@@ -28,8 +28,7 @@ class LinearRouterCost(RouterCost):
         return self.projection.flops(tokens)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        # the vectors, and the affinities: all of them, again for selecting, and what their function saves besides, as
-        # does the soft cap
+        # input vectors, affinities, a copy for the selection, and what the affinity function and soft cap save
         copies = self.saved_affinities + (self.part.softcap is not None)
         numbers = copies * work.tokens * self.num_experts.value
         saved = work.input_bytes(self.d.value) + self.norm.saved_activations(work.tokens)

@@ -31,8 +31,8 @@ class LinearRouter(Router):
 
     Attributes:
         bias: whether the logits have a bias.
-        norm: norm of the vectors that are projected.
-        scaled: whether the vectors that are projected are divided by sqrt(d_model).
+        norm: norm of the router's input.
+        scaled: whether the router's input is divided by sqrt(d_model).
         softcap: c of the soft cap c tanh(z / c) on logits (absent: no cap).
     """
 
@@ -65,12 +65,12 @@ class SqrtSoftplusRouter(LinearRouter):
 
 @part
 class SparseMixerRouter(LinearRouter):
-    """Experts one after the other, each weighed among the nearly best of those that are left (Liu 2024; Phi-MoE).
+    """Select experts one at a time, weighted among the nearly best remaining experts (Liu 2024; Phi-MoE).
 
-    The weight of the best expert is its share in the softmax of all logits within 2 `jitter` of the best one,
-    relative to the larger of |logit| and the best logit. The next expert is chosen and weighed in the same way
-    without the first. In training the experts are drawn by these shares instead, and the weights of those that are
-    not the best are sometimes divided by three, which makes the gradient of the choice a third-order estimate.
+    The weight of the best expert is its softmax probability among the logits within 2 `jitter` of the best logit,
+    relative to the larger of |logit| and the best logit. The next expert is selected and weighted in the same way among
+    the others. In training, experts are sampled from these probabilities, and the weights of experts other than the
+    best are sometimes divided by three, which makes the gradient of the selection a third-order estimate.
 
     Attributes:
         jitter: half of the relative distance within which logits compete (0.01 in Phi-3.5-MoE).
@@ -84,21 +84,21 @@ class SparseMixerRouter(LinearRouter):
     def _weights_are_shares(self) -> "SparseMixerRouter":
         for name in ("renormalize", "expert_bias"):
             if getattr(self, name):
-                invalid(name, "has no effect, since each expert is weighed when it is chosen", "remove it")
+                invalid(name, "has no effect, since each expert is weighted when it is selected", "remove it")
         return self
 
 
 @part
 class MLPRouter(Router):
-    """Softmax of W gelu(V gelu(U norm(h))) over a narrow projection h of the token's vector (ZAYA1).
+    """Softmax of W gelu(V gelu(U norm(h))), where h is a low-rank projection of the token's vector (ZAYA1).
 
-    With `carried`, the h of the previous layer's router is added to h, each feature times a learned factor. U, V and
-    the projection to h have biases.
+    With `carried`, the previous router's h, times a learned factor per feature, is added to h. U, V and the projection
+    to h have biases.
 
     Attributes:
-        width: features of h, R.
+        width: width of h, R.
         norm: norm of h.
-        carried: whether h of the previous layer's router is added.
+        carried: whether the previous layer's h is added.
     """
 
     letters: ClassVar = {"R": "features of a router's vector"}
@@ -122,12 +122,12 @@ class MLPRouter(Router):
 
 @part
 class HashRouter(Router):
-    """Experts selected by token id, from a random table that is not trained (Roller 2021).
+    """Select experts by token id, from a fixed random table (Roller 2021).
 
     The selected experts have equal weights, or learned affinities as in the first layers of DeepSeek-V4.
 
     Attributes:
-        affinity: affinity of a token to each expert: `equal` (1 for all), or a function of logits projected from x.
+        affinity: affinity of a token to each expert: `equal` (always 1), or a function of logits projected from x.
     """
 
     routes_tokens: ClassVar[bool] = True

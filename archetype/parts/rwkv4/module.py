@@ -19,13 +19,13 @@ from archetype.nn.token_shift import mixed, previous_tokens
 from archetype.parts.rwkv4 import spec
 from archetype.weights.linear import Linear
 
-# Logarithm of the largest weight before the first token, and of the weight of padding, which is nothing beside it.
+# Logarithm of the largest weight before the first token, and of the weight of padding, which is negligible.
 EMPTY, LOG_ZERO = -1e30, -2e30
 
 
 @dataclass
 class RWKV4State(ConvolutionState):
-    """The last token, sums of weighted values and of weights, and the logarithm of what both are divided by."""
+    """State: the last token, the weighted sums of values and of weights, and the logarithm of their common divisor."""
 
     sums: Float[Tensor, "B sums"]
     top: Float[Tensor, "B I"]

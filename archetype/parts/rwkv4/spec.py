@@ -16,12 +16,12 @@ class RWKV4(Mixer):
     """o(sigmoid(r) y), y_t = (a_{t-1} + exp(u + k_t) v_t) / (b_{t-1} + exp(u + k_t)) for each feature (Peng 2023).
 
     a_t = exp(-exp(w)) a_{t-1} + exp(k_t) v_t, and b_t is the same sum without v. Receptance r, key k and value v are
-    projections of x_t mixed with x_{t-1}, each feature with a share of its own. The state holds a and b divided by
-    exp(m_t), the largest weight so far, and the last token.
+    projections of x_t mixed with x_{t-1} by a learned weight per feature. The state holds a and b divided by exp(m_t),
+    the largest weight so far, and the last token's vector.
 
     Attributes:
-        width: features of the recurrence, I (absent: d_model).
-        chunk_size: tokens that are processed together, which does not change the result.
+        width: width of the recurrence, I (absent: d_model).
+        chunk_size: tokens per chunk; does not change the result.
     """
 
     title: ClassVar[str] = "RWKV-4"
@@ -31,4 +31,4 @@ class RWKV4(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "RWKV reads from left to right", "use it in a decoder")
+            invalid("kind", "RWKV is causal", "use it in a decoder")

@@ -1,1 +1,1 @@
-"""RWKV-7: a matrix memory that decays by row and replaces what it holds under a key (Goose)."""
+"""RWKV-7: a matrix memory with per-row decay that replaces the value stored under a key (Goose)."""

@@ -17,21 +17,21 @@ MIXED = ("r", "decay", "k", "v", "rate", "gate")  # what x_t and x_{t-1} are mix
 class RWKV7(Mixer):
     """S_t = (diag(w_t) - (a_t z_t) z_t^T) S_{t-1} + k_t v_t^T, y_t = S_t^T r_t, with a bonus for v_t (Peng 2025).
 
-    Receptance r, decay w, removed key z with its rate a, key k and value v are computed from x_t mixed with x_{t-1},
-    each with shares of its own; decays, rates and gates by projections of low rank. A head's y_t is normalized, and a
-    gate follows. In all layers but the first the values are mixed with those of the first. The state holds S and the
-    last token.
+    Receptance r, decay w, removal key z with its rate a, key k and value v are computed from x_t mixed with x_{t-1},
+    each with its own learned mixing weights. Decays, rates and gates use low-rank projections. Each head's y_t is
+    normalized and gated. All layers after the first mix their values with the first layer's values. The state holds S
+    and the last token's vector.
 
     Attributes:
         num_heads: number of heads, H, of d_model / H features each.
         decay_rank: rank of the projection to decays.
-        rate_rank: rank of the projection to rates a.
+        rate_rank: rank of the projection to the removal rates a.
         gate_rank: rank of the projection to the gate.
-        value_rank: rank of the projection to the shares of another layer's values.
+        value_rank: rank of the projection to the mixing weights of another layer's values.
         values_from: earlier layer whose values are mixed in: its index, or a negative offset from this layer (absent:
             none, as in the first layer).
         eps: epsilon of the norm.
-        chunk_size: tokens per chunk, which does not change the result.
+        chunk_size: tokens per chunk; does not change the result.
     """
 
     title: ClassVar[str] = "RWKV-7"
@@ -48,7 +48,7 @@ class RWKV7(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if not causal:
-            invalid("kind", "RWKV reads from left to right", "use it in a decoder")
+            invalid("kind", "RWKV is causal", "use it in a decoder")
         if width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of d_model")
 
@@ -73,6 +73,4 @@ class RWKV7(Mixer):
 
     def check_source(self, source: Mixer, width: int) -> None:
         if not isinstance(source, RWKV7) or source.values_from is not None:
-            invalid(
-                "values_from", "the mixer of the referenced layer leaves no values of its own", "name another layer"
-            )
+            invalid("values_from", "the mixer of the referenced layer publishes no values", "name another layer")

@@ -22,7 +22,7 @@ class RWKV7Transplant(Transplant[RWKV7]):
     fields: ClassVar = {"H": "num_heads"}
     writes: ClassVar = ("o.weight",)
     silent: ClassVar = {f"{name}_up.weight": letter for name, letter in RANKS.items()}
-    fixed: ClassVar = {"P": "the norm sees other features of a head"}
+    fixed: ClassVar = {"P": "the norm covers different features of a head"}
     sized: ClassVar = ("decay_rank", "rate_rank", "gate_rank", "value_rank")
 
     def sizes(self, part: RWKV7, sizes: Mapping[str, int]) -> Mapping[str, int]:

@@ -10,10 +10,10 @@ __all__ = ["ScaledSum"]
 
 @part
 class ScaledSum(Residual):
-    """The embedding and the outputs of n sublayers, summed and divided by sqrt(n + 1) (Beam).
+    """Sum of the embedding and the outputs of n sublayers, divided by sqrt(n + 1) (Beam).
 
-    Sublayer n makes sqrt(n / (n + 1)) x + F(x) / sqrt(n + 1) of the stream x, so that a sum of independent terms of
-    one size keeps that size at any depth.
+    Sublayer n replaces the stream x by sqrt(n / (n + 1)) x + F(x) / sqrt(n + 1), which keeps the variance of a sum of
+    independent terms constant with depth.
     """
 
     title: ClassVar[str] = "Scaled sum"

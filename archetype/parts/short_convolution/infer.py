@@ -8,7 +8,7 @@ NAMES: NameTable = tuple((rf"conv\.{name}", name) for name in ("in_proj", "conv"
 
 
 def read(tensors: CheckpointMixer) -> ShortConvolution:
-    tensors.settle("in_proj_order", ("b_c_x",), "no file says how the parts of in_proj are ordered")
+    tensors.settle("in_proj_order", ("b_c_x",), "no file states the order of the parts of in_proj")
     return ShortConvolution(conv_kernel=tensors.shape("conv.weight")[2], bias="in_proj.bias" in tensors.shapes)
 
 

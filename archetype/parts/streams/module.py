@@ -1,4 +1,4 @@
-"""Residual streams: weights of each position with which a sublayer reads, writes and mixes them."""
+"""Residual streams: per-position weights for reading, writing and mixing."""
 
 import math
 from collections.abc import Iterator
@@ -131,7 +131,7 @@ class StreamsExit(StreamWeights):
 
 
 class StreamGates(nn.Module):
-    """Gates of all features of all streams, by which one vector is read of them."""
+    """Gates per feature and stream that reduce the streams to one vector."""
 
     def __init__(self, residual: spec.GatedStreams, d_model: int) -> None:
         super().__init__()

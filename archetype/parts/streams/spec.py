@@ -16,15 +16,15 @@ __all__ = ["GatedStreams", "Streams"]
 class Streams(Residual):
     """n residual streams X: X' = A X + b F(a X), with weights a, b and A from X (hyper-connections: Zhu 2024).
 
-    With a projection w of the normalized streams, the read weights are a = sigmoid(w_a) + `eps`, the write weights
-    b = `write_scale` sigmoid(w_b) + `write_eps`. A is a doubly stochastic matrix, the result of `sinkhorn_steps`
-    normalizations of columns and rows (manifold-constrained hyper-connections: Xie 2025; DeepSeek-V4), or with
-    `sinkhorn_steps: 0` the identity (Hy4).
+    From a projection w of the normalized streams, the read weights are a = sigmoid(w_a) + `eps`, and the write weights
+    are b = `write_scale` sigmoid(w_b) + `write_eps`. A is doubly stochastic, by `sinkhorn_steps` normalizations of
+    columns and rows (manifold-constrained hyper-connections: Xie 2025; DeepSeek-V4), or the identity with
+    `sinkhorn_steps: 0` (Hy4).
 
     Attributes:
-        num_streams: residual vectors of each position, n.
+        num_streams: number of residual streams, n.
         sinkhorn_steps: normalizations of the mixing matrix (0: the streams are not mixed).
-        exit: how the last layer's streams become one vector: weighted like the input of a sublayer, or their mean.
+        exit: reduction of the final streams to one vector: `weighted` like the input of a sublayer, or their mean.
         write_scale: largest write weight.
         eps: added to the read weights and in the normalizations.
         write_eps: added to the write weights.
@@ -49,15 +49,15 @@ class Streams(Residual):
 
 @part
 class GatedStreams(Residual):
-    """n residual streams x_i, of which a sublayer reads mean_i g_i * z_i and to which it writes b_i F (Qwen4-Exp).
+    """n residual streams x_i: a sublayer reads mean_i g_i * z_i and adds b_i F to each stream (Qwen4-Exp).
 
-    z_i = norm(x_i) * w_i has weights of its own. For z, the z_i one behind the other, the gates g = sigmoid(W_up
-    silu(W_down z / n)) are one for each feature of each stream, and the write weights b = 2 sigmoid(W_b z / n) one for
-    each stream. What a sublayer reads is normalized already. The stack's output is read with gates of its own.
+    z_i = norm(x_i) * w_i with separate weights w_i, and z is the concatenation of the z_i. The gates g = sigmoid(W_up
+    silu(W_down z / n)) have one value per feature and stream, and the write weights b = 2 sigmoid(W_b z / n) one value
+    per stream. The input of a sublayer is already normalized. The stack's output is read with separate gates.
 
     Attributes:
-        num_streams: residual vectors of each position, n.
-        rank: width of the vector between the two matrices of the gates.
+        num_streams: number of residual streams, n.
+        rank: rank of the gates.
         norm_eps: epsilon of the norm of each stream, added to the mean square.
         unit_offset: whether the factor of the norm is 1 + weight.
     """

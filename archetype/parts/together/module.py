@@ -1,4 +1,4 @@
-"""Parts side by side: each reads the same vectors, and their outputs are added, each behind a norm of its own."""
+"""Parallel parts: all read the same input, and their outputs are added, each after an optional norm."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -23,10 +23,10 @@ Norms = tuple[VectorNorm, ...]
 
 
 class SumConvolutions(Convolutions):
-    """A short convolution of what parts add together.
+    """Short convolution over the summed output of the parts.
 
     Attributes:
-        at: the place: `output`.
+        at: position of the convolution: `output`.
     """
 
     at: tuple[Literal["output"]] = ("output",)
@@ -37,7 +37,7 @@ class _Together(Content, Spec):
 
     Attributes:
         parts: the parts, F_i.
-        scales: factor on each part's output, s_i; `learned`: parameters that begin at 1 (absent: 1).
+        scales: factor on each part's output, s_i; `learned`: parameters initialized to 1 (absent: 1).
         input_scales: factor on each part's input, r_i (absent: 1).
         norms: norm of each part's input, n_i (absent: none).
         post_norms: norm of each part's output, n'_i (absent: none).
@@ -99,7 +99,7 @@ class _Together(Content, Spec):
 
 @part
 class MixersTogether(_Together, Mixer):
-    """sum_i s_i n'_i(F_i(r_i n_i(x))): mixers side by side, such as attention and a state space in Falcon-H1."""
+    """sum_i s_i n'_i(F_i(r_i n_i(x))): mixers in parallel, such as attention and Mamba-2 in Falcon-H1."""
 
     parts: Annotated[tuple[AnyMixer, ...], Field(min_length=1)]
 
@@ -107,7 +107,7 @@ class MixersTogether(_Together, Mixer):
     def _reads_no_other_layer(self) -> Self:
         for index, mixer in enumerate(self.parts):
             if mixer.own != mixer:
-                cause = "reads another layer, which mixers side by side cannot do"
+                cause = "reads another layer, which parallel mixers cannot do"
                 invalid(f"parts[{index}]", cause, "use a mixer that reads no other layer")
         return self
 
@@ -130,15 +130,15 @@ class MixersTogether(_Together, Mixer):
 
 @part
 class FeedForwardsTogether(_Together, FeedForward):
-    """sum_i s_i n'_i(F_i(r_i n_i(x))): feed-forward parts side by side, such as MLP and experts (Arctic; Gemma 4).
+    """sum_i s_i n'_i(F_i(r_i n_i(x))): feed-forward parts in parallel, such as MLP and experts (Arctic; Gemma 4).
 
-    The output of a `delayed` part is added to the residual stream only after the next layer, so that a token's experts
-    can be computed next to that layer (Cai 2024, ScMoE; LongCat-Flash). A short convolution of the sum may follow, such
-    as Inkling's behind its experts.
+    The output of a `delayed` part is added to the residual stream one layer later, so a token's experts can run in
+    parallel with that layer (Cai 2024, ScMoE; LongCat-Flash). A short convolution over the summed output may follow, as
+    after Inkling's experts.
 
     Attributes:
-        delayed: whether each part's output is added after the next layer (absent: none is).
-        convolutions: a short convolution of the sum over the latest positions (absent: none).
+        delayed: whether each part's output is added one layer later (absent: no part is delayed).
+        convolutions: short convolution over the latest positions of the sum (absent: none).
     """
 
     parts: Annotated[tuple[AnyFeedForward, ...], Field(min_length=1)]
@@ -148,7 +148,7 @@ class FeedForwardsTogether(_Together, FeedForward):
     @model_validator(mode="after")
     def _one_is_added_now(self) -> Self:
         if self.delayed is not None and (len(self.delayed) != len(self.parts) or all(self.delayed)):
-            cause = "must name each part, and leave one that is added in this layer"
+            cause = "must have a value for each part, and at least one part must not be delayed"
             invalid("delayed", cause, "use one of true and false for each part")
         return self
 
@@ -166,7 +166,7 @@ class FeedForwardsTogether(_Together, FeedForward):
             with inside("convolutions"):
                 self.convolutions.check(causal)
             if self.delays_output:
-                cause = "outputs that are added after the next layer are not convolved"
+                cause = "delayed outputs cannot be convolved"
                 invalid("convolutions", cause, "remove it, or delayed")
 
     @property

@@ -29,7 +29,7 @@ class TogetherTransplant(Transplant[Any]):
     """An added part outputs zero at first: its scale is 0, or its output projection is.
 
     With `scales: learned` the scale has a gradient, and with constant scales the output projection has one. The part
-    takes over what it can of the donor's part, such as queries, keys and values.
+    reuses what it can from the donor's part, such as queries, keys and values.
     """
 
     layouts: ClassVar = {"convolutions.output.weight": "D 1 W"}
@@ -46,8 +46,8 @@ class TogetherTransplant(Transplant[Any]):
         return {f"{name}.{index}": (norm, {"N": "D"}) for name in NORMS for index, norm in enumerate(norms[name])}
 
     def fold(self, at: Transfer[Any]) -> None:
-        """Leave the gains to the parts, which all read the same input unless it is normalized again."""
-        at.require(not at.old.norms, "the gains of the norm before it cannot be folded into norms")
+        """Fold the gains into the parts, which all read the same input unless a part normalizes it again."""
+        at.require(not at.old.norms, "the gains of the preceding norm cannot be folded into norms")
 
     def silence(self, part: Any, module: nn.Module) -> Sequence[str]:
         # gains of norms of the outputs; or the outputs, whose norm is zero as well
@@ -94,7 +94,7 @@ class TogetherTransplant(Transplant[Any]):
             if at.fits("scales") and torch.equal(at.donated["scales"], scales):
                 at.keep("scales")
             else:
-                at.put("scales", scales, "new", (), "those of the donor, and 0 for others")
+                at.put("scales", scales, "new", (), "those of the donor, and 0 for new parts")
         donated, convolutions = at.old.sum_convolutions if type(at.old) is type(new) else None, new.sum_convolutions
         begins = donated is None and convolutions is not None and convolutions.residual
         if begins:  # with a kernel of zero, which changes nothing
@@ -114,7 +114,7 @@ class TogetherTransplant(Transplant[Any]):
         for name in names:
             at.fill(f"{path}.{name}", 0.0)
         at.ledger.forget(f"{at.path}.{path}")
-        why = f"{path} adds to the output; begin with a scale of 0, or scales: learned"
+        why = f"{path} adds to the output; set its scale to 0, or use scales: learned"
         at.require(names or not scale, why)
 
 

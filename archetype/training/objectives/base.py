@@ -203,7 +203,7 @@ class Objective(ABC):
     def with_further(
         self, loss: LossOutput, output: Output, model: Any, inputs: Mapping[str, Any], targets: Tensor, counts: Counts
     ) -> LossOutput:
-        """Add the losses of further tokens, which the output has in training with multi-token prediction."""
+        """Add the losses of multi-token prediction, which the output has in training."""
         if not output.further:
             return loss
         smoothing = self.label_smoothing  # of training, without which there are no further tokens

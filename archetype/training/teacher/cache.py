@@ -1,4 +1,4 @@
-"""Folder of a teacher's most likely tokens, one file for each micro-batch, named by a hash of what the teacher read."""
+"""Cache of a teacher's most likely tokens: one file per micro-batch, named by a hash of the teacher's input."""
 
 import hashlib
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class TeacherCache:
 
     Args:
         folder: the folder.
-        teacher: what determines the tokens, and is written with them.
+        teacher: the settings that determine the tokens; stored with them.
 
     Raises:
         SpecError: the folder has tokens of another teacher, or other files.

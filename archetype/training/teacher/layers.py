@@ -52,7 +52,7 @@ def check_widths(settings: Teacher, spec: ModelSpec, teacher: ModelSpec) -> None
 
 
 def check_fitted(layer: int, matches: Mapping[int, int], spec: ModelSpec, teacher: ModelSpec, field: str) -> None:
-    """Refuse to fit a layer alone if it cannot be computed from the teacher's input of its layer."""
+    """Refuse to fit a layer that cannot be computed from the teacher layer's input alone."""
     own, theirs = _stack(spec), _stack(teacher)
     if layer not in matches:
         layers = ", ".join(map(str, matches))

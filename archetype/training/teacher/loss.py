@@ -49,7 +49,7 @@ Said = Callable[[slice], Classes]  # a teacher's distributions for some of the p
 
 
 class TeacherMemory(NamedTuple):
-    """Bytes of a teacher in a training step: its weights, what its pass leaves for the loss, and while it runs."""
+    """Bytes of a teacher in a training step: weights, outputs kept for the loss, and peak during its pass."""
 
     weights: int
     outputs: int
@@ -61,7 +61,7 @@ class TeacherLoss:
 
     Attributes:
         fingerprint: hash of the teacher's weights.
-        layer: layer that alone is fitted to its teacher's layer in this stage; None if the whole model is trained.
+        layer: layer that this stage fits to its teacher layer; None if the whole model is trained.
     """
 
     def __init__(self, settings: Teacher, teacher: Model, spec: ModelSpec, seed: int = 0) -> None:

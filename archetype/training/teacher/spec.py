@@ -22,7 +22,7 @@ class Teacher(Spec):
         temperature: divisor of both models' logits in this divergence.
         top_k: number of the teacher's most likely tokens that are compared; all other tokens count as one (absent: each
             token is compared).
-        cache: folder that stores these tokens, so that the teacher reads a batch once (absent: they are not stored).
+        cache: folder that caches these tokens, so the teacher reads each batch once (absent: no cache).
         text: weight of the objective's own loss.
         layers: weight of the mean squared difference of layer outputs.
         matches: the teacher's layer of each layer; null for a layer that is not compared (absent: as in the transplant

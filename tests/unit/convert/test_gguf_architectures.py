@@ -24,7 +24,7 @@ def test_the_page_lists_them() -> None:
 
 
 def test_a_refused_architecture_says_what_is_missing() -> None:
-    with pytest.raises(CheckpointError, match=r"'rwkv6' is not supported: the recurrence of RWKV-6"):
+    with pytest.raises(CheckpointError, match=r"'rwkv6' is not supported: the RWKV-6 recurrence"):
         families_of("rwkv6", "file.gguf")
     with pytest.raises(CheckpointError, match=r"'new' is not supported; use one of"):
         families_of("new", "file.gguf")

@@ -425,10 +425,10 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
 def test_hashes_of_no_seed_are_refused(tmp_path: Path) -> None:
     _, file = written("qwen4_exp_text", SPECS["qwen4_exp_text memory"], tmp_path / "model.gguf")
     for key, value, said in (
-        ("layer_multipliers", [3, 5, 7], "are not what transformers makes of a seed"),
+        ("layer_multipliers", [3, 5, 7], "do not come from a seed of transformers"),
         ("head_vocab_sizes", [41, 43, 47, 61], "do not fit 184 rows"),
         ("head_offsets", [0, 41, 84, 132], "are not where tables of the next primes begin"),
-        ("layers", [1], "is not one layer with a delta network"),
+        ("layers", [1], "is not a single layer with a delta network"),
     ):
         with case(key):
             copied(file, "qwen4exp", tmp_path / "changed.gguf", {f"qwen4exp.ple.{key}": value})

@@ -179,15 +179,15 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
 @pytest.mark.parametrize(
     ("tensor", "part"),
     [
-        ("model.layers.0.self_attn.A_log", "a recurrent or state-space mixer of another kind"),
-        ("model.layers.0.attn.attn_sink", "attention sinks of another form"),
-        ("model.layers.0.self_attn.sqk", "learned gains of queries, gates and hidden features (nGPT)"),
+        ("model.layers.0.self_attn.A_log", "an unknown recurrent or state-space mixer"),
+        ("model.layers.0.attn.attn_sink", "an unknown form of attention sinks"),
+        ("model.layers.0.self_attn.sqk", "learned factors of queries, gates and hidden features (nGPT)"),
         ("model.layers.0.attn.compressor.ape", "compressed keys and values"),
-        ("model.layers.0.hc_mixer_base", "residual wirings whose tensors have other names"),
-        ("model.layers.0.mlp.up_embed.weight", "experts of one neuron, chosen by two keys"),
-        ("model.layers.0.self_attn.k_sconv.weight_proj", "convolutions that each token computes"),
-        ("model.layers.0.mlp.act_fn.gamma", "an activation with parameters"),
-        ("model.layers.0.mlp.inner_norm.weight", "a norm where no wiring here has one"),
+        ("model.layers.0.hc_mixer_base", "a residual wiring with unknown tensor names"),
+        ("model.layers.0.mlp.up_embed.weight", "single-neuron experts selected by product keys"),
+        ("model.layers.0.self_attn.k_sconv.weight_proj", "convolutions with token-dependent weights"),
+        ("model.layers.0.mlp.act_fn.gamma", "an activation with learned parameters"),
+        ("model.layers.0.mlp.inner_norm.weight", "a norm at an unknown position"),
     ],
 )
 def test_what_is_refused_names_the_part_that_is_missing(folder: Path, tensor: str, part: str) -> None:
@@ -199,7 +199,7 @@ def test_every_missing_part_is_named_as_far_as_a_line_has_room(folder: Path) -> 
     names = ("self_attn.sqk", "attn_sink_proj.weight", "altup.coefs", "act_fn.gamma", "laurel.left.weight")
     tensors = {f"model.layers.0.{name}": torch.ones(64) for name in names}
     retensored(folder, lambda known: known.update({name: tensors[name] for name in list(tensors)[:2]}))
-    assert "needs learned gains of queries, gates and hidden features (nGPT) and sinks that each" in refusal(folder)
+    assert "needs learned factors of queries, gates and hidden features (nGPT) and attention sinks" in refusal(folder)
     retensored(folder, lambda known: known.update(tensors))
     assert re.search(r"needs .*, .*and 2 further parts, which are not supported", refusal(folder))
 
@@ -210,7 +210,7 @@ def test_a_tensor_that_parts_here_explain_does_not_hide_the_missing_part(folder:
     retensored(
         folder, lambda tensors: tensors.update({gains: torch.ones(64), "model.layers.0.lambda_1": torch.ones(64)})
     )
-    assert refusal(folder).startswith(f"{gains}: needs learned gains")
+    assert refusal(folder).startswith(f"{gains}: needs learned factors")
     retensored(folder, lambda tensors: (tensors.pop(gains), tensors.pop("model.layers.0.lambda_1")))
     retensored(
         folder, lambda tensors: tensors.update({keys: torch.ones(4, 4), "model.layers.0.attn.attn_sink": torch.ones(4)})
@@ -220,7 +220,7 @@ def test_a_tensor_that_parts_here_explain_does_not_hide_the_missing_part(folder:
 
 def test_a_bias_of_a_gate_that_is_absent_is_refused(folder: Path) -> None:
     retensored(folder, lambda tensors: tensors.update({"model.layers.0.self_attn.gate_bias": torch.ones(4)}))
-    assert refusal(folder).startswith("model.layers.0: needs a bias of a gate that is absent")
+    assert refusal(folder).startswith("model.layers.0: needs a gate bias without a gate")
 
 
 def test_a_head_with_more_outputs_than_the_table_has_rows_is_refused(folder: Path) -> None:

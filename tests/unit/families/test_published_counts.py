@@ -81,6 +81,7 @@ COUNTS = [
     ("gemma3-1b", [], 999_885_952, "google/gemma-3-1b-pt"),
     # texts alone, as transformers' class has them, with a factor for each layer
     ("gemma4-e2b", [], 4_628_569_379, "text_config of google/gemma-4-E2B-it"),
+    ("gemma4-e4b", [], 7_463_013_418, "pytorch/executorch e4b_config.json"),
     ("gemma4-26b-a4b", [], 25_233_141_790, "text_config of google/gemma-4-26B-A4B"),
     ("gemma4-31b", [], 30_697_345_340, "text_config of nvidia/Gemma-4-31B-IT-NVFP4"),
     ("olmo2-1b", [], 1_484_916_736, "allenai/OLMo-2-0425-1B"),

@@ -54,7 +54,9 @@ def test_no_check_of_a_specification_fails(name: str) -> None:
 def test_a_claim_is_compared_with_the_count_that_is_nearest() -> None:
     """11.0 billion active parameters of MiniMax M2 are no 10B, but 10.4 without the table of tokens are."""
     assert published_digits(11_030_537_216, "10B") and not published_digits(11_030_537_216, "10B", zeros=True)
-    assert card_of(entries()["minimax-m2"]).marks[1].text.startswith("10,415,940,608 active without the table")
+    assert (
+        card_of(entries()["minimax-m2"]).marks[1].text.startswith("10,415,940,608 active without the token embedding")
+    )
 
 
 def test_a_wrong_specification_fails_its_checks() -> None:

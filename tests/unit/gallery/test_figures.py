@@ -21,7 +21,7 @@ def test_the_guide_counts_the_cards() -> None:
         r"(\d+) cards have .*?(\d+) say that models of their type.*?other (\d+) are grey", guide, re.DOTALL
     )
     assert counts is not None
-    assert f"{counts[1]} have a specification. {counts[2]} have only a type" in page()
+    assert f"{counts[1]} have a specification. {counts[2]} have only a supported type" in page()
     assert f"{counts[3]} are grey" in page()
 
 

@@ -6,6 +6,7 @@ import re
 import zlib
 from base64 import urlsafe_b64decode
 from functools import cache
+from html import escape
 
 import pytest
 
@@ -74,8 +75,8 @@ def test_the_page_says_what_the_card_has() -> None:
     for text in (*counts, "archetype set deepseek-v3", "&#x27;layers[*].mixer.num_heads=64&#x27;", "kimi-k2.5.html"):
         assert text in page
     card = next(card for card in cards().values() if card.entry.evidence.needs)
-    grey, needs = card_page(card, []), card.entry.evidence.needs
-    assert "Cannot be said yet" in grey and f"Needs {needs}." in grey and "<svg" not in grey
+    grey, needs = card_page(card, []), escape(card.entry.evidence.needs)
+    assert "Not supported yet" in grey and f"Needs {needs}." in grey and "<svg" not in grey
     by_type = next(card for card in cards().values() if card.kind == "read")
     assert f"archetype gallery add {by_type.entry.repository}" in card_page(by_type, [])
 
@@ -104,7 +105,7 @@ def test_windows_saturate_and_recurrences_are_flat() -> None:
 def test_the_index_has_each_card_the_tree_and_the_ideas(few: list[Card]) -> None:
     page = index_page(few, adoption(few))
     assert [f'data-id="{name}"' in page for name in FEW] == [True] * len(FEW)
-    assert "6 models: 4 with their specification, 1 whose type is read, and 1 in grey" in page
+    assert "6 models: 4 with a specification, 1 of a supported type but with unknown sizes, and 1 in grey" in page
     tree = page[page.index('<ul class="tree">') :]
     assert tree.index("deepseek-v3.html") < tree.index("kimi-k2.html") < tree.index("11 changes")
     data = json.loads(re.search(r'id="models">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
@@ -116,9 +117,9 @@ def test_the_index_has_each_card_the_tree_and_the_ideas(few: list[Card]) -> None
 def test_ideas_are_those_of_the_specifications(few: list[Card]) -> None:
     ideas = {idea.name: (idea.first, sum(idea.users)) for idea in adoption(few).ideas}
     assert ideas["latent attention"] == ("deepseek-v3", 2)
-    assert ideas["windows or chunks"] == ("gemma-3-27b", 1)
-    assert ideas["layers without positions"] == ideas["Mamba-2"] == ("nemotron-3-nano-30b-a3b", 1)
-    assert "sinks" not in ideas
+    assert ideas["sliding-window or chunked attention"] == ("gemma-3-27b", 1)
+    assert ideas["layers without positions (NoPE)"] == ideas["Mamba-2"] == ("nemotron-3-nano-30b-a3b", 1)
+    assert "attention sinks" not in ideas
     assert adoption(few).months == ("2024-12", "2025-03", "2025-07", "2025-12")
 
 

@@ -193,7 +193,7 @@ def test_documents_of_a_row_are_as_each_alone() -> None:
 
 
 REFUSALS = {
-    "head={kind: classification, num_classes: 2}": "further_tokens: the head predicts no tokens",
+    "head={kind: classification, num_classes: 2}": "further_tokens: the head does not predict tokens",
     "further_tokens.count=0": "further_tokens.count: 0 is too small",
     "further_tokens.block.weights_of=0": "further_tokens.block.weights_of: this block cannot share weights",
     "further_tokens.block.mixer.num_heads=3": "further_tokens.block.mixer.num_heads: ",

@@ -161,13 +161,13 @@ def test_a_file_says_shared_layers_once_and_reads_them_back(
     [
         ([A, used(A, 1)], "layers[1].weights_of: 1 is not an earlier layer; use less than 1"),
         ([used(A, 0)], "layers[0].weights_of: 0 is not an earlier layer; remove it"),
-        ([A, used(A, 0), used(A, 1)], "layers[2].weights_of: layer 1 shares weights itself; use 0"),
+        ([A, used(A, 0), used(A, 1)], "layers[2].weights_of: layer 1 itself shares another layer's weights; use 0"),
         ([A, used(B, 0)], "layers[1]: mixer differs from layer 0, whose weights it uses; make them equal"),
-        ([A, A.dump() | {"reinject": True}], "layers[1].reinject: only a layer with weights_of can read its "
-         "input again; set weights_of"),
+        ([A, A.dump() | {"reinject": True}], "layers[1].reinject: applies only to a layer "
+         "with weights_of; set weights_of"),
         ([A, A.dump() | {"weights_of": -1}], "layers[1].weights_of: -1 is too small; use at least 0"),
-        ([A, A.dump() | {"norm_between": True}], "layers[1].norm_between: only a layer with weights_of begins "
-         "another pass; set weights_of"),
+        ([A, A.dump() | {"norm_between": True}], "layers[1].norm_between: applies only to a "
+         "layer with weights_of; set weights_of"),
         ([A, used(A, 0).replace(norm_between=True)], "layers[1].norm_between: there is no final norm; remove it, or "
          "use final_norm: rms and residual: sum"),
         ([{"repeat": 2, "norm_between": True, "block": ONE}], "layers[0].norm_between: only shared layers have passes "
@@ -186,6 +186,6 @@ def test_weights_of_another_layer_are_refused_in_one_line(layers: list[object], 
 def test_only_one_vector_is_scaled_to_length_1() -> None:
     sizes = {"vocab_size": 5, "context_length": 8, "d_model": 8, "residual": {"kind": "streams"}}
     with pytest.raises(
-        SpecError, match=r"^layers\[1\].reinject: unit scales a plain sum, which residual streams is not"
+        SpecError, match=r"^layers\[1\].reinject: unit needs a plain residual sum, but residual is streams"
     ):
         spec.parse(sizes | {"layers": [{"repeat": 2, "shared": True, "reinject": "unit", "block": ONE}]})

@@ -197,10 +197,13 @@ def test_the_cost_is_that_of_the_module(change: dict[str, Any]) -> None:
         ({"local_blocks": 4}, "local_blocks: 4 is more than top_blocks 3; use at most 3"),
         (
             {"num_heads": 3},
-            "index.num_heads: 3 heads that select keys do not divide num_heads 4; use 1, or as many as num_kv_heads",
+            "index.num_heads: 3 selecting heads do not divide num_heads 4; use 1, or as many as num_kv_heads",
         ),
-        (MOBA | {"num_heads": 2}, "index.num_heads: 2 differs from 4 of the attention, which selects; use 4"),
-        (MOBA | {"norm": {"kind": "rms"}}, "norm: the attention's own queries and keys select; use norm: none"),
+        (MOBA | {"num_heads": 2}, "index.num_heads: 2 differs from attention's 4; use 4"),
+        (
+            MOBA | {"norm": {"kind": "rms"}},
+            "norm: attention's queries and keys select; use norm: none",
+        ),
         ({"position": {"kind": "rotary", "dim": 8}}, "position.dim: 8 is more than head_dim 4; use at most 4"),
     ],
 )

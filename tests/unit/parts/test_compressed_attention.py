@@ -77,5 +77,5 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(SpecError, match=message):
             mixed(**COMPRESSED | changes)
     layer = {"wiring": {"kind": "pre_norm", "norm": {"kind": "rms"}}, "mixer": COMPRESSED}
-    with pytest.raises(SpecError, match="pooled keys stand for earlier positions alone"):
+    with pytest.raises(SpecError, match="pooled keys cover only earlier positions"):
         encoder(layers=[layer])

@@ -77,13 +77,15 @@ def test_kernels_of_zero_change_no_bit() -> None:
 
 def test_what_they_do_not_fit_is_refused() -> None:
     for cause, build_spec in {
-        "convolutions read from left to right": lambda: encoder(layers=[block(mixer=ATTENTION | {"convolutions": {}})]),
-        "names no place": lambda: decoder(block(feedforward=GATED | {"convolutions": {"at": []}})),
-        "keys_from reads the keys and values": lambda: decoder(
+        "convolutions are causal": lambda: encoder(layers=[block(mixer=ATTENTION | {"convolutions": {}})]),
+        "is empty or lists a position twice": lambda: decoder(block(feedforward=GATED | {"convolutions": {"at": []}})),
+        "keys_from uses the keys and values": lambda: decoder(
             block(), block(mixer=ATTENTION | {"keys_from": -1, "convolutions": {}})
         ),
-        "experts read single tokens": lambda: decoder(block(feedforward=experts(shared=GATED | {"convolutions": {}}))),
-        "there is no projection to values": lambda: decoder(
+        "experts read separate tokens": lambda: decoder(
+            block(feedforward=experts(shared=GATED | {"convolutions": {}}))
+        ),
+        "there is no value projection": lambda: decoder(
             block(mixer=ATTENTION | {"keys_as_values": True, "convolutions": {}})
         ),
     }.items():

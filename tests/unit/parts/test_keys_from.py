@@ -371,14 +371,15 @@ REFUSED: list[tuple[list[dict[str, Any]], str]] = [
     ([layer(), layer(keys_from=0, num_kv_heads=4, position="none")],
      "layers[1].mixer.keys_from: num_kv_heads, position differs from the referenced layer; make them equal"),
     ([layer(), layer(keys_from=0, bias=True)],
-     "layers[1].mixer.bias: keys and values of another layer already have that layer's biases; use {q: true, o: true}"),
+     "layers[1].mixer.bias: with keys_from, keys and values already have the other layer's biases; "
+     "use {q: true, o: true}"),
     ([block(mixer="lstm"), layer(keys_from=0)], "layers[1].mixer.keys_from: the mixer of the referenced layer "),
     ([layer(index=INDEX), layer(keys_from=0)],
      "layers[1].mixer.keys_from: the referenced layer selects keys with an index; name a layer without"),
     ([layer(), layer(keys_from=0, index=INDEX)],
      "layers[1].mixer.index: needs its own keys, but keys_from reads the keys of another layer; remove index or"),
     ([layer(), block(mixer={"kind": "together", "parts": [layer(keys_from=0)["mixer"]]})],
-     "layers[1].mixer.parts[0]: reads another layer, which mixers side by side cannot do"),
+     "layers[1].mixer.parts[0]: reads another layer, which parallel mixers cannot do"),
     ([block(mixer={"kind": "together", "parts": [layer()["mixer"]]}), layer(keys_from=0)],
      "layers[1].mixer.keys_from: the mixer of the referenced layer publishes nothing to read"),
 ]  # fmt: skip
@@ -393,7 +394,7 @@ def test_what_cannot_be_read_is_refused(layers: list[dict[str, Any]], message: s
 
 def test_cross_attention_and_pipelines_refuse_it() -> None:
     crossed = layer() | {"cross_attention": ATTENTION | {"keys_from": 0}}
-    with pytest.raises(SpecError, match=r"cross_attention\.keys_from: cross-attention reads the keys of the source"):
+    with pytest.raises(SpecError, match=r"cross_attention\.keys_from: cross-attention always reads the source's keys"):
         pair(decoder={"layers": [crossed], "final_norm": "rms"})
     assert gemma(None, None).divides_into_stages and not gemma().divides_into_stages
     with pytest.raises(SpecError, match=r"parallel\.pipeline: .* whose layers share no weights"):

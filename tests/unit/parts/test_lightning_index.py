@@ -285,10 +285,10 @@ def test_the_loss_is_the_divergence_from_attention_over_the_chosen_keys() -> Non
 
 REFUSALS = [
     ({"kind": "attention", "num_heads": 4, "pattern": {"kind": "window", "size": 4}},
-     "layers[0].mixer.index: an index selects among all earlier keys, and pattern window allows others; "
+     "layers[0].mixer.index: an index selects among all earlier keys, but the pattern is window; "
      "remove index, or use pattern full"),
     ({"kind": "attention", "num_heads": 4, "score": "additive"},
-     "layers[0].mixer.index: additive scores are computed for all keys; remove index, or use score dot"),
+     "layers[0].mixer.index: additive scores do not support an index; remove index, or use score dot"),
 ]  # fmt: skip
 
 
@@ -314,7 +314,9 @@ def test_rotations_that_do_not_fit_are_refused(fields: dict[str, Any], cause: st
 
 
 def test_cross_attention_sees_the_whole_source() -> None:
-    with pytest.raises(SpecError, match=r"cross_attention\.index: cross-attention sees the whole source; remove"):
+    with pytest.raises(
+        SpecError, match=r"cross_attention\.index: cross-attention always attends to the whole source; remove"
+    ):
         spec.Block.parse(
             {"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"},
              "cross_attention": {"kind": "attention", "num_heads": 4, "index": INDEX}}

@@ -178,10 +178,10 @@ def test_lightning_attention_of_minimax() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"gate": "none", "gate_rank": 3}, "gate_rank: is the rank of a gate, and there is none"),
-        ({"position": spec.Alibi()}, "position: alibi positions need scores; use rotary, or none"),
+        ({"gate": "none", "gate_rank": 3}, "gate_rank: needs a gate"),
+        ({"position": spec.Alibi()}, "position: alibi positions need attention scores; use rotary, or none"),
         ({"position": spec.Rotary(scaling=spec.DynamicScaling(factor=2.0, original_context_length=8))},
-         "dynamic scaling changes keys that are already in the memory"),
+         "dynamic scaling would change keys that are already in the memory"),
         ({"decay": {"kind": "fixed", "form": "linear"}}, "decay.form: 'linear' is not a choice"),
     ],
 )  # fmt: skip

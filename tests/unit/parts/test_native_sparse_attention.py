@@ -197,7 +197,7 @@ def test_the_state_grows_by_keys_and_by_one_compressed_key_for_each_stride() -> 
         ({"head_dim": 5}, "head_dim: 5 features cannot be paired for rotary positions; use an even head_dim"),
         ({"position": {"kind": "rotary", "dim": 8}}, "position.dim: 8 is more than head_dim 6; use at most 6"),
         ({"position": {"kind": "rotary", "scaling": {"kind": "dynamic", "factor": 2.0, "original_context_length": 8}}},
-         "position.scaling: compressed keys that are stored cannot rotate again when the sequence grows; "
+         "position.scaling: stored compressed keys cannot be rotated again when the sequence grows; "
          "use another scaling"),
     ],
 )  # fmt: skip
@@ -208,5 +208,5 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> 
 
 
 def test_an_encoder_is_refused() -> None:
-    with pytest.raises(SpecError, match="compressed blocks are of earlier positions only; use a decoder"):
+    with pytest.raises(SpecError, match="compressed blocks cover only earlier positions; use a decoder"):
         encoder(layers=[{"wiring": {"kind": "pre_norm", "norm": {"kind": "rms"}}, "mixer": SPARSE}])

@@ -245,7 +245,7 @@ def test_what_does_not_fit_is_refused() -> None:
         "layers[*].mixer={kind: rwkv7, num_heads: 3}": "mixer.num_heads: 3 does not divide d_model 64",
         "layers[1].mixer={kind: rwkv7, num_heads: 4, values_from: 0}": "the mixer of the referenced layer",
         "layers[*].mixer={kind: mlstm, num_heads: 3}": "mixer.num_heads: 3 does not divide d_model 64",
-        "layers[*].mixer={kind: mamba3, num_heads: 4, rotary_dim: 5}": "5 of 128 features cannot turn in pairs",
+        "layers[*].mixer={kind: mamba3, num_heads: 4, rotary_dim: 5}": "5 of 128 features cannot be rotated in pairs",
         "layers[*].mixer={kind: mamba3, num_heads: 4, num_groups: 3}": "3 does not divide num_heads 4",
     }.items():
         with pytest.raises(SpecError, match=message):

@@ -64,5 +64,5 @@ def test_tiles_of_softpick_are_joined_as_if_all_pairs_were_computed(monkeypatch:
 
 
 def test_another_softmax_has_no_sinks() -> None:
-    with pytest.raises(SpecError, match="softmax softpick has no further logits"):
+    with pytest.raises(SpecError, match="softmax softpick has no sink logits"):
         attending(softmax="softpick", sinks=True)

@@ -165,8 +165,8 @@ def test_products_are_counted(residual: Any) -> None:
 @pytest.mark.parametrize(
     ("layers", "cause"),
     [
-        ([block(wiring={"kind": "parallel", "norm": "rms"})], "needs sublayers in turn"),
-        ([{"repeat": 2, "shared": True, "reinject": True, "blocks": [block()]}], "more vectors after each pass"),
+        ([block(wiring={"kind": "parallel", "norm": "rms"})], "needs sequential sublayers"),
+        ([{"repeat": 2, "shared": True, "reinject": True, "blocks": [block()]}], "adds vectors in each pass"),
         ([block(wiring={"kind": "post_norm", "norm": "rms"})], "adds outputs to the stream"),
     ],
 )

@@ -123,12 +123,11 @@ IMPOSSIBLE = [
     ((*LAYER, "feedforward"),
      {"kind": "experts", "num_experts": 2, "experts_per_token": 1, "latent_norm": "l2",
       "expert": {"kind": "mlp", "d_ff": 4, "activation": "relu"}},
-     "layers[3].feedforward.latent_norm: the experts read and write vectors of d_model; use latent_width, "
-     "or remove it"),
+     "layers[3].feedforward.latent_norm: needs latent experts; use latent_width, or remove it"),
     ((*LAYER, "feedforward"),
      {"kind": "experts", "num_experts": 2, "experts_per_token": 1, "idle_output": "zero",
       "expert": {"kind": "mlp", "d_ff": 4, "activation": "relu"}},
-     "layers[3].feedforward.idle_output: there are no idle experts; remove it, or use idle: 1"),
+     "layers[3].feedforward.idle_output: the model has no idle experts; remove it, or use idle: 1"),
     ((*LAYER, "feedforward"), {"kind": "gated", "d_ff": 4, "activation": "silu", "limit_after": True},
      "layers[3].feedforward.limit_after: there is no limit; remove it, or add a limit"),
     # mappings that may also be a plain value
@@ -208,7 +207,7 @@ DISAGREEING = [
      "layers[3].mixer.position: rotary positions only affect dot products of queries and keys; "
      "use relative_bias or alibi, or score dot"),
     (MIXER, attention(score="additive", pattern=WINDOW),
-     "layers[3].mixer.pattern: additive scores are computed in full; use pattern full, or score dot"),
+     "layers[3].mixer.pattern: additive scores support only the full pattern; use pattern full, or score dot"),
     (MIXER, attention(position={"kind": "alibi"}, pattern=GLOBAL),
      "layers[3].mixer.position: alibi suppresses distant tokens, and global tokens must be visible everywhere; "
      "use learned positions in the embedding, or pattern window"),
@@ -219,16 +218,16 @@ DISAGREEING = [
      "layers[3].mixer.position.scaling: scaling by sequence length does not support global projections; "
      "use another scaling"),
     (MIXER, attention(pattern={"kind": "bigbird"}),
-     "layers[3].mixer.pattern: bigbird's random and last blocks look ahead, which a decoder must not; "
-     "use strided, fixed or window, or an encoder"),
+     "layers[3].mixer.pattern: bigbird's random and last blocks attend to later tokens, which a decoder cannot"
+     "; use strided, fixed or window, or an encoder"),
     (MIXER, attention(pattern=GLOBAL | {"global_projections": True}),
-     "layers[3].mixer.pattern.global_projections: in a decoder the first tokens see no distant ones; "
+     "layers[3].mixer.pattern.global_projections: a decoder's first tokens cannot attend to later ones; "
      "remove it, or use an encoder"),
     # patterns
     (MIXER, attention(pattern={"kind": "fixed", "stride": 4, "num_summary": 5}),
      "layers[3].mixer.pattern.num_summary: 5 is more than stride 4; use at most 4"),
     (MIXER, attention(pattern={"kind": "bigbird", "window_blocks": 2}),
-     "layers[3].mixer.pattern.window_blocks: 2 blocks have no middle; use an odd number"),
+     "layers[3].mixer.pattern.window_blocks: 2 blocks have no center; use an odd number"),
     (MIXER, attention(pattern={"kind": "bigbird", "seed": -1}),
      "layers[3].mixer.pattern.seed: -1 is too small; use at least 0"),
     (MIXER, attention(pattern={"kind": "windows", "size": 4}),
@@ -240,16 +239,16 @@ DISAGREEING = [
     (MIXER, attention(position=RELATIVE | {"num_buckets": 16, "max_distance": 8}),
      "layers[3].mixer.position.max_distance: 8 leaves no distances for the logarithmic buckets; use more than 8"),
     (("layers",), [BLOCK | {"mixer": attention(position=RELATIVE | {"num_buckets": n})} for n in (16, 16, 32)],
-     "layers: one table serves all layers, and {'kind': 'relative_bias', 'num_buckets': 16} for 8 heads differs from "
+     "layers: all layers share one table, and {'kind': 'relative_bias', 'num_buckets': 16} for 8 heads differs from "
      "{'kind': 'relative_bias'} for 8; make them equal"),
     (("layers",), [BLOCK | {"mixer": attention(position=RELATIVE, num_heads=h)} for h in (8, 4)],
-     "layers: one table serves all layers, and {'kind': 'relative_bias'} for 8 heads differs from "
+     "layers: all layers share one table, and {'kind': 'relative_bias'} for 8 heads differs from "
      "{'kind': 'relative_bias'} for 4; make them equal"),
     # latent attention
     (MIXER, LATENT | {"qk_rope_head_dim": 3},
      "layers[3].mixer.qk_rope_head_dim: 3 features cannot be paired; use an even number"),
     (MIXER, LATENT | {"position": {"kind": "rotary", "dim": 2}},
-     "layers[3].mixer.position.dim: all of these features are rotated; use qk_rope_head_dim"),
+     "layers[3].mixer.position.dim: all qk_rope_head_dim features are rotated; use qk_rope_head_dim"),
     (MIXER, LATENT | {"position": {"kind": "rotary", "scaling": DYNAMIC}},
      "layers[3].mixer.position.scaling: dynamic scaling depends on the sequence length, which is not supported here; "
      "use yarn, as DeepSeek-V2 does, or another scaling"),
@@ -279,9 +278,9 @@ DISAGREEING = [
     (LAYER, BLOCK | {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "cross_attention": ATTENTION},
      "layers[3].wiring: parallel wiring does not support cross-attention; use pre_norm or post_norm"),
     (LAYER, BLOCK | {"cross_attention": attention(position={"kind": "alibi"})},
-     "layers[3].cross_attention.position: target and source positions have no distance; remove it"),
+     "layers[3].cross_attention.position: source and target have no common positions; remove it"),
     (LAYER, BLOCK | {"cross_attention": attention(pattern=WINDOW)},
-     "layers[3].cross_attention.pattern: cross-attention sees the whole source; remove it"),
+     "layers[3].cross_attention.pattern: cross-attention always attends to the whole source; remove it"),
     (LAYER, BLOCK | {"cross_attention": ATTENTION},
      "layers[3].cross_attention: the model has no encoder; remove it, or use kind encoder_decoder"),
     ((*LAYER, "wiring"), {"kind": "plain", "norm": {"kind": "rms"}},
@@ -328,7 +327,7 @@ BRIDGE = {"kind": "state"}
 RMS = {"kind": "rms"}
 UNREAD = "the decoder reads only the encoder's states, so this is never trained"
 OR_CROSS = "or add cross_attention to a block of the decoder"
-UNLIKE = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
+UNLIKE = "a state bridge needs the same recurrent mixer in each layer of both stacks"
 
 
 def bridged(encoder: list[Any], decoder: list[Any]) -> dict[str, Any]:
@@ -362,19 +361,19 @@ IN_MODELS = [
      "encoder.layers[0].mixer.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or set head_dim"),
     ({"kind": "encoder_decoder",
       "decoder": side(BLOCK | {"cross_attention": ATTENTION, "mixer": attention(pattern={"kind": "bigbird"})})},
-     "decoder.layers[0].mixer.pattern: bigbird's random and last blocks look ahead, which a decoder must not; "
-     "use strided, fixed or window, or an encoder"),
+     "decoder.layers[0].mixer.pattern: bigbird's random and last blocks attend to later tokens, which a decoder cannot"
+     "; use strided, fixed or window, or an encoder"),
     ({"kind": "encoder_decoder",
       "encoder": side(*(BLOCK | {"mixer": attention(position=RELATIVE, num_heads=h)} for h in (8, 4)))},
-     "encoder.layers: one table serves all layers, and {'kind': 'relative_bias'} for 8 heads differs from "
+     "encoder.layers: all layers share one table, and {'kind': 'relative_bias'} for 8 heads differs from "
      "{'kind': 'relative_bias'} for 4; make them equal"),
     ({"kind": "encoder_decoder", "source_vocab_size": 50},
      "source_vocab_size: a shared table has one vocabulary; remove it, or use shared: false"),
     ({"kind": "encoder_decoder", "decoder": side(BLOCK)},
-     "decoder.layers: no block of the decoder sees the source; "
+     "decoder.layers: no decoder block reads the source; "
      "add cross_attention to a block, or set state_bridge: {kind: state} for recurrent stacks"),
     *(({"kind": "encoder_decoder"} | bridged(*sides),
-       f"state_bridge: {UNLIKE}; make the stacks alike, or use cross-attention")
+       f"state_bridge: {UNLIKE}; use the same layers in both stacks, or cross-attention")
       for sides in (
           ([BLOCK], [BLOCK]),
           ([RECURRENT], [RECURRENT, RECURRENT]),
@@ -392,17 +391,19 @@ IN_MODELS = [
       for kind in ("post_norm", "output_norm", "sandwich")),
     # the end of a stack
     *(({"kind": kind, "layers": [BLOCK | {"wiring": {"kind": wiring, "norm": RMS}}]},
-       "final_norm: is missing, and nothing else normalizes the sum of all layers; "
+       "final_norm: is missing, and nothing else normalizes the output of the stack; "
        "add a norm, such as {kind: rms}, or write {kind: none}")
       for kind in ("decoder", "encoder", "vision_encoder") for wiring in ("pre_norm", "parallel", "sandwich")),
     ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK]}},
-     "encoder.final_norm: is missing, and nothing else normalizes the sum of all layers; "
+     "encoder.final_norm: is missing, and nothing else normalizes the output of the stack; "
      "add a norm, such as {kind: rms}, or write {kind: none}"),
     # others
     ({"kind": "ngram", "head": {"tied": True}},
-     "head.tied: the head reads 144 features, but the embedding has 48; end hidden with 48, or remove tied"),
+     "head.tied: the head reads 144 features, but the embedding has 48; "
+     "make the last entry of hidden 48, or remove tied"),
     ({"kind": "ngram", "head": {"tied": True}, "hidden": [48, 50]},
-     "head.tied: the head reads 50 features, but the embedding has 48; end hidden with 48, or remove tied"),
+     "head.tied: the head reads 50 features, but the embedding has 48; "
+     "make the last entry of hidden 48, or remove tied"),
     ({"kind": "megabyte", "global_model": side(*ONE_HEAD, d_model=44)},
      "global_model.d_model: patch_size 8 does not divide 44; use a multiple, such as 48"),
     ({"kind": "megabyte", "context_length": 65},
@@ -489,7 +490,7 @@ def test_a_size_beyond_any_model_is_refused(keys: tuple[str | int, ...], value: 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None, [1]])
 def test_another_schema_version_is_refused(version: Any) -> None:
-    message = f"version: schema version {version!r} is unknown here; this Archetype reads version 1"
+    message = f"version: schema version {version!r} is unknown; this version of Archetype reads version 1"
     assert refusal(("version",), version) == message
 
 

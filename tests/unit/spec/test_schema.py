@@ -109,7 +109,7 @@ def test_every_field_has_its_description() -> None:
 
 def test_a_kind_is_explained_with_its_source_and_fields() -> None:
     text = describe.explain("rotary")
-    assert text.startswith("rotary (mixer position)\n\nQueries and keys rotated") and "(Su 2021)" in text
+    assert text.startswith("rotary (mixer position)\n\nRotary position embedding") and "(Su 2021)" in text
     assert "| `theta` | `10000.0` | base of the frequencies. |" in text
     assert "| `num_heads` | required | query heads, H. |" in describe.explain("attention")
     assert describe.explain("none").count("(") >= 6  # of norms, positions, feed-forward parts, heads, ...

@@ -103,7 +103,7 @@ def test_gains_of_the_final_norm_are_folded_into_the_layer_before_the_logits() -
     old = decoder(block(), head={"kind": "language_model", "transform": {}})
     donor, model, ledger = transplanted(old, ["final_norm.weight=false"])
     taken = ledger.tensors["lm_head.dense.weight"]
-    assert (taken.how, taken.note) == ("merged", "times the gains of the norm before it")
+    assert (taken.how, taken.note) == ("merged", "times the gains of the preceding norm")
     assert ledger.start == Start.ROUNDED
     assert compare(donor, model, ROWS, [0]).start <= Start.ROUNDED
 

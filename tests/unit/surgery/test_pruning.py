@@ -236,34 +236,34 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no fewer layers": (
         "name=x",
         {"layers": "influence"},
-        "--layers: influence drops layers, and the new model has 2 of",
+        "--layers: influence drops layers, but the new model has 2 layers",
     ),
     "an unknown way": (
         "num_layers=1",
         {"layers": "best"},
-        "--layers: 'best' is not a way; use influence, first or ran",
+        "--layers: 'best' is not a method; use influence, first or ran",
     ),
     "another number": (
         "num_layers=4",
         {"layers": [0]},
-        "--layers: names 1 layers of the donor, and the new model has 4",
+        "--layers: lists 1 layers of the donor, but the new model has 4",
     ),
     "no such layer": ("name=x", {"layers": [0, 2]}, "--layers: the donor has layers 0 to 1; use these numbers"),
-    "no choice": ("name=x", {"choices": {"heads": "mean"}}, "--with heads: these changes leave no such choice; remove"),
+    "no choice": ("name=x", {"choices": {"heads": "mean"}}, "--with heads: these changes need no such choice; remove"),
     "another choice": (
         FEWER_KEYS,
         {"choices": {"head": "mean"}},
-        "--with head: these changes leave no such choice; use h",
+        "--with head: these changes need no such choice; use h",
     ),
     "an unknown choice": (
         FEWER_KEYS,
         {"choices": {"heads": "a"}},
-        "--with heads: 'a' is not a way; use mean, first or ra",
+        "--with heads: 'a' is not a method; use mean, first or ra",
     ),
     "an unknown cut": (
         "name=x",
         {"choices": {"cut": "a"}},
-        "--with cut: 'a' is not a way for this model; use activation",
+        "--with cut: 'a' is not a method for this model; use activation",
     ),
 }
 
@@ -279,5 +279,5 @@ def test_what_cannot_be_chosen_is_refused(name: str) -> None:
 
 def test_a_donor_of_another_kind_is_refused() -> None:
     lm = LanguageModel(spec := attending(), random_model(spec))
-    with pytest.raises(SpecError, match="the donor is a model of kind decoder, and the new one of kind encoder; use a"):
+    with pytest.raises(SpecError, match="the donor is of kind decoder, but the new model of kind encoder; use a"):
         transplant(lm, encoder())

@@ -23,7 +23,7 @@ BYTES = train_tokenizer("bytes", [], None)
 KEYS = "layers[*].mixer.num_kv_heads=1"
 TRANSPLANTS = {
     f"donor {KEYS} --to exists": "exists: already exists; choose another folder or remove it",
-    "donor --spec bert-tiny": "kind: the donor is a model of kind decoder, and the new one of kind encoder; use a spec",
+    "donor --spec bert-tiny": "kind: the donor is of kind decoder, but the new model of kind encoder; use a spec",
     "donor layers[*].mixer.num_kv_heads=3": "layers[0].mixer.num_kv_heads: 3 does not divide num_heads 4; use 1, 2 or",
     "donor d_model=33": "layers[0].mixer.num_heads: 4 does not divide d_model 33; use 1, 3, 11 or set head_dim",
     "donor num_layers=0": "num_layers: 0 is not a valid number of layers; use a whole number from 1 to 10000",
@@ -47,7 +47,7 @@ TRANSPLANTS = {
     "pair decoder.num_layers=1 --layers 0": "--layers: the model has 2 stacks of layers, and this names those of one",
     "masked num_layers=1 --layers influence": "--layers influence: this model continues no text; name the layers, suc",
     f"donor {KEYS} --with heads=mean --with heads=first": "--with heads: is both mean and first; choose one",
-    f"donor {KEYS} --with latent=plain": "--with latent: these changes leave no such choice; use heads",
+    f"donor {KEYS} --with latent=plain": "--with latent: these changes need no such choice; use heads",
 }
 TRAININGS = {
     "--from donor --teacher other": "teacher.model: ./other has a vocabulary of 300 tokens, and the model one of 256;",
@@ -55,7 +55,7 @@ TRAININGS = {
     "--from donor --teacher nan": "teacher.model: ./nan: blocks.0.mixer.q.weight: has entries that are not numbers",
     "--from donor --teacher missing": "missing: there is no such folder; pass a run directory, a Hugging Face folder",
     "--from nan": "nan: blocks.0.mixer.q.weight: has entries that are not numbers (NaN); use another checkpoint",
-    "--from donor --spec bert-tiny": "kind: the donor is a model of kind decoder, and the new one of kind encoder; use",
+    "--from donor --spec bert-tiny": "kind: the donor is of kind decoder, but the new model of kind encoder; use",
 }
 
 

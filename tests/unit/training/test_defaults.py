@@ -174,7 +174,7 @@ def test_a_model_is_trained_further(tmp_path: Path, recipe: Recipe, text_file: P
     wider, _ = assemble(None, fields, ["spec.layers[*].feedforward.d_ff=48"], pretrained=first)
     assert first.for_recipe(wider).model.spec.dump() == wider.spec != first.model.spec.dump()
     other = assemble(None, fields | {"spec": "bert-tiny"}, pretrained=first)[0]
-    with pytest.raises(SpecError, match="kind: the donor is a model of kind decoder, and the new one of kind encoder"):
+    with pytest.raises(SpecError, match="kind: the donor is of kind decoder, but the new model of kind encoder"):
         first.for_recipe(other)
 
 

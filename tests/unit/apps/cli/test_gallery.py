@@ -58,7 +58,7 @@ def test_what_cannot_be_said_is_a_grey_card(llama: Path, tmp_path: Path) -> None
     output = run("add", llama, *ONE, "--to", tmp_path / "site")
     assert "BitNet" in output
     page = (tmp_path / "site" / "small-llama.html").read_text()
-    assert "Cannot be said yet" in page and "BitNet" in page and "<svg" not in page
+    assert "Not supported yet" in page and "BitNet" in page and "<svg" not in page
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_cannot_be_said_is_a_grey_card(llama: Path, tmp_path: Path) -> None
         (("llama-tiny", "--date", "2023"), "--date: '2023' is not a date"),
         (("llama-tiny", "--ancestor", "nope"), "--ancestor: 'nope' is neither in the gallery nor a preset"),
         (("nowhere.json",), "there is no such file or folder"),
-        (("llama-tiny", "--only", "kimi-k"), "--only: the gallery has no 'kimi-k'; did you mean kimi-k"),
+        (("llama-tiny", "--only", "kimi-k"), "--only: the gallery has no model 'kimi-k'; did you mean kimi-k"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_damaged_list_of_added_models_is_named(llama: Path, tmp_path: Path) ->
     site = tmp_path / "site"
     site.mkdir()
     (site / ADDED).write_text('[{"id": 3}]')
-    with pytest.raises(ArchetypeError, match=r"added.json: is not a list of models of a gallery; remove it"):
+    with pytest.raises(ArchetypeError, match=r"added.json: is not a list of gallery models; delete it"):
         run(*ONE, "--to", site)
 
 
@@ -90,7 +90,7 @@ def test_a_type_that_is_not_registered_is_a_grey_card_without_its_tensors(llama:
     shutil.rmtree(llama)
     llama.mkdir()
     (llama / "config.json").write_text(json.dumps(values | {"model_type": "unheard_of"}))
-    needs = "the names and shapes of its tensors, by which the type unheard_of is read: it is not registered"
+    needs = "its tensor names and shapes, because the type unheard_of is not registered and must be inferred"
     assert f"needs {needs}" in run("add", llama, *ONE, "--to", tmp_path / "site")
     page = (tmp_path / "site" / "small-llama.html").read_text()
-    assert "Cannot be said yet" in page and needs in page and "<svg" not in page
+    assert "Not supported yet" in page and needs in page and "<svg" not in page

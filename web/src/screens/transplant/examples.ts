@@ -19,12 +19,12 @@ export function examplesOf(form: FormGroup[], numLayers: number): Example[] {
   if (first) {
     const [heads, kept] = [Number(first.num_heads), Number(first.num_kv_heads ?? first.num_heads)];
     const all = mixers.every((mixer) => mixer?.kind === "attention");
-    if (kept > 1 && all) examples.push({ title: "One key head for two", change: `layers[*].mixer.num_kv_heads=${kept % 2 ? 1 : kept / 2}` });
-    if (kept < heads && all) examples.push({ title: "A key head for each head", change: `layers[*].mixer.num_kv_heads=${heads}` });
-    if (all) examples.push({ title: "A window in every second layer", change: "layers[::2].mixer.pattern={kind: window, size: 64}" });
-    if (all) examples.push({ title: "A gated delta net in every second layer", change: `layers[1::2].mixer={kind: gated_delta_net, num_heads: ${heads}}` });
+    if (kept > 1 && all) examples.push({ title: "Fewer key heads", change: `layers[*].mixer.num_kv_heads=${kept % 2 ? 1 : kept / 2}` });
+    if (kept < heads && all) examples.push({ title: "One key head per query head", change: `layers[*].mixer.num_kv_heads=${heads}` });
+    if (all) examples.push({ title: "Sliding window in every second layer", change: "layers[::2].mixer.pattern={kind: window, size: 64}" });
+    if (all) examples.push({ title: "Gated DeltaNet in every second layer", change: `layers[1::2].mixer={kind: gated_delta_net, num_heads: ${heads}}` });
   }
-  if (numLayers > 1) examples.push({ title: "One layer less", change: `num_layers=${numLayers - 1}` });
+  if (numLayers > 1) examples.push({ title: "One layer fewer", change: `num_layers=${numLayers - 1}` });
   examples.push({ title: "One layer more", change: `num_layers=${numLayers + 1}` });
   return examples;
 }

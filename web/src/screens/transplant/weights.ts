@@ -1,7 +1,7 @@
 import type { How, Start, Transplanted } from "../../api";
 
 export const HOWS: How[] = ["kept", "cut", "grown", "merged", "copied", "new"];
-export const STARTS: Record<Start, string> = { same: "the same bits", rounded: "the same up to rounding", changed: "changed" };
+export const STARTS: Record<Start, string> = { same: "bit-identical", rounded: "equal up to rounding", changed: "changed" };
 
 /** Tensors whose names differ in numbers only, and that have the same origin. */
 export interface Group {
