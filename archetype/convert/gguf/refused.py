@@ -11,7 +11,7 @@ REFUSED: dict[str, str] = {
     "clip": PICTURES,
     "cogvlm": "separate layer weights for image positions; the text model alone is not read",
     "dflash": DRAFTS,
-    "dots3note": "sliding-window and full latent attention of different widths",
+    "dots3note": "latent attention whose widths differ between layers; only its Hugging Face folder is read",
     "eagle3": DRAFTS,
     "gemma3n": "AltUp: parallel streams, of which each layer computes one",
     "gemma4-assistant": DRAFTS,

@@ -14,6 +14,7 @@ from archetype.parts.pattern.spec import Full
 from archetype.parts.position.module import QueryBias, Rotation, ScoreBias
 from archetype.roles.pattern import pattern_rule
 from archetype.roles.position import AttentionSizes
+from archetype.spec.base import fingerprint
 
 
 def build_position(attention: spec.Attention, sizes: AttentionSizes) -> Rotation | ScoreBias | QueryBias | None:
@@ -61,5 +62,6 @@ def build_pairs(attention: spec.Attention, place: Place, bias: ScoreBias | Query
         kind = PairsByLength
     # learned biases of different layers must not share a cached mask
     learns_bias = bias is not None and any(True for _ in bias.parameters())
-    pairs = kind(attention, place, learns_bias)
-    return pairs if attention.index is None else ChosenPairs(attention, place, learns_bias, every=pairs)
+    biases = fingerprint(attention.position), attention.num_heads, place.layer if learns_bias else None
+    pairs = kind(attention.pattern, place, biases)
+    return pairs if attention.index is None else ChosenPairs(attention.pattern, place, biases, every=pairs)

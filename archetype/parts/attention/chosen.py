@@ -1,27 +1,29 @@
 """Attention to the keys that an index has chosen among the allowed ones."""
 
+from collections.abc import Hashable
+
 from torch import Tensor, nn
 
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.selection import Choice, gather_chosen
-from archetype.parts.attention import spec
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.pairs import MaskedPairs, biased
 from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction
+from archetype.roles.pattern import Pattern
 
 
 class ChosenPairs(MaskedPairs):
     """Attention to chosen keys under a mask, or gathered for a single query; without a choice, to all allowed keys.
 
     Args:
-        learns_bias: whether its position bias has parameters.
+        biases: the same for layers with the same biases of positions.
         every: the strategy for all allowed pairs.
     """
 
-    def __init__(self, attention: spec.Attention, place: Place, learns_bias: bool, every: MaskedPairs) -> None:
-        super().__init__(attention, place, learns_bias)
+    def __init__(self, pattern: Pattern, place: Place, biases: Hashable, every: MaskedPairs) -> None:
+        super().__init__(pattern, place, biases)
         self.every = every
 
     def attend(

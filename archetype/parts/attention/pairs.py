@@ -5,7 +5,7 @@ or to the stack, and is passed at each call.
 """
 
 import math
-from typing import Protocol, runtime_checkable
+from collections.abc import Hashable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,36 +19,22 @@ from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.pattern.scores import ScoreFunction, allowed_pairs, present_keys
 from archetype.roles.pattern import MaskContext, Pattern, pattern_rule
-from archetype.roles.position import MixerPosition
 from archetype.spec.base import fingerprint
-
-
-@runtime_checkable
-class AttendsToPairs(Protocol):
-    """Specification of attention whose queries see the keys that a pattern allows."""
-
-    @property
-    def pattern(self) -> Pattern: ...
-    @property
-    def position(self) -> MixerPosition: ...
-    @property
-    def num_heads(self) -> int: ...
 
 
 class MaskedPairs:
     """Attention to all keys, with a mask of the pairs that the pattern allows, and an optional position bias.
 
     Args:
-        learns_bias: whether its position bias has parameters, so that no other layer has the same biases.
+        biases: the same for layers with the same biases of positions.
     """
 
-    def __init__(self, attention: AttendsToPairs, place: Place, learns_bias: bool = False) -> None:
-        self.pattern, self.rule = attention.pattern, pattern_rule(attention.pattern)
+    def __init__(self, pattern: Pattern, place: Place, biases: Hashable = None) -> None:
+        self.pattern, self.rule = pattern, pattern_rule(pattern)
         self.causal, self.layer = place.causal, place.layer
         # strings, as torch.compile cannot look up our objects in a dictionary
-        pattern, position = fingerprint(attention.pattern), fingerprint(attention.position)
-        self.pairs_key = (pattern, place.layer if self.rule.depends_on_layer else 0)
-        self.bias_key = (self.pairs_key, position, attention.num_heads, place.layer if learns_bias else None)
+        self.pairs_key = (fingerprint(pattern), place.layer if self.rule.depends_on_layer else 0)
+        self.bias_key = (self.pairs_key, biases)
 
     def new_cache(
         self, batch: int, heads: int, capacity: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device

@@ -54,7 +54,7 @@ class LatentAttention(KeepsKeys, nn.Module):
     def __init__(self, mixer: spec.LatentAttention, place: Place) -> None:
         super().__init__()
         d_model = place.d_model
-        self.spec, self.causal, self.pairs = mixer, place.causal, MaskedPairs(mixer, place)
+        self.spec, self.causal, self.pairs = mixer, place.causal, MaskedPairs(mixer.pattern, place)
         heads, latent = mixer.num_heads, mixer.kv_lora_rank
         match mixer.query:
             case spec.DirectQuery():

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import KeepsKeys, KVCache, LayerState, RingKVCache, write_tokens
+from archetype.nn.cache import KeepsKeys, KVCache, LayerState, write_tokens
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import after_newest
 from archetype.nn.place import Place
@@ -100,25 +100,21 @@ class NativeSparseAttention(KeepsKeys, nn.Module):
         self.score_function = ScoreFunction(size**-0.5)
 
     def _pairs(self, pattern: Pattern, place: Place) -> ChosenPairs:
-        attention = self.spec.attention(pattern)
-        return ChosenPairs(attention, place, False, every=build_pairs(attention, place, None))
+        return ChosenPairs(pattern, place, None, every=build_pairs(self.spec.attention(pattern), place, None))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> SparseState:
         dtype, heads = self.cache_dtype or dtype, self.spec.kv_heads
         sizes = self.spec.head_dim, self.spec.value_width
 
-        def empty(pairs: ChosenPairs) -> KVCache:
-            slots = pairs.rule.cache_length(capacity)
-            kind = RingKVCache if slots < capacity else KVCache
-            return kind.empty(batch, heads, slots, sizes, dtype, device)
-
+        selected = self.selected.new_cache(batch, heads, capacity, sizes, dtype, device)
         k, v = (
             torch.zeros(batch, heads, self.spec.blocks(capacity), size, dtype=dtype, device=device) for size in sizes
         )
         if self.spec.shared_keys:
-            return SparseState(empty(self.selected), k, v, None, None)
+            return SparseState(selected, k, v, None, None)
         newest = torch.zeros(batch, heads * sum(sizes), self.spec.compression.block - 1, dtype=dtype, device=device)
-        return SparseState(empty(self.selected), k, v, empty(self.window), newest)
+        window = self.window.new_cache(batch, heads, capacity, sizes, dtype, device)
+        return SparseState(selected, k, v, window, newest)
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         assert state is None or isinstance(state, SparseState)

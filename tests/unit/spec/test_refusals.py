@@ -252,6 +252,11 @@ DISAGREEING = [
     (MIXER, LATENT | {"position": {"kind": "rotary", "scaling": DYNAMIC}},
      "layers[3].mixer.position.scaling: dynamic scaling depends on the sequence length, which is not supported here; "
      "use yarn, as DeepSeek-V2 does, or another scaling"),
+    (MIXER, LATENT | {"pattern": {"kind": "chunked", "size": 4}},
+     "layers[3].mixer.pattern: latents are read in full or within a window; use full or window"),
+    (MIXER, LATENT | {"pattern": {"kind": "window", "size": 4},
+                      "index": {"kind": "lightning", "num_heads": 2, "head_dim": 4, "top_k": 2}},
+     "layers[3].mixer.pattern: an index selects among all keys, which a window does not keep; use full, or no index"),
     # recurrent mixers
     *((MIXER, {"kind": kind, "bidirectional": True},
        "layers[3].mixer.bidirectional: a decoder must not read from the end; remove it, or use an encoder")
