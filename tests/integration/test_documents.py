@@ -126,4 +126,4 @@ def test_the_counts_of_the_readme_are_those_of_the_registry_and_of_the_zoo() -> 
     counted = re.search(r"Of (\d+) types, (\d+) are read", zoo)
     said = re.search(r"Of the (\d+) causal model types of transformers [\d.]+, (\d+) load", readme.replace("\n", " "))
     assert counted is not None and said is not None and counted.groups() == said.groups()
-    assert f"Weights of {len(published())} model types" in readme.replace("\n", " ")
+    assert f"weights of {len(published())} model types" in readme.replace("\n", " ")

@@ -70,6 +70,8 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "use_sliding_window": True},
             "agrees"),
     ],
+    "olmo_hybrid": [({"rope_parameters": {"full_attention": {"rope_theta": 100.0}}}, "refused")],
+    "bloom": [({"num_attention_heads": 2}, "refused"), ({"num_attention_heads": 4}, "agrees")],
     "hy_v4": [({"hidden_act": "gelu"}, "refused")],
     "hy_v3": [({"rope_parameters": {"full_attention": {"rope_theta": 30.0}}}, "refused")],
     "longcat_flash": [({"head_dim": 2}, "refused")],

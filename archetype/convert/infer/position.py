@@ -93,7 +93,7 @@ def _rotary_section(info: CheckpointInfo, layer: int) -> dict[str, Any] | None:
     theta = config.optional_positive("rope_local_base_freq")
     # one section per kind of layer
     if stated is not None and any(isinstance(value, dict) for value in section.values()):
-        if kind is None and info.defaults is not None:
+        if (kind is None or info.quirks.one_rotation) and info.defaults is not None:
             cause = f"has a section for each kind of layers, which the {info.type} class does not read"
             raise config.error("rope_parameters", cause, "move the settings of one section to its top level")
         if section.get(kind or "full_attention", section) is None:  # said to have no rotary positions (Beam)

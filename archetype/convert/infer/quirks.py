@@ -41,6 +41,7 @@ class FamilyQuirks(MixerQuirks):
         half_window: without another key, the window is half of `local_attention`.
         rope: rotary positions without a key.
         rope_when_named: positions are rotary only if `position_embedding_type` says so.
+        one_rotation: the class reads no section of rotary positions for a kind of layers.
         alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
         unscaled_logits: the class around the text model does not scale its logits; overrides the file.
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
@@ -84,6 +85,7 @@ class FamilyQuirks(MixerQuirks):
     half_window: bool = False
     rope: bool = False
     rope_when_named: bool = False
+    one_rotation: bool = False
     alibi_before_scale: bool = False
     unscaled_logits: bool = False
     logits_times_scaling: bool = False
@@ -195,7 +197,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
             ),
         ),
     ),
-    "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5),
+    "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5, one_rotation=True),
     "falcon_h1": FamilyQuirks(side_by_side=True),
     "falcon_mamba": FamilyQuirks(norm=RMSNorm()),
     **dict.fromkeys(

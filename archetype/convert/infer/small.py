@@ -70,6 +70,7 @@ OF_MODELS = {"hidden_size", "ffn_hidden_size", "kv_n_heads", "mm_embed_dim"}  # 
 STEP, STORED = "ngpt_alpha_init", "initializer_range"  # of nGPT's steps, and what learned factors are divided by
 PER_LAYER_IDS = "vocab_size_per_layer_input"
 MEMORY_LAYERS = "ple_layer_ids"  # of n-gram memories (Qwen4-Exp), counted from 1
+KINDS = 4  # of layers, at most; a list with more different entries has sizes
 SHARED = "num_kv_shared_layers"  # number of the last layers, which read the keys of earlier ones
 ROPE, FACTORS = ("rope_scaling", "rope_parameters"), ("short_factor", "long_factor")  # of each rotated pair
 
@@ -121,7 +122,9 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
     layer_indices = _layers(values, layers)
     if values.get(SHARED) and layers:  # each kind of layer with its own keys, then one that reads those of the last
         layer_indices = (*layer_indices, layer_indices[-1])
-        small |= {SHARED: 1, next(key for key in LAYERS if key in small): len(layer_indices)}
+        small[SHARED] = 1
+    if layers:
+        small |= {key: len(layer_indices) for key in LAYERS if values.get(key) == layers and key not in special}
     if isinstance(overrides := values.get(OVERRIDES), dict):
         picked = [(str(new), overrides.get(str(old))) for new, old in enumerate(layer_indices)]
         small[OVERRIDES] = {new: _small_override(values, small, own) for new, own in picked if isinstance(own, dict)}
@@ -192,10 +195,10 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
 
 
 def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, ...]:
-    # indices of two layers, of different kinds if there are any
-    section = values.get(BLOCK_SPARSE)
+    # indices of the first layer of each kind, at least two
+    section, chosen = values.get(BLOCK_SPARSE), {0}
     for value in (*values.values(), *(section.values() if isinstance(section, dict) else ())):
         if isinstance(value, list) and len(value) == layers:
-            other = next((index for index, item in enumerate(value) if item != value[0]), 1)
-            return 0, other
-    return 0, 1
+            firsts = sorted({repr(item): index for index, item in reversed([*enumerate(value)])}.values())
+            chosen |= {*firsts[: 2 if len(firsts) > KINDS else None]}
+    return tuple(sorted(chosen)) if len(chosen) > 1 else (0, 1)

@@ -440,6 +440,18 @@ def test_the_small_copy_of_a_state_space_has_as_many_channels_as_it_says() -> No
     assert mamba["intermediate_size"] == 2 * mamba["hidden_size"] != other["intermediate_size"]
 
 
+def test_the_small_copy_has_a_layer_of_each_kind() -> None:
+    """What one kind alone needs would be proved by none of the others."""
+    kinds = ["full", "window", "full", "linear"]
+    lists = {"layer_types": kinds, "no_rope_layers": [1, 1, 0, 1], "widths": [8, 16, 24, 32]}
+    small = make_small({"num_hidden_layers": 4, "num_layers": 4, "n_layer": None} | lists)
+    assert small["layer_types"] == kinds and small["no_rope_layers"] == [1, 1, 0, 1]
+    assert (small["num_hidden_layers"], small["num_layers"], small["n_layer"]) == (4, 4, None)
+    many = make_small({"num_hidden_layers": 6, "layer_types": [*kinds, "full", "full"], "widths": [*range(6)]})
+    assert many["layer_types"] == ["full", "window", "linear"] and many["widths"] == [0, 1, 3]
+    assert many["num_hidden_layers"] == 3
+
+
 def test_a_score_function_that_is_no_name_is_refused(tmp_path: Path) -> None:
     archetype.export(model("mixtral"), tmp_path / "model", family="mixtral")
     with pytest.raises(CheckpointError, match=r"scoring_func: needs the score function \['softmax'\] of a router"):
