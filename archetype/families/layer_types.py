@@ -50,6 +50,8 @@ def read_positions(
     if not isinstance(sections, dict) or not sections.keys() <= {FULL, SLIDING}:
         raise config.error("rope_parameters", "has sections other than layer types", f"use {FULL} and {SLIDING}")
     scaling, positions = config.get("rope_scaling"), {}
+    if isinstance(scaling, dict) and "rope_type" not in scaling:
+        raise config.error("rope_scaling", "has no rope_type, without which the class scales nothing", "add it")
     for kind, theta in thetas.items():
         values = {"rope_parameters": sections.get(kind), "rope_scaling": scaling if kind in scaled else None}
         positions[kind] = read_rotary(Config(values, config.place), head_dim, context_length, theta)

@@ -46,8 +46,10 @@ SCORE = (
 
 # Numbers that are read with the weights and are none: no gradient reaches them.
 NOT_TRAINED = re.compile(
-    r".*(e_score_correction_bias|expert_bias|moe_statics.*|act_fn\.(beta|eps)|ffn\.gate\.(bias|tid2eid))"
+    r".*(e_score_correction_bias|expert_bias|moe_statics.*|act_fn\.(beta|eps)|ffn\.gate\.(bias|tid2eid)|balancing_biases)"
 )
+# A norm that the class uses in two places, each of which has a norm here.
+USED_TWICE = {"xmod": re.compile(r".*layer\.\d+\.output\.LayerNorm\..*")}
 
 
 def check_page(kind: str, folder: Path, task: str = "causal") -> None:
@@ -59,7 +61,9 @@ def check_page(kind: str, folder: Path, task: str = "causal") -> None:
         family, read = read_hf_spec(headers, warn=False)
         assert family.reading is not None
         left_out = {name for name in header(headers) if name in family.reading.left_out or NOT_TRAINED.fullmatch(name)}
-        numbers = sum(prod(tensor.shape) for name, tensor in header(headers).items() if name not in left_out)
+        twice = USED_TWICE.get(kind, NOT_TRAINED)
+        sizes = {name: prod(tensor.shape) for name, tensor in header(headers).items() if name not in left_out}
+        numbers = sum(size * (2 if twice.fullmatch(name) else 1) for name, size in sizes.items())
         assert total_parameters(read) == numbers, kind
 
 

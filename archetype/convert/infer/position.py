@@ -70,8 +70,8 @@ def read_position(info: CheckpointInfo, layer: int, head_dim: int, context_lengt
     if not any(key in values for key in THETA for values in (config.values, section)):
         info.assume("layers[*].mixer.position.theta", USUAL_THETA, "no key names it")
     remaining = {key: value for key, value in config.values.items() if key not in SECTIONS}
-    if (fraction := info.first(ROTARY_FRACTION)) is not None:
-        remaining[FRACTION] = fraction
+    fraction = info.first(ROTARY_FRACTION)
+    remaining[FRACTION] = None if _ignores_fraction(info, section) else fraction
     reader = Config(remaining | {"rope_parameters": _of_text(info, section, head_dim, theta)}, config.place)
     position = read_rotary(reader, head_dim, context_length, theta)
     config.used |= reader.used
@@ -93,6 +93,8 @@ def _rotary_section(info: CheckpointInfo, layer: int) -> dict[str, Any] | None:
     theta = config.optional_positive("rope_local_base_freq")
     # one section per kind of layer
     if stated is not None and any(isinstance(value, dict) for value in section.values()):
+        if kind is None:
+            info.refuse_derived(LAYER_KINDS[0])
         if (kind is None or info.quirks.one_rotation) and info.defaults is not None:
             cause = f"has a section for each kind of layers, which the {info.type} class does not read"
             raise config.error("rope_parameters", cause, "move the settings of one section to its top level")
@@ -121,12 +123,15 @@ def _theta_is_null(info: CheckpointInfo, section: dict[str, Any]) -> bool:
     return section.get("rope_theta", outside) is None
 
 
-def _of_text(info: CheckpointInfo, section: dict[str, Any], head_dim: int, theta: float) -> dict[str, Any]:
-    # without the settings for images; a fixed `alpha` is applied to theta (Hunyuan);
+def _ignores_fraction(info: CheckpointInfo, section: dict[str, Any]) -> bool:
     # transformers reads the fraction of the type "proportional" outside the class
-    ignores_fraction = info.defaults is not None and f"rope_parameters.{FRACTION}" not in info.defaults
-    ignores_fraction = ignores_fraction and section.get("rope_type") != "proportional"
-    left_out = (*NOT_ROTARY, FRACTION) if ignores_fraction else NOT_ROTARY
+    reads = info.defaults is None or f"rope_parameters.{FRACTION}" in info.defaults
+    return not reads and section.get("rope_type") != "proportional"
+
+
+def _of_text(info: CheckpointInfo, section: dict[str, Any], head_dim: int, theta: float) -> dict[str, Any]:
+    # without the settings for images; a fixed `alpha` is applied to theta (Hunyuan)
+    left_out = (*NOT_ROTARY, FRACTION) if _ignores_fraction(info, section) else NOT_ROTARY
     section = {key: value for key, value in section.items() if key not in left_out and not key.startswith("mrope_")}
     if (alpha := section.pop("alpha", None)) is not None:
         theta = float(section.get("rope_theta", theta)) * float(alpha) ** (head_dim / (head_dim - 2))
