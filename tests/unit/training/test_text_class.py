@@ -56,7 +56,7 @@ def test_a_new_head_learns_classes_by_name(
     lm = loading.load(tmp_path / "run")
     assert lm.labels == ("bad", "good") and lm.spec.head.kind == "classification"
     assert lm.classify(["sky sea sun sea", "fog mud fog tax"]).argmax(1).tolist() == [1, 0]
-    evaluate(tmp_path / "run", data=labelled["classes"], as_json=True)
+    evaluate(model=tmp_path / "run", data=labelled["classes"], as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["accuracy"] == 1.0 and report["classes"]["good"]["support"] == 60
     first = steps(start(tmp_path / "parts", recipe, CPU, pretrained=open_pretrained(tmp_path / "base")), 13)
@@ -92,11 +92,11 @@ def test_a_value_is_estimated(labelled: dict[str, Path], tmp_path: Path, capsys:
     classify(tmp_path / "run", ["sky sea sun sea", "fog mud fog tax"], as_json=True)
     values = [row["value"] for row in json.loads(capsys.readouterr().out)["texts"]]
     assert values[0] > 1.2 and values[1] < 0.8
-    evaluate(tmp_path / "run", data=labelled["values"], as_json=True)
+    evaluate(model=tmp_path / "run", data=labelled["values"], as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["mean_squared_error"] < 0.5 and min(report["pearson"], report["spearman"]) > 0.7
     with pytest.raises(ArchetypeError, match="the label 'good' is not a number; use numbers: the model is a"):
-        evaluate(tmp_path / "run", data=labelled["classes"])
+        evaluate(model=tmp_path / "run", data=labelled["classes"])
 
 
 @pytest.mark.parametrize(
