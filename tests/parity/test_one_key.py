@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import transformers
+from transformers import AutoModelForCausalLM
 
 from archetype.convert.source import read_hf_spec
 from archetype.errors import ReadOtherwise
@@ -16,7 +17,8 @@ from archetype.families.class_keys import class_keys, release_of, releases
 from tests.helpers.cases import case
 from tests.helpers.class_keys import row, types, universe
 from tests.helpers.examples import every
-from tests.helpers.one_key import ABSENT, Change, SmallModel, tried_types
+from tests.helpers.one_key import ABSENT, ROUNDINGS, Change, SmallModel, condition, tried_types
+from tests.helpers.published import EXACT
 
 # By type: keys, other values, and whether they are read; what every one of them once did was to differ in silence.
 SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
@@ -156,3 +158,10 @@ def test_a_key_that_releases_read_otherwise_is_named_where_the_older_is_installe
     is_between = releases()[0] <= release_of(version) < (5, 24)
     assert [f"reads n_ctx otherwise than {version}" in one for one in said] == [True] * is_between
     assert small.outcome(Change(("n_ctx",), 8)).status == "agrees"
+
+
+def test_rounding_excuses_nothing_in_a_usual_model(tmp_path: Path) -> None:
+    """Only a model that amplifies roundings may differ by more than 1e-5."""
+    small = SmallModel("llama", tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(small.folder)
+    assert ROUNDINGS * condition(model, small.theirs) < EXACT

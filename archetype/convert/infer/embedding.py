@@ -104,7 +104,7 @@ def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Em
 
 
 def table_rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | None:
-    """Return the rows of a table outside the layers; None if there is no such table."""
+    """Return the number of rows of a table outside the layers, or None without the table."""
     name = tensors.outer.get(f"{table}.weight")
     return None if name is None else info.sides(name)[0]
 
