@@ -127,16 +127,25 @@ def test_gradients_are_those_of_the_loop(fields: dict[str, Any]) -> None:
     assert expected["experts.up"].abs().sum() > 0
 
 
-@pytest.mark.parametrize("expert", [PLAIN, GATED, PLAIN.replace(bias=True), GATED.replace(bias=True)])
+WHOLE = GATED.replace(activation="relu")
+
+
+@pytest.mark.parametrize("expert", [PLAIN, WHOLE, PLAIN.replace(bias=True), WHOLE.replace(bias=True)])
 def test_one_expert_is_its_dense_block_exactly(expert: spec.Expert) -> None:
+    """Of whole numbers, whose sums are exact in whatever order a processor's kernels add them."""
+    whole = torch.Generator().manual_seed(0)
+    x = torch.randint(-3, 4, (B, T, D), generator=whole).float()
     for router in (spec.SoftmaxRouter(), spec.SigmoidRouter(renormalize=True)):
         part = build(num_experts=1, experts_per_token=1, expert=expert, router=router).float()
+        for weight in part.parameters():
+            weight.data = torch.randint(-2, 3, weight.shape, generator=whole).float()
         dense = build_feedforward(expert, Place(D))
         stacks = dict(part.experts.named_parameters())
         names = {name: name.replace(".weight", "").replace(".", "_") for name in dense.state_dict()}
         dense.load_state_dict({name: stacks[ours][0] for name, ours in names.items()})
-        x = X.float()
-        torch.testing.assert_close(part(x, context(x)), dense(x, context(x)), rtol=0, atol=0)
+        y = dense(x, context(x))
+        torch.testing.assert_close(part(x, context(x)), y, rtol=0, atol=0)
+        assert y.unique().numel() > B * T
 
 
 @pytest.mark.parametrize(
