@@ -1,7 +1,8 @@
 """Libraries of native kernels: that of this processor, those that others choose, and one that none would choose.
 
 An installation builds that of its processor alone. Others are compiled when a test asks for them, with fewer
-optimizations, which takes half the time; test_compiler.py repeats their tests in the soak with those that a wheel has.
+optimizations, which takes half the time: in every run the plainest and one that no processor has, the rest in the
+soak, where test_compiler.py repeats their tests with the optimizations of a wheel.
 """
 
 import fcntl
@@ -17,7 +18,11 @@ from archetype.native.library import Library, compiled, library, runnable
 # Vectors as wide as those of AVX-512, in pieces: no kernel leans on the processor's own width.
 PIECES = {"16 lanes": ("-march=x86-64", "-O1", "-DWIDTH=16")} if platform.machine() == "x86_64" else {}
 FEWER = () if FURTHER else ("-O1",)
-INSTRUCTIONS = (*(variant.name for variant in variants()), *PIECES)
+EVERY_RUN = [variant.name for variant in variants()[:1]] + [one.name for one in variants() if built_file(one).is_file()]
+INSTRUCTIONS = [
+    pytest.param(name, marks=() if FURTHER or name in [*EVERY_RUN, *PIECES] else pytest.mark.slow)
+    for name in (*(variant.name for variant in variants()), *PIECES)
+]
 
 
 @cache

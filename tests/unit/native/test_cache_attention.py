@@ -10,7 +10,6 @@ from archetype.native import attention as native
 from archetype.native.kernels import without_context
 from archetype.nn.cache import quantized
 from tests.helpers.cases import case
-from tests.helpers.examples import every
 from tests.helpers.kernels import INSTRUCTIONS, kernels
 from tests.helpers.weights import distance
 from tests.unit.native.test_kernels import record
@@ -48,7 +47,7 @@ def attend(name: str, *inputs: Tensor, threads: int = 2, **settings: Any) -> Ten
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("instructions", every(2, INSTRUCTIONS))
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_it_is_the_formula_and_a_row_is_as_alone(instructions: str, dtype: torch.dtype) -> None:
     tolerance = 2e-6 if dtype == torch.float32 else 2**-8
     for heads, kv_heads in ((6, 2), (3, 3), (4, 1)):

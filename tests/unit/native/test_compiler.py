@@ -117,7 +117,7 @@ def test_kernels_are_valid_for_processors_that_are_not_here(machine: str, progra
 
 @pytest.mark.slow
 def test_other_processors_compute_the_same_with_the_kernels_of_a_wheel() -> None:
-    """Every run asks this of kernels with fewer optimizations: tests/helpers/kernels.py."""
+    """The soak asks this of kernels with fewer optimizations, too: tests/helpers/kernels.py."""
     kernels("native")  # skips where there is no compiler
     optimized = os.environ | {compiler.VARIABLE: "-O3"}
     command = [sys.executable, "-m", "pytest", "-n", "0", *TESTS]
