@@ -1,7 +1,6 @@
 """llama.cpp architectures that are neither read nor written, each with the reason."""
 
 PICTURES = "not a text model"
-UNKNOWN = "read from Hugging Face folders only; llama.cpp's tensor names are not supported yet"
 DRAFTS = "a draft model for speculative decoding"
 
 REFUSED: dict[str, str] = {
@@ -11,14 +10,12 @@ REFUSED: dict[str, str] = {
     "clip": PICTURES,
     "cogvlm": "separate layer weights for image positions; the text model alone is not read",
     "dflash": DRAFTS,
-    "dots3note": "latent attention whose widths differ between layers; only its Hugging Face folder is read",
     "eagle3": DRAFTS,
     "gemma3n": "AltUp: parallel streams, of which each layer computes one",
     "gemma4-assistant": DRAFTS,
     "gptj": "llama.cpp registers the name but cannot run it",
     "graniteswitch": "adapters that a prompt token selects",
     "grovemoe": "adjugate experts that a group of experts shares",
-    "hrm_text": UNKNOWN,
     "phimoe": "llama.cpp weights the experts by softmax; the model uses SparseMixer",
     "plamo2": "Mamba layers with extra norms, alternating with attention",
     "pockettts": PICTURES,
