@@ -1,4 +1,4 @@
-"""Designs of loops over all layers with a norm between the passes: Ouro and Nanbeige 4.2."""
+"""Layers that are computed several times, and designs of loops over all layers: Ouro and Nanbeige 4.2."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +23,25 @@ def unrolled(
     again = [block.replace(weights_of=start + index) for index, block in enumerate(blocks[start:end])]
     again[0] = again[0].replace(**between)
     return (*blocks[:end], *again * (passes - 1), *blocks[end:])
+
+
+def in_turn(low: Sequence[Block], high: Sequence[Block], cycles: int, steps: int) -> tuple[Block, ...]:
+    """Return the layers of all passes through two equally deep stacks that read each other's outputs (HRM).
+
+    In each cycle the low stack reads the sum of both stacks' outputs `steps` times, and then the high stack reads it.
+    The high stack's output is at first the embedding, and the low stack's is zero.
+    """
+    layers: list[Block] = []
+    for number in range(cycles * (steps + 1)):
+        cycle, step = divmod(number, steps + 1)
+        stack, first = (high, steps * len(low)) if step == steps else (low, 0)
+        again = len(layers) != first
+        group = [block.replace(weights_of=first + index) if again else block for index, block in enumerate(stack)]
+        if layers:  # the high stack's output enters each cycle, and the low stack's the pass before it
+            other = cycle * (steps + 1) if step else number - 1
+            group[0] = group[0].replace(norm_between=True, adds_input_of=other * len(low))
+        layers += group
+    return tuple(layers)
 
 
 def looped(*, passes: int, early_exit: EarlyExit | None = None, **design: Any) -> Decoder:

@@ -9,7 +9,6 @@ from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.parts.attention.spec import Attention
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.head.spec import LanguageModelHead
-from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.parts.together.spec import FeedForwardsTogether
 
@@ -40,12 +39,36 @@ class Change:
     parts: tuple[str, ...] | None = None
     shapes: "Callable[[Shape, Any], tuple[Shape, ...]]" = lambda shape, model: (shape,)
 
+    def at(self, name: str) -> "Change":
+        """Return the conversion of a tensor: the same in all layers."""
+        return self
+
     def names(self, name: str) -> list[str]:
         """Return the names in the file for a tensor that a rule names."""
         if self.parts is None:
             return [name]
         path, _, kind = name.rpartition(".")
         return [f"{path.rpartition('.')[0]}.{part}.{kind}" for part in self.parts]
+
+
+@dataclass(frozen=True)
+class ChangeOfLayers:
+    """Conversion of tensors whose sizes differ between layers.
+
+    Attributes:
+        tensors: regular expression for the tensor names in the rules.
+        of: index of a layer -> conversion of its tensor.
+    """
+
+    tensors: str
+    of: Callable[[int], Change]
+
+    def at(self, name: str) -> Change:
+        """Return the conversion of a tensor."""
+        return self.of(int(name.split(".")[1]))
+
+
+AnyChange = Change | ChangeOfLayers
 
 
 def _attention(model: Any) -> Any:
@@ -55,7 +78,7 @@ def _attention(model: Any) -> Any:
     return expect_kind(Attention, mixer, "layers[0].mixer").sizes(model.d_model)
 
 
-def _in_float(tensor: "Tensor", blocks: str | None) -> "Tensor":
+def in_float(tensor: "Tensor", blocks: str | None) -> "Tensor":
     # decode a matrix that may be stored in quantized blocks
     from archetype.convert.gguf.quantize import dequantize
 
@@ -207,7 +230,7 @@ def _tiled(tensor: "Tensor", model: Any, back: bool, axis: int = 0) -> "Tensor":
 def _tiling(tensors: str, axis: int = 0) -> Change:
     return Change(
         rf"blk\.\d+\.{tensors}",
-        lambda tensor, model, blocks: (_tiled(_in_float(tensor, blocks if axis else None), model, False, axis),),
+        lambda tensor, model, blocks: (_tiled(in_float(tensor, blocks if axis else None), model, False, axis),),
         lambda stored, model: _tiled(stored[0], model, True, axis),
     )
 
@@ -218,71 +241,6 @@ TILED = (
     in_turn(_tiling("ssm_a"), RATES),
     in_turn(_tiling(r"ssm_conv1d\.weight"), KERNEL),
     _tiling(r"ssm_out\.weight", axis=1),
-)
-
-
-def _latent(model: Any) -> LatentAttention:
-    mixers = [block.mixer for block in model.layers]
-    mixer = next((mixer for mixer in mixers if isinstance(mixer, LatentAttention)), mixers[0])
-    return expect_kind(LatentAttention, mixer, "layers[0].mixer")
-
-
-def _absorbed(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
-    # llama.cpp absorbs the key matrix into the queries, q (Wuk c) = (Wuk^T q) c: it needs Wuk transposed, and Wuv apart
-    mixer = _latent(model)
-    by_head = tensor.unflatten(0, (mixer.num_heads, -1))  # (H, P + V, C)
-    key, value = by_head.split((mixer.qk_nope_head_dim, mixer.v_head_dim), dim=1)
-    # a transposition would cut across quantized blocks
-    return _in_float(key, blocks).transpose(1, 2), value
-
-
-def _joined(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
-    import torch
-
-    key, value = stored  # (H, C, P) and (H, V, C)
-    dtype = torch.promote_types(key.dtype, value.dtype)
-    return torch.cat((key.transpose(1, 2).to(dtype), value.to(dtype)), dim=1).flatten(0, 1)
-
-
-def _absorbed_shapes(shape: "Shape", model: Any) -> "tuple[Shape, ...]":
-    mixer = _latent(model)
-    heads, latents = mixer.num_heads, shape[1]
-    return (heads, latents, mixer.qk_nope_head_dim), (heads, mixer.v_head_dim, latents)
-
-
-LATENTS = Change(r"blk\.\d+\.attn_kv_b\.weight", _absorbed, _joined, ("attn_k_b", "attn_v_b"), shapes=_absorbed_shapes)
-
-
-def _index(model: Any) -> Any:
-    return next(block.mixer.index for block in model.layers if getattr(block.mixer, "index", None) is not None)
-
-
-def _last_in_pairs(tensors: str, sizes: "Callable[[Any], tuple[int, int, Any]]") -> Change:
-    # (groups of rows, rows at each end that rotate, position): halves as pairs where the model rotates halves
-    def write(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
-        groups, rotated, position = sizes(model)
-        if position.interleaved:
-            return (tensor,)
-        rows = tensor.unflatten(0, (groups, -1)).clone()
-        rows[:, -rotated:] = rows[:, -rotated:].unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
-        return (rows.flatten(0, 1),)
-
-    return Change(rf"blk\.\d+\.{tensors}", write, lambda stored, model: stored[0])
-
-
-def _index_rotation(model: Any) -> tuple[int, Any]:
-    index = _index(model)
-    return index.position.dim or index.head_dim, index.position
-
-
-# Hy4, whose features llama.cpp rotates in pairs, and transformers' class in halves. A model that is read rotates pairs.
-LAST_IN_PAIRS = (
-    _last_in_pairs(
-        r"attn_q_b\.weight", lambda m: (_latent(m).num_heads, _latent(m).qk_rope_head_dim, _latent(m).position)
-    ),
-    _last_in_pairs(r"attn_kv_a_mqa\.weight", lambda m: (1, _latent(m).qk_rope_head_dim, _latent(m).position)),
-    _last_in_pairs(r"indexer\.attn_q_b\.weight", lambda m: (_index(m).num_heads, *_index_rotation(m))),
-    _last_in_pairs(r"indexer\.(attn_k|k_norm)\.(weight|bias)", lambda m: (1, *_index_rotation(m))),
 )
 
 
@@ -336,7 +294,7 @@ def _network_factors(model: Any) -> tuple[float, float]:
 def _folded(tensors: str, factor: "Callable[[Any], Any]") -> Change:
     return Change(
         tensors,
-        lambda tensor, model, blocks: (_in_float(tensor, blocks) * factor(model),),
+        lambda tensor, model, blocks: (in_float(tensor, blocks) * factor(model),),
         lambda stored, model: stored[0],
     )
 

@@ -55,35 +55,37 @@ def check_unscaled(model: Any) -> None:
     check_later(model)
 
 
-def _read(
+def read(
     layer: Layer,
     eps: float,
     interleaved: bool = True,
     rotates: Literal["scaled", "plain", "no"] = "scaled",
     gate: OutputGate | None = None,
     has_gate: Has = "all",
+    kind: str | None = None,
 ) -> LatentAttention:
     # New files describe one key-value head as wide as the cached latent, and the real head widths in keys ending in
-    # _mla. Old files have the real number and widths of heads.
-    config = layer.keys
-    rank, rope = config.size("attention.kv_lora_rank"), layer.count("rope.dimension_count")
+    # _mla. Old files have the real number and widths of heads. If layers differ, `kind` ends the keys of one kind.
+    config, of = layer.keys, kind or ""
+    rank, rope = config.size(f"attention.kv_lora_rank{of}"), layer.count("rope.dimension_count")
     config.used.add("attention.head_count_kv")
-    kind = "_mla" if config.get("attention.key_length_mla") is not None else ""
-    head_dim, num_heads = config.size(f"attention.key_length{kind}"), config.size("attention.head_count")
-    v_head_dim = config.size(f"attention.value_length{kind}", config.size("embedding_length") // num_heads or 1)
-    if kind:
-        config.expect("attention.key_length", rank + rope, "heads of another width")
-        config.expect("attention.value_length", rank, "heads of another width")
+    mla = f"_mla{of}" if config.get(f"attention.key_length_mla{of}") is not None else ""
+    num_heads = config.size("attention.head_count") if kind is None else layer.count("attention.head_count")
+    head_dim = config.size(f"attention.key_length{mla}")
+    v_head_dim = config.size(f"attention.value_length{mla}", config.size("embedding_length") // max(num_heads, 1) or 1)
+    if mla:
+        config.expect(f"attention.key_length{of}", rank + rope, "heads of another width")
+        config.expect(f"attention.value_length{of}", rank, "heads of another width")
     if head_dim <= rope or not (rope or rotates == "no"):
         raise config.error(
-            f"attention.key_length{kind}", f"{head_dim} must exceed the {rope} rotated features", "fix the file"
+            f"attention.key_length{mla}", f"{head_dim} must exceed the {rope} rotated features", "fix the file"
         )
     rotary: dict[str, Any] = {"position": NoPosition()}
     if rotates != "no":
         scaling = _read_scaling(config)
         if rotates == "plain" and scaling != NoScaling():
             raise config.error("rope.scaling.type", "scales rotations", "this model is not supported")
-        theta = config.positive("rope.freq_base", 10_000.0)
+        theta = config.positive(f"rope.freq_base{of}", 10_000.0)
         position = Rotary(theta=theta, interleaved=interleaved, scaling=scaling)
         rotary = {"position": position, "scale": yarn_score_scale(head_dim, scaling)}
     query_rank = config.count("attention.q_lora_rank", 0)
@@ -100,7 +102,7 @@ def _read(
     )
 
 
-def _write(mixer: Any, decoder: Decoder, marked: bool = False) -> Keys:
+def write(mixer: Any, decoder: Decoder, marked: bool = False) -> Keys:
     rank, rope, position = mixer.kv_lora_rank, mixer.qk_rope_head_dim, mixer.position
     # 0 marks layers with a different mixer
     heads: list[int] = [int(isinstance(block.mixer, LatentAttention)) for block in decoder.layers]
@@ -121,14 +123,14 @@ def _write(mixer: Any, decoder: Decoder, marked: bool = False) -> Keys:
 
 def _write_plain(mixer: Any, decoder: Decoder) -> Keys:
     # as many keys and values as heads, which are not absorbed
-    keys = _write(mixer, decoder)
+    keys = write(mixer, decoder)
     heads: Keys = {"attention.head_count_kv": mixer.num_heads}
     lengths = {f"attention.{name}_length": keys.pop(f"attention.{name}_length_mla") for name in ("key", "value")}
     return keys | heads | lengths
 
 
-def _read_indexed(layer: Layer, eps: float, interleaved: bool) -> LatentAttention:
-    mixer, keys = _read(layer, eps), layer.keys
+def read_indexed(layer: Layer, eps: float, interleaved: bool, **fields: Any) -> LatentAttention:
+    mixer, keys = read(layer, eps, **fields), layer.keys
     head_dim, rope_dim = keys.size(f"{INDEX}.key_length"), mixer.qk_rope_head_dim
     # layers whose tensors or flags say so use the selection of the last layer that has its own
     types = keys.get(f"{INDEX}.types", [])
@@ -159,11 +161,14 @@ def _write_indexed(mixer: Any, decoder: Decoder, shares: bool) -> Keys:
     own = [index.from_layer is None for index in indices]
     if not shares and not all(own):
         raise unsupported("layers[*].mixer.index.from_layer", "an index of another layer here")
-    return _write(mixer, decoder) | {
-        f"{INDEX}.head_count": indices[0].num_heads,
-        f"{INDEX}.key_length": indices[0].head_dim,
-        f"{INDEX}.top_k": indices[0].top_k,
-        **({f"{INDEX}.types": own} if shares else {}),
+    return write(mixer, decoder) | written_index(indices[0]) | ({f"{INDEX}.types": own} if shares else {})
+
+
+def written_index(index: LightningIndex) -> Keys:
+    return {
+        f"{INDEX}.head_count": index.num_heads,
+        f"{INDEX}.key_length": index.head_dim,
+        f"{INDEX}.top_k": index.top_k,
     }
 
 
@@ -186,7 +191,7 @@ def _read_pools(layer: Layer, eps: float) -> LatentAttention:
         pooling="gated",
         head_weights=True,
     )
-    return _read(layer, eps, rotates="no").replace(index=index)
+    return read(layer, eps, rotates="no").replace(index=index)
 
 
 def _write_pools(mixer: Any, decoder: Decoder) -> Keys:
@@ -195,7 +200,7 @@ def _write_pools(mixer: Any, decoder: Decoder) -> Keys:
     if not isinstance(index, PoolIndex):
         raise unsupported("layers[*].mixer.index", "latent attention without an index")
     norm = expect_kind(LayerNorm, index.norm, "layers[*].mixer.index.norm")
-    return _write(mixer, decoder, marked=True) | {
+    return write(mixer, decoder, marked=True) | {
         "attention.layer_norm_epsilon": norm.eps,
         f"{INDEX}.head_count": index.num_heads,
         f"{INDEX}.key_length": index.head_dim,
@@ -207,7 +212,7 @@ def _write_pools(mixer: Any, decoder: Decoder) -> Keys:
 
 def _read_growing(layer: Layer, eps: float) -> LatentAttention:
     # Mistral 4: queries grow with their position
-    mixer, keys = _read(layer, eps), layer.keys
+    mixer, keys = read(layer, eps), layer.keys
     if not (beta := keys.number("attention.temperature_scale", 0.0)):
         return mixer
     return mixer.replace(query_scale=QueryScale(beta=beta, length=keys.size("attention.temperature_length")))
@@ -220,7 +225,7 @@ def _write_growing(mixer: Any, decoder: Decoder) -> Keys:
         if growth is None
         else {"attention.temperature_scale": growth.beta, "attention.temperature_length": growth.length}
     )
-    return _write(mixer, decoder) | scale
+    return write(mixer, decoder) | scale
 
 
 def _read_scaling(config: Config) -> RotaryScaling:
@@ -272,31 +277,29 @@ def _written_scaling(scaling: RotaryScaling) -> Keys:
 def _read_hy(layer: Layer, eps: float) -> LatentAttention:
     # Hy4: a gate for each feature, sinks, and an index whose last features rotate, if the file has one
     if layer.keys.count(f"{INDEX}.top_k", 0):
-        mixer = _read_indexed(layer, eps, interleaved=True)
+        mixer = read_indexed(layer, eps, interleaved=True)
         index = mixer.index
         assert isinstance(index, LightningIndex)
         mixer = mixer.replace(index=index.replace(rotates="last", norm=LayerNorm(eps=eps)))
     else:
-        mixer = _read(layer, eps)
+        mixer = read(layer, eps)
     return mixer.replace(gate=OutputGate(), sinks=True)
 
 
 def _write_hy(mixer: Any, decoder: Decoder) -> Keys:
-    return _write(mixer, decoder) if mixer.index is None else _write_indexed(mixer, decoder, shares=True)
+    return write(mixer, decoder) if mixer.index is None else _write_indexed(mixer, decoder, shares=True)
 
 
-LATENT = OtherMixer(LatentAttention, "attn_kv_a_norm.weight", _read, _write)
+LATENT = OtherMixer(LatentAttention, "attn_kv_a_norm.weight", read, write)
 PLAIN = replace(LATENT, write=_write_plain)
-PLAIN_HALVES = replace(PLAIN, read=partial(_read, interleaved=False))
+PLAIN_HALVES = replace(PLAIN, read=partial(read, interleaved=False))
 # DeepSeek-V3.2, and GLM-5, in which layers may share an index
-INDEXED = replace(LATENT, read=partial(_read_indexed, interleaved=False), write=partial(_write_indexed, shares=False))
-SHARED_INDEX = replace(
-    LATENT, read=partial(_read_indexed, interleaved=True), write=partial(_write_indexed, shares=True)
-)
-UNROTATED = replace(LATENT, read=partial(_read, rotates="no"), write=partial(_write, marked=True))
-UNROTATED_GATED = replace(UNROTATED, read=partial(_read, rotates="no", gate=OutputGate(), has_gate="any"))
+INDEXED = replace(LATENT, read=partial(read_indexed, interleaved=False), write=partial(_write_indexed, shares=False))
+SHARED_INDEX = replace(LATENT, read=partial(read_indexed, interleaved=True), write=partial(_write_indexed, shares=True))
+UNROTATED = replace(LATENT, read=partial(read, rotates="no"), write=partial(write, marked=True))
+UNROTATED_GATED = replace(UNROTATED, read=partial(read, rotates="no", gate=OutputGate(), has_gate="any"))
 # Ling 3
-GATED = replace(UNROTATED, read=partial(_read, rotates="plain", gate=OutputGate(per="head")))
+GATED = replace(UNROTATED, read=partial(read, rotates="plain", gate=OutputGate(per="head")))
 POOLED = replace(LATENT, read=_read_pools, write=_write_pools)
 HY = replace(LATENT, read=_read_hy, write=_write_hy)
 GROWING = replace(LATENT, read=_read_growing, write=_write_growing)

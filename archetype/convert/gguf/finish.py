@@ -237,7 +237,7 @@ def without_factors(model: Any) -> Any:
 
 
 def in_pairs(model: Any) -> Any:
-    """Rotate adjacent features, to which `changes.LAST_IN_PAIRS` reorders halves (Hy4)."""
+    """Rotate adjacent features, to which `latents.LAST_IN_PAIRS` reorders halves (Hy4)."""
 
     def pairs(part: Any) -> Any:
         position = getattr(part, "position", None)

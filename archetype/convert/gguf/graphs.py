@@ -13,9 +13,12 @@ from archetype.convert.gguf import (
     changes,
     deepseek2,
     deepseek4,
+    dots3,
     finish,
     gemma4,
+    hrm,
     kimi_k3,
+    latents,
     minimax_01,
     minimax_m3,
     mixers,
@@ -24,7 +27,7 @@ from archetype.convert.gguf import (
     rwkv7,
     streams,
 )
-from archetype.convert.gguf.changes import Change
+from archetype.convert.gguf.changes import AnyChange
 from archetype.convert.gguf.graph import Graph, Windows
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.layers import Layer
@@ -38,7 +41,7 @@ from archetype.parts.embedding.spec import Embedding
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.position.spec import Learned
 
-PLAIN, OF_FILES = Graph(), ("check", "computed", "numbers")
+PLAIN, OF_FILES = Graph(), ("check", "computed", "numbers", "constants")
 Rules = tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
 
 
@@ -51,7 +54,7 @@ def row(
     attention: str = names.ATTENTION,
     network: str = names.EXPERTS,
     rules: Rules | None = None,
-    changed: tuple[Change, ...] = (),
+    changed: tuple[AnyChange, ...] = (),
     **facts: Any,
 ) -> Gguf:
     # a graph with different facts, and settings of its file; only unusual tensor names are given,
@@ -66,7 +69,7 @@ def row(
 
 # experts and latent attention as in DeepSeek
 def _latent(name: str, mixer: mixers.OtherMixer, check: Callable[[ModelSpec], None]) -> Gguf:
-    table, changed = deepseek2.ATTENTION, (changes.LATENTS,)
+    table, changed = deepseek2.ATTENTION, (latents.LATENTS,)
     return row(name, attention=table, changed=changed, check=check, mixers=(mixer,), routing=SHARED)
 
 
@@ -206,6 +209,14 @@ ROWS: dict[str, Gguf] = {
         mixers=(mixers.MAMBA_2,),
         unrotated=True,
         changed=(*PAIRED, *STATES_2),
+    ),
+    "dots3_note_text": row(
+        "dots3note",
+        mixers=(dots3.DOTS,),
+        routing=replace(SHARED, correction="all"),
+        attention=deepseek2.ATTENTION + "blk.{i}.attn_k_norm   blocks.{i}.mixer.k_norm",
+        changed=(latents.LATENTS, *latents.SCALES, *latents.INDEX_IN_HALVES),
+        computed=dots3.computed,
     ),
     "dots1": row("dots1", qk_norm="head", grouped=False, head="own", routing=SHARED),
     "hunyuan_v1_dense": row("hunyuan-dense", qk_norm="late"),
@@ -361,6 +372,17 @@ ROWS: dict[str, Gguf] = {
 }
 ROWS |= {
     "internlm2": row("internlm2", head="own", changed=PAIRED),
+    "hrm_text": row(
+        "hrm_text",
+        norm=RMSNorm(weight=False),
+        gate=OutputGate(),
+        scales=SCALES[:1],
+        finish=hrm.in_cycles,
+        further=hrm.cycles_keys,
+        stored=finish.one_pass,
+        rules=hrm.rules,
+        constants=hrm.first_state,
+    ),
     "nanbeige": row(
         "nanbeige", finish=finish.looped, further=finish.looped_keys, stored=finish.one_pass, changed=PAIRED
     ),
@@ -391,7 +413,7 @@ ROWS |= {
         routing=replace(SHARED, correction="all"),
         finish=finish.unlimited,
         rules=names.kimi_rules,
-        changed=(changes.LATENTS, changes.POSITIVE_RATES),
+        changed=(latents.LATENTS, changes.POSITIVE_RATES),
     ),
     "bailing_moe": row(
         "bailingmoe",
@@ -472,7 +494,7 @@ ROWS |= {
         finish=streams.hy4,
         further=streams.hy4_keys,
         attention=deepseek2.ATTENTION,
-        changed=(changes.LATENTS, *changes.LAST_IN_PAIRS),
+        changed=(latents.LATENTS, *latents.LAST_IN_PAIRS),
         computed=lambda model: plain(finish.in_pairs(model)),
     ),
     "plm": row(
@@ -488,7 +510,7 @@ ROWS |= {
         head="own",
         routing=replace(SHARED, correction="all", renormalize=True),
         rules=names.kimi_rules,
-        changed=(changes.LATENTS, changes.RATES_OF_HEADS),
+        changed=(latents.LATENTS, changes.RATES_OF_HEADS),
         computed=with_one_epsilon,
     ),
     "kimi_k3": row(
@@ -500,7 +522,7 @@ ROWS |= {
         finish=kimi_k3.with_depth,
         further=kimi_k3.depth_keys,
         rules=names.k3_rules,
-        changed=(changes.LATENTS, changes.RATES, kimi_k3.SCORES, kimi_k3.FIRST_SCORES),
+        changed=(latents.LATENTS, changes.RATES, kimi_k3.SCORES, kimi_k3.FIRST_SCORES),
         computed=kimi_k3.computed,
     ),
     "glm5_next_text": row(
@@ -511,7 +533,7 @@ ROWS |= {
         finish=streams.glm5,
         further=streams.glm5_keys,
         rules=partial(names.kimi_rules, further=names.STREAMS),
-        changed=(changes.LATENTS, changes.RATES),
+        changed=(latents.LATENTS, changes.RATES),
     ),
     "falcon_h1": row(
         "falcon-h1",

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from pydantic import ValidationError
 
-from archetype.convert.gguf.changes import UNWRITTEN, Change
+from archetype.convert.gguf.changes import UNWRITTEN, AnyChange, Change
 from archetype.errors import CheckpointError, enumeration, shorten
 from archetype.families.config import Config
 from archetype.families.format import SHOWN, TRAINING_ONLY, without_fields
@@ -134,15 +134,17 @@ class Gguf:
         check: refuses what llama.cpp does not support.
         computed: returns an equivalent specification that llama.cpp supports.
         numbers: keys that hold a parameter of each layer, with its shape. Rules name it `key.layer`.
+        constants: returns the vectors of the file that hold no parameters, by name.
     """
 
     architecture: str
     table: Table
     rules: tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[AnyChange, ...] = ()
     check: Callable[[ModelSpec], None] = _accept
     computed: Callable[[Any], ModelSpec] = lambda model: model
     numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    constants: Callable[[Any], Mapping[str, list[float]]] = lambda model: {}
 
     def rules_of(self, model: ModelSpec) -> tuple[Rule, ...]:
         """Return the rules that map tensors in the file to parameters of a model."""
@@ -152,7 +154,7 @@ class Gguf:
         """Return the conversion of a tensor that a rule names; None if the tensor is stored unchanged."""
         if name.rpartition(".")[0] in self.numbers:
             return UNWRITTEN
-        return next((change for change in self.changes if re.fullmatch(change.tensors, name)), None)
+        return next((change.at(name) for change in self.changes if re.fullmatch(change.tensors, name)), None)
 
     def metadata(self, model: ModelSpec, shapes: Callable[[], Shapes], vector: Callable[[str], list[float]]) -> Keys:
         """Return all keys of a model, after checking that they read back as the same model.

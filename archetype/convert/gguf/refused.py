@@ -1,31 +1,28 @@
 """llama.cpp architectures that are neither read nor written, each with the reason."""
 
 PICTURES = "not a text model"
-UNKNOWN = "read from Hugging Face folders only; llama.cpp's tensor names are not supported yet"
 DRAFTS = "a draft model for speculative decoding"
 
 REFUSED: dict[str, str] = {
     "arctic": "a dense MLP and experts in parallel that read different vectors",
     "arwkv7": "the RWKV-7 recurrence in Qwen2's layers",
-    "chameleon": "QK-norm with separate weights for each head",
+    "chameleon": "QK-norm with separate weights for each head; llama.cpp hides the logits of images",
     "clip": PICTURES,
     "cogvlm": "separate layer weights for image positions; the text model alone is not read",
     "dflash": DRAFTS,
-    "dots3note": "latent attention whose widths differ between layers; only its Hugging Face folder is read",
     "eagle3": DRAFTS,
-    "gemma3n": "AltUp: parallel streams, of which each layer computes one",
+    "gemma3n": "AltUp (parallel streams, of which each layer computes one) and LAuReL (a path beside attention)",
     "gemma4-assistant": DRAFTS,
     "gptj": "llama.cpp registers the name but cannot run it",
     "graniteswitch": "adapters that a prompt token selects",
     "grovemoe": "adjugate experts that a group of experts shares",
-    "hrm_text": UNKNOWN,
     "phimoe": "llama.cpp weights the experts by softmax; the model uses SparseMixer",
-    "plamo2": "Mamba layers with extra norms, alternating with attention",
+    "plamo2": "heads as in Mamba-2, with steps, B and C projected and normed as in Mamba",
     "pockettts": PICTURES,
     "qwen3tts": PICTURES,
     "rwkv6": "the RWKV-6 recurrence",
     "rwkv6qwen2": "the RWKV-6 recurrence in Qwen2's layers",
-    "smallthinker": "experts selected before attention",
-    "talkie": "token embeddings added to each layer's output",
+    "smallthinker": "experts selected by the layer's input, before attention and norm",
+    "talkie": "normed token vectors, scaled in each layer, added to its output",
     "wavtokenizer-dec": PICTURES,
 }

@@ -6,8 +6,7 @@ from archetype.convert.apply import shapes_of, shares
 from archetype.convert.gguf.choice import gguf_family, gguf_of, keys_of
 from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.keys import Gguf
-from archetype.convert.gguf.rope import FACTORS
-from archetype.convert.gguf.tensors import file_shapes
+from archetype.convert.gguf.tensors import constants, file_shapes
 from archetype.convert.gguf.types import Facts, tensor_bytes, tensor_types
 from archetype.dtypes import WeightTypes
 from archetype.families.rules import for_model
@@ -42,4 +41,4 @@ def types_of_file(name: str, model: ModelSpec, target: Gguf, sizes: Mapping[str,
 
     shapes = shapes_of(build_on_meta(model))
     parameters = shares(for_model(target.rules_of(model), model.num_layers, shapes), shapes, size)
-    return WeightTypes.mixed(name, parameters, sizes.get(FACTORS, 0))
+    return WeightTypes.mixed(name, parameters, sum(sizes.get(vector, 0) for vector in constants(model, target)))

@@ -79,8 +79,8 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
     if squares[0]:
         error = float((squares[0] / squares[1]).sqrt())
         log.warning("%s weights were rounded again to %s, with a relative error of %.2g", native, type, error)
-    factors = frequency_factors(model.spec)
-    return tensors if factors is None else tensors | {FACTORS: Stored("f32", torch.tensor(factors))}
+    vectors = constants(model.spec, target)
+    return tensors | {name: Stored("f32", torch.tensor(vector)) for name, vector in vectors.items()}
 
 
 def numbers_of_layers(model: Model, target: Gguf) -> dict[str, list[float]]:
@@ -110,8 +110,13 @@ def file_shapes(
             stored[rule.hf] = shape
         else:
             stored |= zip(change.names(rule.hf), change.shapes(shape, model), strict=True)
+    return stored | {name: (len(vector),) for name, vector in constants(model, target).items()}
+
+
+def constants(model: ModelSpec, target: Gguf) -> dict[str, list[float]]:
+    """Return the vectors of the file that hold no parameters, by name."""
     factors = frequency_factors(model)
-    return stored if factors is None else stored | {FACTORS: (len(factors),)}
+    return {**target.constants(model), **({} if factors is None else {FACTORS: factors})}
 
 
 def own_type(model: Model) -> str:

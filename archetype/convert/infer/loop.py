@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
-from archetype.families.loops import unrolled
+from archetype.families.loops import in_turn, unrolled
 from archetype.models.block.spec import Block
 from archetype.spec.repeats import MAX_LAYERS
 
@@ -43,10 +43,7 @@ class Loop(NamedTuple):
 
 
 class Cycles(NamedTuple):
-    """Two equally deep stacks that read each other's outputs; their layers alternate in the file (HRM).
-
-    In each cycle the low stack reads the sum of both stacks' outputs `steps` times, and then the high stack reads it.
-    The high stack's output is at first the embedding, and the low stack's is zero.
+    """Two stacks in turn (see `in_turn`), whose layers alternate in the file (HRM).
 
     Attributes:
         num_layers: layers of each stack.
@@ -70,20 +67,7 @@ class Cycles(NamedTuple):
 
     def unrolled(self, blocks: Sequence[Block]) -> tuple[Block, ...]:
         """Return the layers of all passes."""
-        layers: list[Block] = []
-        for step in range(self.cycles * (self.steps + 1)):
-            cycle, number = divmod(step, self.steps + 1)
-            is_high = number == self.steps
-            first = self.first(int(is_high))
-            group = [
-                block if len(layers) == first else block.replace(weights_of=first + index)
-                for index, block in enumerate(blocks[int(is_high) :: 2])
-            ]
-            if layers:  # the high stack's output enters each cycle, and the low stack's the pass before it
-                other = cycle * (self.steps + 1) if number else step - 1
-                group[0] = group[0].replace(norm_between=True, adds_input_of=other * self.num_layers)
-            layers += group
-        return tuple(layers)
+        return in_turn(blocks[::2], blocks[1::2], self.cycles, self.steps)
 
 
 def read_loop(info: CheckpointInfo, num_layers: int) -> Loop | Cycles | None:

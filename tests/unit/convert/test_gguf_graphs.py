@@ -32,6 +32,8 @@ EXPERT, SHARED, WINDOW = "expert_feed_forward_length", "expert_shared_count", "a
 LATENT = ("attention.q_lora_rank", "attention.kv_lora_rank")
 INDEX = tuple(f"attention.indexer.{key}" for key in ("head_count", "key_length", "top_k"))
 MLA = ("attention.key_length_mla", "attention.value_length_mla")
+OF_WINDOWS = tuple(f"{key}_swa" for key in (LATENT[1], *MLA))
+HRM = ("hrm.layers_per_stack", "hrm.h_cycles", "hrm.l_cycles")
 # blocks of our model for a layer of the file
 BLOCKS_OF_A_LAYER = {"gemma4_text": 2, "nanbeige": 2, "nanbeige without": 3, "qwen4_exp_text memory": 1.5}
 BLOCKS = ("attention.indexer.block_size", "attention.indexer.local_blocks")
@@ -67,6 +69,22 @@ NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("glm4moe", "dots1", "afmoe", "deepseek", "bailingmoe", "deepseek2-ocr"), (RMS, EXPERT, SHARED)),
     **dict.fromkeys(("hunyuan-moe", "minimax-m2", "mellum", "hy_v3"), (RMS, EXPERT)),
     **dict.fromkeys(("deepseek32", "glm-dsa"), (RMS, EXPERT, SHARED, *LATENT, *INDEX)),
+    "dots3note": (
+        RMS,
+        EXPERT,
+        SHARED,
+        *LATENT,
+        *MLA,
+        *OF_WINDOWS,
+        *INDEX,
+        "attention.indexer.types",
+        "leading_dense_block_count",
+        "expert_gating_func",
+        WINDOW,
+        f"{WINDOW}_pattern",
+        "rope.freq_base_swa",
+    ),
+    "hrm_text": (RMS, *HRM),
     **dict.fromkeys(("qwen2vl", "qwen3vl", "qwen3vlmoe"), (RMS, "rope.dimension_sections")),
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), (*SCAN, "ssm.group_count", LAYER)),
     **dict.fromkeys(("qwen35", "qwen35moe"), (RMS, "rope.dimension_sections", *SCAN, "ssm.group_count")),
@@ -196,6 +214,7 @@ LATER = (
     "kda.gate_lower_bound", "num_loops", "skip_loop_final_norm", "attn_res.block_size", "activation.situ_beta",
     "activation.situ_linear_beta", "expert_latent_length", "attention.indexer.kpool",
     "attention.indexer.kpool_select_tail", "hyper_connection.low_rank", *(f"ple.{key}" for key in MEMORY),
+    *OF_WINDOWS, *HRM,
 )  # fmt: skip
 # Tensors that llama.cpp reads, where its converter has one of both, or joins them under no name of its table.
 HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_fused",)}
@@ -203,7 +222,7 @@ HALVES = {"gemma4": ("ffn_gate_exps", "ffn_up_exps"), "rwkv7": ("time_mix_lerp_f
 
 # Parameters that are no tensors of the file: RoBERTa's first two vectors of positions, and xIELU's numbers of two
 # layers; the first layer of RWKV-7 has tensors of its rates twice
-UNWRITTEN = {"roberta": 2 * 32, "apertus": 2 * 4, "rwkv7": -(128 + 2 * 6 * 128)}
+UNWRITTEN = {"roberta": 2 * 32, "apertus": 2 * 4, "rwkv7": -(128 + 2 * 6 * 128), "hrm_text": -32}
 UNWRITTEN["kimi_k3"] = (10 - 1) * 24  # weights of norms, which queries contain, but for the zeros of the first sublayer
 
 
@@ -259,8 +278,9 @@ def test_a_file_is_read_as_the_same_model(name: str, tmp_path: Path) -> None:
     read = read_gguf(tmp_path / "model.gguf", torch.float32).model
     assert plain(read.spec.replace(name="")).num_layers == model.spec.num_layers
     expected = outputs(model, TOKENS)
-    # factors are in the matrices of Falcon-H1 and the queries of Kimi K3, and the rows of Hy4's are in another order
-    exact = name not in ("falcon_h1", "hy_v4 halves", "kimi_k3")
+    # factors are in the matrices of Falcon-H1, the norms of dots 3 and the queries of Kimi K3, and the rows of Hy4's
+    # are in another order
+    exact = name not in ("falcon_h1", "hy_v4 halves", "kimi_k3", "dots3_note_text")
     assert torch.equal(outputs(read, TOKENS), expected) or not exact
     assert torch.allclose(outputs(read, TOKENS), expected, atol=1e-5)
     assert not torch.allclose(outputs(read, TOKENS.flip(1)), expected)  # the control
@@ -389,6 +409,14 @@ EDITS: dict[str, tuple[str, list[str], str]] = {
     "a memory before attention": (
         "qwen4_exp_text memory", ["layers[1].mixer={kind: none}"], "layers[*].feedforward: llama.cpp does not",
     ),
+    "three layers": ("hrm_text", ["layers[11].weights_of=null"], "layers[*].weights_of: llama.cpp does not support"),
+    "another sum": ("hrm_text", ["layers[6].adds_input_of=0"], "layers[6].adds_input_of: llama.cpp does not support 0"),
+    "no windows": (
+        "dots3_note_text", ["layers[1:3].mixer.pattern=full"], "layers[*].mixer.pattern: llama.cpp does not support",
+    ),
+    "queries of two widths": (
+        "dots3_note_text", ["layers[1].mixer.query.rank=7"], "layers[1].mixer.query.rank: llama.cpp does not support 7",
+    ),
     "slopes": ("jais", ["layers[*].mixer.position.scale=0.5"], "layers[*].mixer.position.scale"),
     "another mixer": (
         "lfm2", ["layers[1].mixer={kind: mamba}"], "layers[1].mixer: only kind",
@@ -434,6 +462,14 @@ def test_hashes_of_no_seed_are_refused(tmp_path: Path) -> None:
             copied(file, "qwen4exp", tmp_path / "changed.gguf", {f"qwen4exp.ple.{key}": value})
             with pytest.raises(CheckpointError, match=rf"ple.{key}: .* {said}"):
                 read_gguf(tmp_path / "changed.gguf")
+
+
+def test_a_first_state_other_than_zero_is_refused(tmp_path: Path) -> None:
+    written("hrm_text", SPECS["hrm_text"], tmp_path / "model.gguf")
+    file = gguf.GGUFReader(tmp_path / "model.gguf", "r+")
+    tensor(file, "hrm.z_l_init")[3] = 1e-3
+    with pytest.raises(CheckpointError, match=r"hrm\.z_l_init: is not a vector of zeros"):
+        read_gguf(tmp_path / "model.gguf")
 
 
 def test_rows_of_llama_cpp_are_known() -> None:
