@@ -143,7 +143,10 @@ class Card:
 
     @cached_property
     def fields(self) -> Mapping[str, list[Any]]:
-        """Distinct values of each field over all layers, such as `mixer.num_heads`, and some counts."""
+        """Distinct values of each field over all layers, such as `mixer.num_heads`, and some counts.
+
+        Parts that run together have the fields of a single part: `feedforward.kind` may be gated and experts.
+        """
         fields: dict[str, list[Any]] = {"type": [self.entry.type]}
         fields |= {"date": [self.entry.date]} if self.entry.date else {}
         if self.spec is None:
@@ -152,7 +155,7 @@ class Card:
         fields |= {"parameters": [counts["total"]], "active": [counts["active"]], "layers": [self.spec.num_layers]}
         fields["state"] = [self.report.state["bytes_per_token"]]
         for path, value in leaves(self.spec.dump(full=True, each_layer=True)):
-            name = re.sub(r"(^|\.)layers\[\d+\]\.|\[\d+\]", lambda match: match[1] or "", path)
+            name = re.sub(r"(^|\.)layers\[\d+\]\.|(\.parts)?\[\d+\]", lambda match: match[1] or "", path)
             if value not in (None, False, "") and name not in ("version", "name"):
                 values = fields.setdefault(name, [])
                 if value not in values:

@@ -13,7 +13,7 @@ import pytest
 from archetype.gallery.card import Card
 from archetype.gallery.entries import entries
 from archetype.gallery.html import at_length, card_page, index_page, layers_text, least_seconds, packed, table_rows
-from archetype.gallery.ideas import adoption
+from archetype.gallery.ideas import IDEAS, adoption
 from archetype.gallery.site import all_cards, files_of, shared_files
 from archetype.io.yaml import yaml_value
 from archetype.models.file import parse
@@ -121,6 +121,24 @@ def test_ideas_are_those_of_the_specifications(few: list[Card]) -> None:
     assert ideas["layers without positions (NoPE)"] == ideas["Mamba-2"] == ("nemotron-3-nano-30b-a3b", 1)
     assert "attention sinks" not in ideas
     assert adoption(few).months == ("2024-12", "2025-03", "2025-07", "2025-12")
+
+
+def test_an_idea_is_of_the_models_that_use_it() -> None:
+    """A field that only looks like the idea's, such as xLSTM's cap of its gates, or experts beside an MLP."""
+    users = {
+        "gated attention": (
+            ("laguna-xs.2", "kimi-k3", "qwen3-next-80b-a3b"), ("deepseek-v3", "xlstm-7b", "kimi-linear-48b-a3b"),
+        ),
+        "mixture of experts": (("gemma-4-26b-a4b", "grok-2.5-270b"), ("gemma-4-31b",)),
+        "attention sinks": (("gpt-oss-20b", "deepseek-v4-flash"), ("deepseek-v3",)),
+        "sliding-window or chunked attention": (("deepseek-v4-flash", "gpt-oss-20b"), ("deepseek-v3",)),
+        "sparse attention with a learned indexer": (("deepseek-v4-flash", "deepseek-v3.2"), ("deepseek-v3",)),
+        "layers that run several times": (("ouro-2.6b-thinking",), ("gemma-4-e2b",)),
+    }  # fmt: skip
+    for idea, (using, others) in users.items():
+        with case(idea):
+            assert all(IDEAS[idea](cards()[name].fields) for name in using)
+            assert not any(IDEAS[idea](cards()[name].fields) for name in others)
 
 
 def test_the_table_is_json_and_csv(few: list[Card]) -> None:
