@@ -44,6 +44,7 @@ class Point(NamedTuple):
     length: int
     state: int  # bytes of one sequence
     flops: int  # of the next token
+    read: int  # bytes of the state that the next token reads
 
 
 class PartCost(NamedTuple):
@@ -113,7 +114,9 @@ class Card:
     @cached_property
     def points(self) -> list[Point]:
         """Costs of decoding at the lengths of `states`."""
-        return [Point(*state, self.report_at(state[0]).flops["decode"]) for state in self.states]
+        decode = {length: self.report_at(length).flops["decode"] for length, _ in self.states}
+        read = self.report.memory_cost.state_read
+        return [Point(length, state, decode[length], read(1, length)) for length, state in self.states]
 
     @property
     def weights_read(self) -> int:

@@ -157,8 +157,8 @@ def _lengths(card: Card) -> str:
     )
     rows = []
     for length in (*(length for length in LENGTHS if length < points[-1].length), points[-1].length):
-        state, flops = at_length(card, length)
-        seconds = least_seconds(card.weights_read + state, flops, DEVICE)
+        state, flops, read = at_length(card, length)
+        seconds = least_seconds(card.weights_read + read, flops, DEVICE)
         rows.append(f"<tr><th>{length:,}</th><td>{size(state)}</td><td>{seconds * 1e3:.3g} ms</td></tr>")
     return (
         '<section class="lengths"><h2>State and minimum time per token</h2>\n'
@@ -169,23 +169,21 @@ def _lengths(card: Card) -> str:
         f'</div>\n<script type="application/json" class="points">{json.dumps(data, separators=(",", ":"))}</script>\n'
         f"<table><thead><tr><th>tokens</th><th>state</th><th>minimum time, {DEVICE}</th></tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>\n"
-        "<p><small>For one sequence in bfloat16: the larger of the time to read weights and state once and the time to "
-        "compute at the device's peak. Real programs are slower, and a model may need several devices.</small></p>"
+        "<p><small>For one sequence in bfloat16: the larger of the time to compute at the device's peak and the "
+        "time to read once, at its full bandwidth, the weights that one token uses and the state, without the keys "
+        "that an indexer leaves out. Real programs are slower, and a model may need several devices.</small></p>"
         "</section>"
     )
 
 
-def at_length(card: Card, length: int) -> tuple[int, int]:
-    """Return state bytes and FLOPs of the next token at `length`, interpolated between the card's points."""
+def at_length(card: Card, length: int) -> tuple[int, ...]:
+    """Return state bytes, and FLOPs and state bytes read of the next token, interpolated between the card's points."""
     points = card.points
     after = next((index for index, point in enumerate(points) if point.length >= length), len(points) - 1)
     right, left = points[after], points[max(after - 1, 0)]
     share = (length - left.length) / (right.length - left.length) if right.length != left.length else 1.0
     share = max(share, 0.0)
-    return (
-        round(left.state + share * (right.state - left.state)),
-        round(left.flops + share * (right.flops - left.flops)),
-    )
+    return tuple(round(before + share * (after - before)) for before, after in zip(left[1:], right[1:], strict=True))
 
 
 def least_seconds(traffic: int, flops: int, device: str) -> float:

@@ -10,12 +10,14 @@ from html import escape
 
 import pytest
 
+from archetype.estimate.roofline import phase_times
 from archetype.gallery.card import Card
 from archetype.gallery.entries import entries
 from archetype.gallery.html import at_length, card_page, index_page, layers_text, least_seconds, packed, table_rows
 from archetype.gallery.ideas import IDEAS, adoption
 from archetype.gallery.site import all_cards, files_of, shared_files
 from archetype.io.yaml import yaml_value
+from archetype.machine.hardware import DEVICES
 from archetype.models.file import parse
 from archetype.spec.base import fingerprint
 from tests.helpers.cases import case
@@ -100,6 +102,25 @@ def test_windows_saturate_and_recurrences_are_flat() -> None:
     growth = at_length(hybrid, 4096)[0] - at_length(hybrid, 2048)[0]
     assert growth == 2048 * 6 * 2 * 2 * 128 * 2
     assert least_seconds(3_350_000_000_000, 0, "H100-SXM") == pytest.approx(1.0)
+
+
+def test_the_least_time_reads_only_the_keys_that_an_index_selects() -> None:
+    def read(name: str, length: int) -> int:
+        return at_length(cards()[name], length)[2] // 2  # numbers in bfloat16
+
+    # 61 layers: the index's keys of all positions, and 2,048 latents with their rotary keys
+    assert read("deepseek-v3.2", 131_072) == 61 * (131_072 * 128 + 2048 * (512 + 64))
+    assert read("deepseek-v3.2", 1024) == at_length(cards()["deepseek-v3.2"], 1024)[0] // 2
+    # three layers without an index; 16 blocks of 128 keys, of four heads
+    assert read("minimax-m3", 131_072) == 3 * 131_072 * 4 * 256 + 57 * (131_072 * 128 + 16 * 128 * 4 * 256)
+    # every fourth position is pooled in the layers with an index, and 512 of these keys are read
+    index_layers = sum(layer.mixer.index is not None for layer in cards()["deepseek-v4-flash"].spec.layers)
+    left_out = at_length(cards()["deepseek-v4-flash"], 65_536)[0] // 2 - read("deepseek-v4-flash", 65_536)
+    assert left_out == index_layers * (65_536 // 4 - 512) * 512
+    assert read("gpt-oss-20b", 4096) == at_length(cards()["gpt-oss-20b"], 4096)[0] // 2
+    least = phase_times(cards()["deepseek-v3.2"].report_at(131_072), DEVICES["H100-SXM"])
+    traffic = next(time.traffic for time in least if time.phase == "decode")
+    assert traffic == cards()["deepseek-v3.2"].weights_read + 2 * read("deepseek-v3.2", 131_072)
 
 
 def test_the_index_has_each_card_the_tree_and_the_ideas(few: list[Card]) -> None:
