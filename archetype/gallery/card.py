@@ -47,6 +47,24 @@ class Point(NamedTuple):
     read: int  # bytes of the state that the next token reads
 
 
+class Layers(NamedTuple):
+    """Layers of a model. Makers count `distinct`; a looped model runs them several times."""
+
+    distinct: int
+    run: int  # through which one token passes
+    lookups: int  # further ones that only add vectors looked up by token
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> "Layers":
+        blocks = [block for stack in spec.stacks for block in stack.layers]
+        lookups = [
+            block.mixer.is_absent and bool(block.feedforward.layer_features or block.feedforward.tokens_read_by)
+            for block in blocks
+        ]
+        run = len(blocks) - sum(lookups)
+        return cls(run - sum(block.weights_of is not None for block in blocks), run, sum(lookups))
+
+
 class PartCost(NamedTuple):
     """Sum of the modules of one part in equal layers."""
 
@@ -155,7 +173,11 @@ class Card:
         if self.spec is None:
             return fields
         counts = self.report.parameters
-        fields |= {"parameters": [counts["total"]], "active": [counts["active"]], "layers": [self.spec.num_layers]}
+        fields |= {
+            "parameters": [counts["total"]],
+            "active": [counts["active"]],
+            "layers": [Layers.of(self.spec).distinct],
+        }
         fields["state"] = [self.report.state["bytes_per_token"]]
         for path, value in leaves(self.spec.dump(full=True, each_layer=True)):
             name = re.sub(r"(^|\.)layers\[\d+\]\.|(\.parts)?\[\d+\]", lambda match: match[1] or "", path)

@@ -11,10 +11,11 @@ from html import escape
 import pytest
 
 from archetype.estimate.roofline import phase_times
-from archetype.gallery.card import Card
+from archetype.gallery.card import Card, Layers
 from archetype.gallery.entries import entries
-from archetype.gallery.html import at_length, card_page, index_page, layers_text, least_seconds, packed, table_rows
+from archetype.gallery.html import at_length, card_page, index_page, layers_text, least_seconds, packed
 from archetype.gallery.ideas import IDEAS, adoption
+from archetype.gallery.rows import COLUMNS, table_rows
 from archetype.gallery.site import all_cards, files_of, shared_files
 from archetype.io.yaml import yaml_value
 from archetype.machine.hardware import DEVICES
@@ -60,15 +61,26 @@ def test_a_page_is_small_and_loads_only_its_neighbours(name: str) -> None:
                 assert parse(yaml_value(files[file].decode(), file)).kind == "decoder"
 
 
-def test_a_card_says_which_layers_makers_do_not_count() -> None:
-    """Gemma 4 E2B has 35 layers and Ouro 48, as published; here they have 35 more that add inputs, and 4 passes."""
-    said = {name: layers_text(spec) for name in ("llama-3-8b", "gemma-4-e2b", "ouro-2.6b-thinking")
-            if (spec := cards()[name].spec) is not None}  # fmt: skip
-    assert said == {
-        "llama-3-8b": "layers",
-        "gemma-4-e2b": "layers, 35 of which only add per-layer inputs",
-        "ouro-2.6b-thinking": "layers, which share 48 sets of weights",
+def test_layers_are_counted_as_makers_do() -> None:
+    """Gemma 4 E2B has 35 layers, Ouro 48 and Qwen3.8-Flash-Next 48, whatever else runs or is looked up."""
+    expected = {
+        "llama-3-8b": (32, 32, 0),
+        "gemma-4-e2b": (35, 35, 35),
+        "ouro-2.6b-thinking": (48, 192, 0),
+        "qwen3.8-flash-next": (48, 48, 1),
+        "nemotron-3-nano-30b-a3b": (52, 52, 0),
     }
+    layers = {name: Layers.of(cards()[name].spec) for name in expected}
+    assert {name: tuple(each) for name, each in layers.items()} == expected
+    assert [layers_text(layers[name]) for name in ("llama-3-8b", "gemma-4-e2b", "ouro-2.6b-thinking")] == [
+        "layers", "layers, and 35 that only add vectors looked up by token", "layers, run 4 times each"
+    ]  # fmt: skip
+    assert layers_text(Layers(20, 44, 0)) == "layers, 44 with repeats"
+    rows = {row["id"]: row for row in table_rows([cards()[name] for name in layers])}
+    assert {name: (row["layers"], row["layers_run"]) for name, row in rows.items()} == {
+        name: (each.distinct, each.run) for name, each in layers.items()
+    }
+    assert {name for name in COLUMNS if "*" not in name} <= {*rows["llama-3-8b"]}
 
 
 def test_the_page_says_what_the_card_has() -> None:
