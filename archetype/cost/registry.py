@@ -146,6 +146,10 @@ class ContentCost(ProjectionsCost):
         """Return the number of 64-bit integers in the state, in addition to the values of `state`."""
         return 0
 
+    def unread_state(self, length: int) -> int:
+        """Return how many of the state's values the next token does not read, since an index selects others."""
+        return 0
+
     def recurrent_state(self, length: int) -> int:
         """Return how many of the state's values are not keys and values: they have the data type of the weights."""
         return self.state(length)

@@ -132,6 +132,11 @@ class MemoryCost:
         keys = state_bytes(floats - recurrent, self.state_dtype) + scales * FLOAT32
         return batch * (keys + state_bytes(recurrent, self.types.numbers) + integers * INT64)
 
+    def state_read(self, batch: int, length: int, source: int | None = None) -> int:
+        """Return the bytes of the state that the next token reads: all but the keys that an index leaves out."""
+        unread = state_bytes(self.cost.unread_state(length), self.state_dtype)
+        return self.state(batch, length, source) - batch * unread
+
     def state_per_token(self, length: int, source: int | None = None) -> int:
         """Bytes by which the state of one sequence grows per token, averaged over a patch or a pooled key.
 

@@ -3,9 +3,10 @@
 Attention counts only allowed pairs of positions, even if the report counts all, since a kernel may skip masked pairs.
 The utilization of published programs refers to all pairs, since their authors count all pairs.
 
-Memory traffic: weights once per pass (for experts, as many as the tokens reach with even routing) and the state; in
-training, weights twice, gradients once, activations and copies of weights written and read, and seven passes of the
-optimizer over the parameters. Everything else is assumed to stay in caches, so a real program is slower.
+Memory traffic: weights once per pass (for experts, as many as the tokens reach with even routing) and the state (in
+decoding without the keys that an index leaves out); in training, weights twice, gradients once, activations and copies
+of weights written and read, and seven passes of the optimizer over the parameters. Everything else is assumed to stay
+in caches, so a real program is slower.
 """
 
 from collections.abc import Sequence
@@ -74,11 +75,12 @@ def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
     memory, model, stored_dtype = report.memory, report.cost, report.memory_cost.types.numbers
     optimizer = (2 + 1 + ADAMW_PASSES) * FLOAT32 * report.parameters["total"]
     held = memory["weights"] + state
+    read = report.memory_cost.state_read(report.batch, report.length, report.source_length)
     phases = [("forward", weights_read(report, tokens), tokens, memory["weights"])]
     if flops["decode"]:
         phases = [
             ("prefill", weights_read(report, tokens) + state, tokens, held),
-            ("decode", weights_read(report, report.batch, "decode") + state, report.batch, held),
+            ("decode", weights_read(report, report.batch, "decode") + read, report.batch, held),
         ]
     for train in ("", "_recomputed"):
         out_and_back = 2 * (memory[f"activations{train}"] + memory["weight_copies"])

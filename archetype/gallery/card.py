@@ -44,6 +44,25 @@ class Point(NamedTuple):
     length: int
     state: int  # bytes of one sequence
     flops: int  # of the next token
+    read: int  # bytes of the state that the next token reads
+
+
+class Layers(NamedTuple):
+    """Layers of a model. Makers count `distinct`; a looped model runs them several times."""
+
+    distinct: int
+    run: int  # through which one token passes
+    lookups: int  # further ones that only add vectors looked up by token
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> "Layers":
+        blocks = [block for stack in spec.stacks for block in stack.layers]
+        lookups = [
+            block.mixer.is_absent and bool(block.feedforward.layer_features or block.feedforward.tokens_read_by)
+            for block in blocks
+        ]
+        run = len(blocks) - sum(lookups)
+        return cls(run - sum(block.weights_of is not None for block in blocks), run, sum(lookups))
 
 
 class PartCost(NamedTuple):
@@ -113,7 +132,9 @@ class Card:
     @cached_property
     def points(self) -> list[Point]:
         """Costs of decoding at the lengths of `states`."""
-        return [Point(*state, self.report_at(state[0]).flops["decode"]) for state in self.states]
+        decode = {length: self.report_at(length).flops["decode"] for length, _ in self.states}
+        read = self.report.memory_cost.state_read
+        return [Point(length, state, decode[length], read(1, length)) for length, state in self.states]
 
     @property
     def weights_read(self) -> int:
@@ -143,16 +164,23 @@ class Card:
 
     @cached_property
     def fields(self) -> Mapping[str, list[Any]]:
-        """Distinct values of each field over all layers, such as `mixer.num_heads`, and some counts."""
+        """Distinct values of each field over all layers, such as `mixer.num_heads`, and some counts.
+
+        Parts that run together have the fields of a single part: `feedforward.kind` may be gated and experts.
+        """
         fields: dict[str, list[Any]] = {"type": [self.entry.type]}
         fields |= {"date": [self.entry.date]} if self.entry.date else {}
         if self.spec is None:
             return fields
         counts = self.report.parameters
-        fields |= {"parameters": [counts["total"]], "active": [counts["active"]], "layers": [self.spec.num_layers]}
+        fields |= {
+            "parameters": [counts["total"]],
+            "active": [counts["active"]],
+            "layers": [Layers.of(self.spec).distinct],
+        }
         fields["state"] = [self.report.state["bytes_per_token"]]
         for path, value in leaves(self.spec.dump(full=True, each_layer=True)):
-            name = re.sub(r"(^|\.)layers\[\d+\]\.|\[\d+\]", lambda match: match[1] or "", path)
+            name = re.sub(r"(^|\.)layers\[\d+\]\.|(\.parts)?\[\d+\]", lambda match: match[1] or "", path)
             if value not in (None, False, "") and name not in ("version", "name"):
                 values = fields.setdefault(name, [])
                 if value not in values:

@@ -28,11 +28,11 @@ function showLengths(section) {
   box.querySelector("path").setAttribute("d", path.join(""));
   const show = () => {
     const length = Math.min(lengthOf(slider, longest), longest);
-    const state = between(points, length, 1), flops = between(points, length, 2);
+    const [state, flops, read] = [1, 2, 3].map((column) => between(points, length, column));
     const [bandwidth, peak] = device.value.split(" ").map(Number);
     box.querySelector(".length").textContent = length.toLocaleString("en");
     box.querySelector(".state").textContent = bytes(state);
-    box.querySelector(".time").textContent = seconds(Math.max((weights + state) / bandwidth, peak ? flops / peak : 0));
+    box.querySelector(".time").textContent = seconds(Math.max((weights + read) / bandwidth, peak ? flops / peak : 0));
     const dot = box.querySelector("circle");
     dot.setAttribute("cx", x(length));
     dot.setAttribute("cy", y(state));

@@ -3,18 +3,17 @@
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from archetype.diagram.architecture import draw_in
 from archetype.diagram.svg import svg
-from archetype.gallery.card import Card, Mark
+from archetype.gallery.card import Card, Layers, Mark
 from archetype.gallery.entries import LISTED, TINY, Entry, entries
 from archetype.gallery.ideas import Adoption
 from archetype.io.yaml import mapping_to_yaml
 from archetype.machine.hardware import DEVICES
-from archetype.models.spec import ModelSpec
 from archetype.table import quantity, size
 
 HUB, GITHUB = "huggingface.co", "github.com"
@@ -122,22 +121,21 @@ def _without_specification(card: Card) -> str:
     )
 
 
-def layers_text(spec: ModelSpec) -> str:
-    """Say which of the layers are further passes, or add per-layer inputs, which makers do not count as layers."""
-    blocks = [block for stack in spec.stacks for block in stack.layers]
-    own = sum(block.weights_of is None for block in blocks)
-    added = sum(stack.layers[index].mixer.is_absent for stack in spec.stacks for index in stack.readers)
-    shared = f", which share {own} sets of weights" if own < len(blocks) else ""
-    return "layers" + shared + (f", {added} of which only add per-layer inputs" if added else "")
+def layers_text(layers: Layers) -> str:
+    """Say how often the layers run, and how many more only add vectors."""
+    runs, rest = divmod(layers.run, layers.distinct)
+    again = f", run {runs} times each" if not rest else f", {layers.run} with repeats"
+    added = f", and {layers.lookups} that only add vectors looked up by token" if layers.lookups else ""
+    return "layers" + again * (layers.run > layers.distinct) + added
 
 
 def _figures(card: Card) -> str:
     assert card.spec is not None
-    counts, state = card.report.parameters, card.report.state
+    counts, state, layers = card.report.parameters, card.report.state, Layers.of(card.spec)
     figures = [
         (f"{counts['total']:,}", "parameters"),
         (f"{counts['active']:,}", "active per token"),
-        (f"{card.spec.num_layers}", layers_text(card.spec)),
+        (f"{layers.distinct}", layers_text(layers)),
         (f"{card.spec.context_length or 0:,}", "context length in tokens"),
         (size(state["bytes_per_token"]), f"{card.report.state_name} per token, in bfloat16"),
     ]
@@ -157,8 +155,8 @@ def _lengths(card: Card) -> str:
     )
     rows = []
     for length in (*(length for length in LENGTHS if length < points[-1].length), points[-1].length):
-        state, flops = at_length(card, length)
-        seconds = least_seconds(card.weights_read + state, flops, DEVICE)
+        state, flops, read = at_length(card, length)
+        seconds = least_seconds(card.weights_read + read, flops, DEVICE)
         rows.append(f"<tr><th>{length:,}</th><td>{size(state)}</td><td>{seconds * 1e3:.3g} ms</td></tr>")
     return (
         '<section class="lengths"><h2>State and minimum time per token</h2>\n'
@@ -169,23 +167,21 @@ def _lengths(card: Card) -> str:
         f'</div>\n<script type="application/json" class="points">{json.dumps(data, separators=(",", ":"))}</script>\n'
         f"<table><thead><tr><th>tokens</th><th>state</th><th>minimum time, {DEVICE}</th></tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>\n"
-        "<p><small>For one sequence in bfloat16: the larger of the time to read weights and state once and the time to "
-        "compute at the device's peak. Real programs are slower, and a model may need several devices.</small></p>"
+        "<p><small>For one sequence in bfloat16: the larger of the time to compute at the device's peak and the "
+        "time to read once, at its full bandwidth, the weights that one token uses and the state, without the keys "
+        "that an indexer leaves out. Real programs are slower, and a model may need several devices.</small></p>"
         "</section>"
     )
 
 
-def at_length(card: Card, length: int) -> tuple[int, int]:
-    """Return state bytes and FLOPs of the next token at `length`, interpolated between the card's points."""
+def at_length(card: Card, length: int) -> tuple[int, ...]:
+    """Return state bytes, and FLOPs and state bytes read of the next token, interpolated between the card's points."""
     points = card.points
     after = next((index for index, point in enumerate(points) if point.length >= length), len(points) - 1)
     right, left = points[after], points[max(after - 1, 0)]
     share = (length - left.length) / (right.length - left.length) if right.length != left.length else 1.0
     share = max(share, 0.0)
-    return (
-        round(left.state + share * (right.state - left.state)),
-        round(left.flops + share * (right.flops - left.flops)),
-    )
+    return tuple(round(before + share * (after - before)) for before, after in zip(left[1:], right[1:], strict=True))
 
 
 def least_seconds(traffic: int, flops: int, device: str) -> float:
@@ -376,24 +372,3 @@ def _ideas(adoption: Adoption) -> str:
         f"<thead><tr><th>idea</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
         f"<tfoot><tr><th>models</th>{total}</tr></tfoot></table></div>"
     )
-
-
-def table_rows(cards: Sequence[Card]) -> list[Mapping[str, Any]]:
-    """Return the table of all models as plain data, one row per model."""
-    rows: list[Mapping[str, Any]] = []
-    for card in cards:
-        entry = card.entry
-        counts = card.report.parameters if card.spec is not None else {}
-        state = card.report.state if card.spec is not None else {}
-        marks = {mark.name.replace(" ", "_"): mark.state for mark in card.marks}
-        rows.append({
-            "id": entry.id, "name": entry.name, "repository": entry.repository, "type": entry.type, "date": entry.date,
-            "published_total": entry.total, "published_active": entry.active, "report": entry.report,
-            "ancestor": entry.ancestor, "status": card.kind, "needs": entry.evidence.needs,
-            "total": counts.get("total"), "active": counts.get("active"),
-            "layers": card.spec.num_layers if card.spec is not None else None,
-            "context": card.spec.context_length if card.spec is not None else None,
-            "state_bytes_per_token": state.get("bytes_per_token"),
-            **{f"mark_{name}": value for name, value in marks.items()}, "why": entry.why,
-        })  # fmt: skip
-    return rows

@@ -1,5 +1,6 @@
 """Adoption of ideas by month. Each idea is a condition on the fields of a specification."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,21 +23,31 @@ def _fewer_keys(fields: Fields) -> bool:
 IDEAS: Mapping[str, Callable[[Fields], bool]] = {
     "grouped-query attention": _fewer_keys,
     "latent attention": _has("mixer.kind", "latent"),
-    "QK-norm": lambda fields: any(kind != "none" for kind in fields.get("mixer.qk_norm.kind", [])),
-    "sliding-window or chunked attention": _has("mixer.pattern.kind", "window", "chunked"),
+    "QK-norm": lambda fields: any(
+        kind != "none" for field in ("qk_norm", "query_norm") for kind in fields.get(f"mixer.{field}.kind", [])
+    ),
+    "sliding-window or chunked attention": lambda fields: (
+        _has("mixer.pattern.kind", "window", "chunked")(fields) or _has("mixer.window")(fields)
+    ),
     "layers without positions (NoPE)": lambda fields: (
         _has("mixer.position.kind", "none")(fields)
         and not _has("embedding.position.kind", "learned", "sinusoidal")(fields)
     ),
-    "attention sinks": _has("mixer.sinks"),
-    "gated attention": lambda fields: any(name.startswith("mixer.gate") for name in fields),
-    "sparse attention with a learned indexer": _has("mixer.index.kind"),
-    "gated DeltaNet": _has("mixer.kind", "gated_delta_net"),
+    # compressed attention always has sinks
+    "attention sinks": lambda fields: _has("mixer.sinks")(fields) or _has("mixer.kind", "compressed")(fields),
+    "gated attention": _has("mixer.gate.per"),
+    "sparse attention with a learned indexer": lambda fields: any(
+        re.fullmatch(r"mixer\.(pooling\.)?index\..*", name) for name in fields
+    ),
+    "gated delta rule (DeltaNet, Kimi delta attention)": _has("mixer.kind", "gated_delta_net"),
     "per-channel decay (Kimi delta attention)": _has("mixer.decay", "channel"),
     "matrix memory (mLSTM)": _has("mixer.kind", "mlstm"),
     "compressed keys and values": _has("mixer.kind", "compressed"),
     "keys and values shared across layers": _has("mixer.keys_from"),
     "several residual streams": _has("residual.kind", "streams", "gated_streams"),
+    "residuals that attend to earlier blocks": _has("residual.kind", "depth_attention"),
+    "layers that run several times": _has("weights_of"),
+    "vectors looked up in each layer by token or n-gram": _has("feedforward.kind", "per_layer_input", "ngram_memory"),
     "Mamba-2": _has("mixer.kind", "mamba2"),
     "mixture of experts": _has("feedforward.kind", "experts"),
     "shared expert": _has("feedforward.shared.kind"),

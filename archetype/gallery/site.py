@@ -16,8 +16,9 @@ from archetype.errors import SpecError
 from archetype.estimate.report import common_length, cost_report
 from archetype.gallery.card import Card, card_of
 from archetype.gallery.entries import TINY, Entry, Evidence, entries
-from archetype.gallery.html import EDITOR, card_page, index_page, table_rows
+from archetype.gallery.html import EDITOR, card_page, index_page
 from archetype.gallery.ideas import adoption
+from archetype.gallery.rows import COLUMNS, table_rows
 from archetype.gallery.tiny import tiny
 from archetype.io import atomic
 from archetype.io.yaml import with_schema_line
@@ -70,7 +71,10 @@ def shared_files(cards: Sequence[Card]) -> Iterator[tuple[str, bytes]]:
     for name in ASSETS:
         yield name, (FOLDER / name).read_bytes()
     rows = table_rows(cards)
-    yield "gallery.json", (json.dumps({"models": rows}, indent=1, ensure_ascii=False) + "\n").encode()
+    yield (
+        "gallery.json",
+        (json.dumps({"columns": COLUMNS, "models": rows}, indent=1, ensure_ascii=False) + "\n").encode(),
+    )
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()

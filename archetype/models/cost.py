@@ -72,6 +72,10 @@ class ModelCost(ABC):
         """
         return 0, 0
 
+    def unread_state(self, length: int) -> int:
+        """Return how many of the state's values the next token does not read; 0 if that is not counted."""
+        return 0
+
     def state_parts(self, length: int, source: int) -> list[StatePart]:
         return [part for stack in self.decoding_stacks for part in stack.state_parts(length, source)]
 

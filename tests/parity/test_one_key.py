@@ -71,7 +71,10 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}, "refused"),
         ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "use_sliding_window": True},
             "agrees"),
+        ({"sliding_window": 0, "use_sliding_window": True, "layer_types": ABSENT, "max_window_layers": 1}, "refused"),
+        ({"sliding_window": 0}, "agrees"),  # as its class writes without windows
     ],
+    "starcoder2": [({"sliding_window": 0}, "refused")],
     "lfm3": [({"partial_rotary_factor": 0.5}, "agrees")],
     "gemma3_text": [({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": ABSENT}, "refused"),
         ({"rope_parameters": ABSENT, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "agrees")],
@@ -89,6 +92,7 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"rope_parameters": {"indexed_attention": {"rope_type": "proportional"},
             "sliding_attention": {"rope_type": "default"}}}, "refused"),
         ({"swa_num_attention_heads": 8}, "agrees"),  # beside `per_layer_config`, which counts
+        ({"use_sliding_window": False}, "agrees"),  # beside `layer_types`, which count
     ],
     # two names of one attribute
     "bailing_hybrid": [({"n_group": 2}, "refused"), ({"num_expert_group": 2}, "agrees"),

@@ -100,7 +100,7 @@ def dots3(keys: Config) -> dict[str, Any]:
             for kind, section in sections.items()
             if kind != FRACTION
         }
-    return derived | {FRACTION: None}
+    return derived | {FRACTION: None, "use_sliding_window": True}  # which counts only without `layer_types`
 
 
 def step3p5(keys: Config) -> dict[str, Any]:

@@ -186,6 +186,9 @@ def _without_rope(info: CheckpointInfo, layer: int) -> bool:
 def read_pattern(info: CheckpointInfo, layer: int) -> Pattern:
     """Return the attention pattern of a layer."""
     size, kind = info.size(WINDOW) if info.first(WINDOW) else None, _layer_kind(info, layer)
+    uses_windows = info.config.flag("use_sliding_window", True)
+    if uses_windows and info.first(WINDOW) == 0:  # to transformers, a window without any key
+        raise info.config.error(WINDOW[0], "0 positions leave a query without keys", "set it to null, or to a length")
     if info.quirks.half_window:
         both_sides = info.size(("local_attention",))
         size = both_sides // 2 if both_sides is not None and "sliding_window" not in info.stated else size
@@ -197,10 +200,10 @@ def read_pattern(info: CheckpointInfo, layer: int) -> Pattern:
         info.refuse_derived(*LAYER_KINDS)
     if kind is not None:
         windowed = kind in WINDOWED
-        if windowed and not (info.config.flag("use_sliding_window", True) and info.first(WINDOW) != 0):
+        if windowed and not uses_windows:
             raise info.config.error(LAYER_KINDS[0], "has windows, which other keys switch off", "fix the file")
     else:
         # Qwen2: windows from this layer on, if they are used at all
         first = info.config.count("max_window_layers", 0)
-        windowed = info.config.flag("use_sliding_window", True) and layer >= first
+        windowed = uses_windows and layer >= first
     return Window(size=size) if windowed and size else Full()

@@ -19,3 +19,6 @@ class DecoderCost(EmbeddedModelCost):
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
         return self.stacks[0].state(length), self.stacks[0].state_integers(length)
+
+    def unread_state(self, length: int) -> int:
+        return self.stacks[0].unread_state(length)

@@ -126,6 +126,10 @@ class StackCost:
     def state_integers(self, length: int) -> int:
         return sum(len(group.layers) * group.cost.state_integers(length) for group in self.groups)
 
+    def unread_state(self, length: int) -> int:
+        mixers = ((len(group.layers), part) for group in self.groups for part in group.cost.mixer.each())
+        return sum(count * part.unread_state(length) for count, part in mixers)
+
     def state_parts(self, length: int, source: int = 0) -> Iterator[StatePart]:
         for group in self.groups:
             count, crosses = len(group.layers), group.cost.cross is not None

@@ -127,13 +127,16 @@ class AttentionCost(MixerCost):
         counts |= self.convolutions.flops(work.tokens) | self.joint.flops(work)
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
+    def _most_keys(self, length: int, decode: bool) -> int:
+        most = length if self.index is None else self.index.most_keys(length)
+        selections = 1 if self.part.index is None else self.part.index.num_selections
+        # keys are not gathered for each query head
+        return length if decode and selections not in (1, self.sizes.num_kv_heads) else most
+
     def _pair_flops(self, work: Work) -> Formula:
         # per feature of one head of one sequence
         length = work.length.value
-        most = length if self.index is None else self.index.most_keys(length)
-        selections = 1 if self.part.index is None else self.part.index.num_selections
-        if work.phase == "decode" and selections not in (1, self.sizes.num_kv_heads):
-            most = length  # keys are not gathered for each query head
+        most = self._most_keys(length, work.phase == "decode")
         if (self.position.in_full or self.part.key_bias) and work.phase != "decode" and work.attention == "computed":
             return PatternCost.of(Full(), self.d).pair_flops(work)
         return self.pattern.chosen_pair_flops(work, most) if most < length else self.pattern.pair_flops(work)
@@ -144,6 +147,10 @@ class AttentionCost(MixerCost):
             return 0
         per_layer = self.pattern.cache_length(length) * (self.kv_features + self.v_features).value
         return per_layer + (self.index.state(length) if self.index else 0) + self.recurrent_state(length)
+
+    def unread_state(self, length: int) -> int:
+        left_out = self.pattern.cache_length(length) - self._most_keys(length, decode=True)
+        return max(0, left_out) * (self.kv_features + self.v_features).value if self.has_keys else 0
 
     def recurrent_state(self, length: int) -> int:
         return self.convolutions.state() + self.joint.state()

@@ -111,6 +111,11 @@ class CompressedAttentionCost(MixerCost):
         keys = min(self.part.window, length) * self.part.head_dim
         return keys + sum(pool.state(length) for pool in self.pools.values())
 
+    def unread_state(self, length: int) -> int:
+        if self.part.pooling is None or self.part.index is None:
+            return 0
+        return max(0, length // self.part.pooling.rate - self.part.index.top_k) * self.part.head_dim
+
     def recurrent_state(self, length: int) -> int:
         return 0
 

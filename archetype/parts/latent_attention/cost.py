@@ -90,6 +90,11 @@ class LatentAttentionCost(MixerCost):
         per_layer = self.pattern.cache_length(length) * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
         return per_layer + (self.index.state(length) if self.index else 0)
 
+    def unread_state(self, length: int) -> int:
+        most = length if self.index is None else self.index.most_keys(length)
+        left_out = max(0, self.pattern.cache_length(length) - most)
+        return left_out * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
+
     def recurrent_state(self, length: int) -> int:
         return 0
 

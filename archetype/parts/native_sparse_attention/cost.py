@@ -74,6 +74,10 @@ class NativeSparseAttentionCost(MixerCost):
             vectors += min(self.part.window, length) + self.part.compression.block - 1
         return vectors * self._of_position
 
+    def unread_state(self, length: int) -> int:
+        near = self.part.window if self.part.shared_keys else 0
+        return max(0, length - near - self.chosen.value) * self._of_position
+
     def recurrent_state(self, length: int) -> int:
         return 0
 

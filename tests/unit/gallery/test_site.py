@@ -10,12 +10,15 @@ from html import escape
 
 import pytest
 
-from archetype.gallery.card import Card
+from archetype.estimate.roofline import phase_times
+from archetype.gallery.card import Card, Layers
 from archetype.gallery.entries import entries
-from archetype.gallery.html import at_length, card_page, index_page, layers_text, least_seconds, packed, table_rows
-from archetype.gallery.ideas import adoption
+from archetype.gallery.html import at_length, card_page, index_page, layers_text, least_seconds, packed
+from archetype.gallery.ideas import IDEAS, adoption
+from archetype.gallery.rows import COLUMNS, table_rows
 from archetype.gallery.site import all_cards, files_of, shared_files
 from archetype.io.yaml import yaml_value
+from archetype.machine.hardware import DEVICES
 from archetype.models.file import parse
 from archetype.spec.base import fingerprint
 from tests.helpers.cases import case
@@ -58,15 +61,26 @@ def test_a_page_is_small_and_loads_only_its_neighbours(name: str) -> None:
                 assert parse(yaml_value(files[file].decode(), file)).kind == "decoder"
 
 
-def test_a_card_says_which_layers_makers_do_not_count() -> None:
-    """Gemma 4 E2B has 35 layers and Ouro 48, as published; here they have 35 more that add inputs, and 4 passes."""
-    said = {name: layers_text(spec) for name in ("llama-3-8b", "gemma-4-e2b", "ouro-2.6b-thinking")
-            if (spec := cards()[name].spec) is not None}  # fmt: skip
-    assert said == {
-        "llama-3-8b": "layers",
-        "gemma-4-e2b": "layers, 35 of which only add per-layer inputs",
-        "ouro-2.6b-thinking": "layers, which share 48 sets of weights",
+def test_layers_are_counted_as_makers_do() -> None:
+    """Gemma 4 E2B has 35 layers, Ouro 48 and Qwen3.8-Flash-Next 48, whatever else runs or is looked up."""
+    expected = {
+        "llama-3-8b": (32, 32, 0),
+        "gemma-4-e2b": (35, 35, 35),
+        "ouro-2.6b-thinking": (48, 192, 0),
+        "qwen3.8-flash-next": (48, 48, 1),
+        "nemotron-3-nano-30b-a3b": (52, 52, 0),
     }
+    layers = {name: Layers.of(cards()[name].spec) for name in expected}
+    assert {name: tuple(each) for name, each in layers.items()} == expected
+    assert [layers_text(layers[name]) for name in ("llama-3-8b", "gemma-4-e2b", "ouro-2.6b-thinking")] == [
+        "layers", "layers, and 35 that only add vectors looked up by token", "layers, run 4 times each"
+    ]  # fmt: skip
+    assert layers_text(Layers(20, 44, 0)) == "layers, 44 with repeats"
+    rows = {row["id"]: row for row in table_rows([cards()[name] for name in layers])}
+    assert {name: (row["layers"], row["layers_run"]) for name, row in rows.items()} == {
+        name: (each.distinct, each.run) for name, each in layers.items()
+    }
+    assert {name for name in COLUMNS if "*" not in name} <= {*rows["llama-3-8b"]}
 
 
 def test_the_page_says_what_the_card_has() -> None:
@@ -102,6 +116,25 @@ def test_windows_saturate_and_recurrences_are_flat() -> None:
     assert least_seconds(3_350_000_000_000, 0, "H100-SXM") == pytest.approx(1.0)
 
 
+def test_the_least_time_reads_only_the_keys_that_an_index_selects() -> None:
+    def read(name: str, length: int) -> int:
+        return at_length(cards()[name], length)[2] // 2  # numbers in bfloat16
+
+    # 61 layers: the index's keys of all positions, and 2,048 latents with their rotary keys
+    assert read("deepseek-v3.2", 131_072) == 61 * (131_072 * 128 + 2048 * (512 + 64))
+    assert read("deepseek-v3.2", 1024) == at_length(cards()["deepseek-v3.2"], 1024)[0] // 2
+    # three layers without an index; 16 blocks of 128 keys, of four heads
+    assert read("minimax-m3", 131_072) == 3 * 131_072 * 4 * 256 + 57 * (131_072 * 128 + 16 * 128 * 4 * 256)
+    # every fourth position is pooled in the layers with an index, and 512 of these keys are read
+    index_layers = sum(layer.mixer.index is not None for layer in cards()["deepseek-v4-flash"].spec.layers)
+    left_out = at_length(cards()["deepseek-v4-flash"], 65_536)[0] // 2 - read("deepseek-v4-flash", 65_536)
+    assert left_out == index_layers * (65_536 // 4 - 512) * 512
+    assert read("gpt-oss-20b", 4096) == at_length(cards()["gpt-oss-20b"], 4096)[0] // 2
+    least = phase_times(cards()["deepseek-v3.2"].report_at(131_072), DEVICES["H100-SXM"])
+    traffic = next(time.traffic for time in least if time.phase == "decode")
+    assert traffic == cards()["deepseek-v3.2"].weights_read + 2 * read("deepseek-v3.2", 131_072)
+
+
 def test_the_index_has_each_card_the_tree_and_the_ideas(few: list[Card]) -> None:
     page = index_page(few, adoption(few))
     assert [f'data-id="{name}"' in page for name in FEW] == [True] * len(FEW)
@@ -121,6 +154,24 @@ def test_ideas_are_those_of_the_specifications(few: list[Card]) -> None:
     assert ideas["layers without positions (NoPE)"] == ideas["Mamba-2"] == ("nemotron-3-nano-30b-a3b", 1)
     assert "attention sinks" not in ideas
     assert adoption(few).months == ("2024-12", "2025-03", "2025-07", "2025-12")
+
+
+def test_an_idea_is_of_the_models_that_use_it() -> None:
+    """A field that only looks like the idea's, such as xLSTM's cap of its gates, or experts beside an MLP."""
+    users = {
+        "gated attention": (
+            ("laguna-xs.2", "kimi-k3", "qwen3-next-80b-a3b"), ("deepseek-v3", "xlstm-7b", "kimi-linear-48b-a3b"),
+        ),
+        "mixture of experts": (("gemma-4-26b-a4b", "grok-2.5-270b"), ("gemma-4-31b",)),
+        "attention sinks": (("gpt-oss-20b", "deepseek-v4-flash"), ("deepseek-v3",)),
+        "sliding-window or chunked attention": (("deepseek-v4-flash", "gpt-oss-20b"), ("deepseek-v3",)),
+        "sparse attention with a learned indexer": (("deepseek-v4-flash", "deepseek-v3.2"), ("deepseek-v3",)),
+        "layers that run several times": (("ouro-2.6b-thinking",), ("gemma-4-e2b",)),
+    }  # fmt: skip
+    for idea, (using, others) in users.items():
+        with case(idea):
+            assert all(IDEAS[idea](cards()[name].fields) for name in using)
+            assert not any(IDEAS[idea](cards()[name].fields) for name in others)
 
 
 def test_the_table_is_json_and_csv(few: list[Card]) -> None:
