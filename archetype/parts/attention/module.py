@@ -160,7 +160,7 @@ class Attention(MultiHeadProjection):
     def choose(self, q: Heads, keys: Keys, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Choice:
         """Return the keys that the index chooses for each query. Whole sequences also train the index."""
         assert self.index is not None
-        positions = context.shared_positions if keys.positions is None else keys.positions
+        positions = keys.positions_in(context)
         if self.spec.index is not None and self.spec.index.reads_heads:
             k = keys.widened(q.dtype).k.to(q.dtype)
             chosen: Choice = self.index.choose(q, k, self.pairs.allowed(context, positions), context)  # type: ignore[operator]

@@ -15,9 +15,9 @@ from archetype.nn.registry import module_for
 from archetype.nn.selection import EVERY_KEY, Choice, best_blocks, of_blocks
 from archetype.nn.symbolic import is_symbolic, num_blocks
 from archetype.parts.attention.build import build_pairs
-from archetype.parts.attention.chosen import ChosenPairs
 from archetype.parts.attention.core import mixed
 from archetype.parts.attention.keys import Keys
+from archetype.parts.attention.pairs import ChosenPairs
 from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.native_sparse_attention import spec
 from archetype.parts.pattern.scores import MASKED, ScoreFunction, near_pairs, of_symbolic_length
