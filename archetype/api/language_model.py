@@ -90,7 +90,7 @@ class LanguageModel:
 
         # Python then calls __init__, because the subclass is a LanguageModel, too
         kind: type[Any] = kind_of(spec) if cls is LanguageModel and spec is not None else cls
-        return object.__new__(kind)  # type: ignore[no-any-return]
+        return object.__new__(kind)
 
     if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
 

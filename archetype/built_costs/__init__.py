@@ -11,8 +11,9 @@ from archetype.built_costs.contents import (
 )
 from archetype.built_costs.models import ModelsAsBuilt
 from archetype.built_costs.parts import MeasuredEmbeddingCost, MeasuredHeadCost, MeasuredNormCost, MeasuredPositionCost
+from archetype.cost.as_built import count_as_built
 from archetype.cost.formula import Formula
-from archetype.cost.registry import PartCost, count_as_built, set_fallback
+from archetype.cost.registry import PartCost, set_fallback
 from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.head import Head

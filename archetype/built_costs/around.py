@@ -89,8 +89,7 @@ class MeasuredResidualCost(ResidualCost):
     def _pass(self, batch: int, length: int) -> Tensor:
         x = torch.empty(batch, length, self.d.value, device=counting.META)
         stream, context = stream_class(self.part).enter(self.part, x), counting.context_of(x)
-        written: Tensor = self.module.write(stream, self.module.read(stream, context), context)  # type: ignore[operator]
-        return written
+        return self.module.write(stream, self.module.read(stream, context), context)  # type: ignore[operator]
 
 
 class MeasuredExitCost(MeasuredResidualCost):
@@ -102,8 +101,7 @@ class MeasuredExitCost(MeasuredResidualCost):
 
     def _pass(self, batch: int, length: int) -> Tensor:
         x = torch.empty(batch, length, self.d.value, device=counting.META)
-        y: Tensor = self.module(stream_class(self.part).enter(self.part, x))
-        return y
+        return self.module(stream_class(self.part).enter(self.part, x))
 
 
 def _without_contents(layer: counting.Layer | None) -> nn.Module | None:

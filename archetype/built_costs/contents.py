@@ -106,8 +106,7 @@ class MeasuredRouterCost(RouterCost):
     def _affinities(self, batch: int, length: int) -> Tensor:
         x = torch.empty(batch, length, self.d.value, device=META)
         logits = self.module(x.flatten(0, 1), context_of(x))
-        affinities: Tensor = self.module.affinities(logits)  # type: ignore[operator]
-        return affinities
+        return self.module.affinities(logits)  # type: ignore[operator]
 
 
 class MeasuredSelectionCost(SelectionCost):
@@ -135,8 +134,7 @@ class MeasuredSelectionCost(SelectionCost):
         return 0 if state is None else state.nbytes // torch.float32.itemsize
 
     def _state(self, batch: int, length: int) -> LayerState | None:
-        state: LayerState | None = self.module.new_state(batch, length, torch.float32, META)  # type: ignore[operator]
-        return state
+        return self.module.new_state(batch, length, torch.float32, META)  # type: ignore[operator]
 
     def _pass(self, batch: int, queries: int, keys: int, state: LayerState | None) -> Callable[[], Any]:
         x, inputs = (torch.empty(batch, queries, size.value, device=META) for size in (self.d, self.query))

@@ -66,8 +66,7 @@ class MeasuredEmbeddingCost(TokenEmbeddingCost):
 
     def _vectors(self, batch: int, length: int) -> Tensor:
         ids = torch.zeros(batch, length, dtype=torch.long, device=META)
-        vectors: Tensor = self.module(ids, ForwardContext.of(ids))
-        return vectors
+        return self.module(ids, ForwardContext.of(ids))
 
 
 class MeasuredHeadCost(HeadCost):
@@ -100,5 +99,4 @@ class MeasuredHeadCost(HeadCost):
 
     def _logits(self, batch: int, length: int) -> Tensor:
         x = torch.empty(batch, length, self.d.value, device=META)
-        logits: Tensor = self.module(x[:, 0] if self.part.classifies else x, *self.further_arguments)
-        return logits
+        return self.module(x[:, 0] if self.part.classifies else x, *self.further_arguments)

@@ -118,8 +118,7 @@ class Subject:
         """Return an empty state for these rows."""
         rows = list(rows)
         first = self.sources(rows) if "source" in self.parameters else len(rows)
-        state: State = self.model.new_state(first, capacity=capacity)
-        return state
+        return self.model.new_state(first, capacity=capacity)
 
     def step(self, tokens: Tensor, state: State, num_tokens: list[int] | None = None) -> tuple[Tensor, State]:
         """Return the outputs for more tokens (B, T, ...), and the state after them."""

@@ -55,8 +55,7 @@ class _Generation(Extension):
 
     def parse(self, parser: Any) -> nodes.Node | list[nodes.Node]:
         next(parser.stream)
-        body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return body
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 @cache

@@ -219,8 +219,7 @@ def load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
         raise DataError(str(folder), f"transformers cannot read it: {' '.join(str(error).split())}") from None
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # one pass needs no cache, and not every class can build one
-    reference: nn.Module = model.eval()
-    return reference
+    return model.eval()
 
 
 def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[list[tuple[Rule, str]], list[str]]:
@@ -349,8 +348,7 @@ def run(model: Model, inputs: dict[str, Tensor]) -> Tensor:
     else:
         (tensor,) = inputs.values()
         output = model(tensor)
-    result: Tensor = output.hidden if output.logits is None else output.logits
-    return result
+    return output.hidden if output.logits is None else output.logits
 
 
 def run_reference(family: Family, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
@@ -360,8 +358,7 @@ def run_reference(family: Family, model: nn.Module, inputs: dict[str, Tensor]) -
         mask[:, 0] = 1
         inputs = inputs | {"global_attention_mask": mask}
     outputs = model(**inputs)
-    output: Tensor = next(outputs[name] for name in OUTPUTS if name in outputs)
-    return output
+    return next(outputs[name] for name in OUTPUTS if name in outputs)
 
 
 def _compare_likelihoods(spec: ModelSpec, output: Tensor, reference: Tensor) -> tuple[float | None, float | None]:

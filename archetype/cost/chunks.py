@@ -1,7 +1,7 @@
 """Costs of mixers that are computed in chunks: products over all pairs of a chunk, and products with the state."""
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from archetype.cost.formula import Counts, Formula, constant, symbol
 from archetype.cost.registry import MixerCost
@@ -39,7 +39,17 @@ class Chunks(NamedTuple):
         return self.tokens * together + single * self.single_tokens
 
 
-class ChunkedCost(MixerCost):
+class Chunked(Protocol):
+    """Specification of a mixer that is computed in chunks."""
+
+    @property
+    def chunk_size(self) -> int: ...
+
+
+M = TypeVar("M", bound=Chunked)
+
+
+class ChunkedCost(MixerCost[M]):
     """Base class of the costs of recurrences that are computed in chunks, between their projections."""
 
     def flops(self, work: Work) -> Counts:

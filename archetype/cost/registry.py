@@ -14,8 +14,10 @@ any kernel must save is counted.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Self
+
+from typing_extensions import TypeVar
 
 from archetype.cost.formula import ZERO, Counts, Formula, Symbol, symbol
 from archetype.cost.work import TrainingWork, Work
@@ -23,8 +25,10 @@ from archetype.errors import SpecError
 from archetype.spec.base import Spec
 from archetype.spec.registry import provided, provides
 
+P = TypeVar("P", default=Any)  # the specification
 
-class PartCost:
+
+class PartCost(Generic[P]):
     """Base class of the costs of parts.
 
     Args:
@@ -33,7 +37,7 @@ class PartCost:
 
     is_measured: ClassVar[bool] = False  # by running the module, which takes longer for a longer sequence
 
-    def __init__(self, part: Any, d: Formula) -> None:
+    def __init__(self, part: P, d: Formula) -> None:
         self.part, self.d = part, d
 
     @classmethod
@@ -90,7 +94,7 @@ def projection_of(
     return {f"{name}_down": Linear(inputs, low), f"{name}_up": Linear(low, outputs, bias)}
 
 
-class ProjectionsCost(PartCost, ABC):
+class ProjectionsCost(PartCost[P], ABC):
     """Base class for costs of parts that consist of projections and products between them.
 
     Attributes:
@@ -98,7 +102,7 @@ class ProjectionsCost(PartCost, ABC):
         vectors: all other parameters by name, such as norms, gains and rates.
     """
 
-    def __init__(self, part: Any, d: Formula) -> None:
+    def __init__(self, part: P, d: Formula) -> None:
         super().__init__(part, d)
         self.projections: dict[str, Linear] = {}
         self.vectors: dict[str, Formula] = {}
@@ -128,7 +132,7 @@ class ProjectionsCost(PartCost, ABC):
         return 0
 
 
-class ContentCost(ProjectionsCost):
+class ContentCost(ProjectionsCost[P]):
     """Base class of the costs of mixers and feed-forward parts."""
 
     divides_state = False  # whether tensor parallelism splits its state
@@ -166,7 +170,7 @@ class ContentCost(ProjectionsCost):
         return f"{str(getattr(self.part, 'kind', type(self.part).__name__)).replace('_', ' ')} state"
 
 
-class MixerCost(ContentCost):
+class MixerCost(ContentCost[P]):
     """Base class of the costs of mixers."""
 
     complexity: Complexity
@@ -185,7 +189,7 @@ class MixerCost(ContentCost):
         return 0
 
 
-class FeedForwardCost(ContentCost):
+class FeedForwardCost(ContentCost[P]):
     """Base class of the costs of feed-forward parts."""
 
     @abstractmethod
@@ -197,7 +201,7 @@ class FeedForwardCost(ContentCost):
         return 0
 
 
-class NormCost(PartCost, ABC):
+class NormCost(PartCost[P], ABC):
     """Base class of the costs of norms. `d` is the number of normalized features."""
 
     @abstractmethod
@@ -225,10 +229,10 @@ class NormCost(PartCost, ABC):
         return 0  # numbers of each vector, of the type of products
 
 
-class RouterCost(PartCost, ABC):
+class RouterCost(PartCost[P], ABC):
     """Base class of the costs of routers."""
 
-    def __init__(self, part: Any, d: Formula, num_experts: Formula) -> None:
+    def __init__(self, part: P, d: Formula, num_experts: Formula) -> None:
         super().__init__(part, d)
         self.num_experts = num_experts
 
@@ -252,7 +256,7 @@ class RouterCost(PartCost, ABC):
         """Return the bytes saved for the backward pass of logits, affinities and weights."""
 
 
-class WiringCost(PartCost, ABC):
+class WiringCost(PartCost[P], ABC):
     """Base class of the costs of the norms around a block's sublayers."""
 
     @abstractmethod
@@ -277,7 +281,7 @@ class WiringCost(PartCost, ABC):
         """Return the bytes that the norms around the sublayers save for backward, minus inputs that sublayers share."""
 
 
-class ResidualCost(PartCost):
+class ResidualCost(PartCost[P]):
     """Cost of reading and writing the residual stream for one sublayer of a block. A plain sum costs nothing."""
 
     streams = 1  # residual vectors per position that the sublayer reads
@@ -304,7 +308,7 @@ class ResidualCost(PartCost):
         return 0
 
 
-class SelectionCost(ProjectionsCost):
+class SelectionCost(ProjectionsCost[P]):
     """Base class of the costs of key selections.
 
     Args:
@@ -312,7 +316,7 @@ class SelectionCost(ProjectionsCost):
         query: features of the vectors from which queries are computed.
     """
 
-    def __init__(self, part: Any, d: Formula, query: Formula) -> None:
+    def __init__(self, part: P, d: Formula, query: Formula) -> None:
         super().__init__(part, d)
         self.query = query
 
@@ -339,32 +343,8 @@ class SelectionCost(ProjectionsCost):
 
 Fallback = Callable[..., PartCost | None]  # called like PartCost.of
 Cost = TypeVar("Cost", bound=type[Any])
-Block = TypeVar("Block")  # the cost of a block
 
 _fallback: Fallback | None = None
-
-
-class AsBuilt(Protocol):
-    """Comparison of the costs of models that contain parts of extensions with the modules that are built."""
-
-    def layers(
-        self, stack: Any, layers: Sequence[int], count: Callable[[], Any]
-    ) -> Iterable[tuple[Sequence[int], Any]]:
-        """Divide layers with equal specifications into groups whose built modules are equal.
-
-        Returns:
-            (layer indices, cost of one of these layers, as returned by `count`) for each group.
-        """
-
-    def check(self, cost: Any) -> None:
-        """Compare a `ModelCost` with the modules of the model.
-
-        Raises:
-            SpecError: the parameters of a part differ from those that its cost counts.
-        """
-
-
-_as_built: AsBuilt | None = None
 
 
 def cost_of(*parts: type[Spec]) -> Callable[[Cost], Cost]:
@@ -381,23 +361,6 @@ def set_fallback(fallback: Fallback | None) -> None:
     """Set the function that counts parts without a registered cost, called like `PartCost.of`."""
     global _fallback
     _fallback = fallback
-
-
-def count_as_built(counter: AsBuilt | None) -> None:
-    global _as_built
-    _as_built = counter
-
-
-def layers_as_built(
-    stack: Any, layers: Sequence[int], count: Callable[[], Block]
-) -> Iterable[tuple[Sequence[int], Block]]:
-    # a single group without extensions
-    return [(layers, count())] if _as_built is None else _as_built.layers(stack, layers, count)
-
-
-def check_as_built(cost: Any) -> None:
-    if _as_built is not None:
-        _as_built.check(cost)
 
 
 def linear(inputs: Formula, outputs: Formula, bias: bool = False) -> Formula:

@@ -200,8 +200,7 @@ def _array(file: Path, name: str) -> npt.NDArray[Any]:
             if arrays.getinfo(f"{name}.npy").file_size > MAX_ARRAY_BYTES:
                 cause = f"{name} has more than {MAX_ARRAY_BYTES >> 20:,} MiB unpacked"
                 raise DataError(str(file), cause, "use fewer or smaller images")
-            array: npt.NDArray[Any] = np.lib.format.read_array(stored, allow_pickle=False)
-            return array
+            return np.lib.format.read_array(stored, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(str(file), "there is no such file", "check the path") from None
     except KeyError:

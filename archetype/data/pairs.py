@@ -142,8 +142,7 @@ class OrderByLength:
     def batch(self, step: int) -> npt.NDArray[np.int64]:
         """Return the indices of the examples in a step's batch, (B,)."""
         epoch, index = divmod(step, self.per_epoch)
-        batch: npt.NDArray[np.int64] = self._order(epoch)[index]
-        return batch
+        return self._order(epoch)[index]
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         # (num_batches, B) indices of the examples of an epoch

@@ -133,8 +133,7 @@ def captions(name: str, part: Mixer | FeedForward, costs: LayerCosts) -> list[st
 def _branch(block: Block, costs: LayerCosts) -> Branch:
     # an unknown wiring is judged by the norms in its cost
     if (function := provided("diagram", type(block.wiring))) is not None:
-        branch: Branch = function(block.wiring)
-        return branch
+        return function(block.wiring)
     _, post_norm = costs.block.wiring.parameters("mixer")
     return Branch(before="norm", after="post_norm" if post_norm else "")
 

@@ -142,8 +142,7 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
 
 def _ranks(values: npt.NDArray[np.float64]) -> list[float]:
     _, indices, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: list[float] = (np.cumsum(counts) - (counts - 1) / 2)[indices].tolist()  # ties share their mean rank
-    return ranks
+    return (np.cumsum(counts) - (counts - 1) / 2)[indices].tolist()  # ties share their mean rank
 
 
 def _mean(classes: dict[str, ClassScore], weights: dict[str, float], total: int) -> ClassScore:

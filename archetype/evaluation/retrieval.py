@@ -116,8 +116,7 @@ def similarity_score(similarities: Sequence[float], scores: Sequence[float]) -> 
 
 
 def cosines_of_pairs(a: Float[Tensor, "pairs D_s"], b: Float[Tensor, "pairs D_s"]) -> list[float]:
-    values: list[float] = torch.nn.functional.cosine_similarity(a, b).tolist()
-    return values
+    return torch.nn.functional.cosine_similarity(a, b).tolist()
 
 
 def _gain(relevances: Sequence[float]) -> float:

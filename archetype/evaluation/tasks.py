@@ -156,8 +156,7 @@ def adapter(lm: Scored) -> Any:
                 if not continuation.strip() and not self.tok_encode(continuation, add_special_tokens=False):
                     cause = f"adds no tokens to the context {context[-40:]!r}"
                     raise DataError(f"answer {continuation!r:.40}", cause, "every answer of a task must contain text")
-            answers: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm)
-            return answers
+            return super().loglikelihood(requests, disable_tqdm)
 
         def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
             # lm-eval's own adapter fails if a token spans context and continuation, or if the context is all spaces.

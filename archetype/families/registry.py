@@ -49,12 +49,10 @@ class _Families(Mapping[str, Family]):
         if name in _from_outside:
             return _from_outside[name]
         if name in MODULES:
-            spelling: Family = import_module(f"archetype.families.{MODULES[name]}").FAMILIES[name]
-            return spelling
+            return import_module(f"archetype.families.{MODULES[name]}").FAMILIES[name]
         if name not in NAMES:
             raise KeyError(name)
-        family: Family = import_module(f"archetype.families.{name}").FAMILY
-        return family
+        return import_module(f"archetype.families.{name}").FAMILY
 
     def __iter__(self) -> Iterator[str]:
         return iter((*NAMES, *MODULES, *_from_outside))

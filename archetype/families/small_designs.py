@@ -30,10 +30,9 @@ def changed(change: Callable[[Any], Block], **design: Any) -> Decoder:
 def with_canon_layers(block: Any) -> Block:
     """Return a block with short convolutions at the four places of canon layers (Allen-Zhu 2025)."""
     attention, network = AttentionConvolutions(), NetworkConvolutions()
-    changed: Block = block.replace(
+    return block.replace(
         mixer=block.mixer.replace(convolutions=attention), feedforward=block.feedforward.replace(convolutions=network)
     )
-    return changed
 
 
 def dynamic_tanh(**design: Any) -> Decoder:
@@ -55,8 +54,7 @@ def chosen_blocks(*, block: int, top_blocks: int, index_dim: int, **design: Any)
     def indexed(mixer: Any) -> Attention:
         heads = mixer.sizes(model.d_model).num_kv_heads
         index = BlockIndex(block=block, top_blocks=top_blocks, num_heads=heads, head_dim=index_dim, position=Rotary())
-        attention: Attention = mixer.replace(qk_norm=RMSNorm(eps=1e-6), index=index)
-        return attention
+        return mixer.replace(qk_norm=RMSNorm(eps=1e-6), index=index)
 
     return model.replace(layers=tuple(layer.replace(mixer=indexed(layer.mixer)) for layer in model.layers))
 

@@ -134,12 +134,10 @@ def embed(
 
     def pooled(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B D"]:
         if isinstance(model, Decoder) and pooling == "last":
-            last: Tensor = model(tokens, num_tokens=num_tokens, last_only=True).hidden[:, 0]
-            return last
+            return model(tokens, num_tokens=num_tokens, last_only=True).hidden[:, 0]
         vectors: Tensor = model(tokens, num_tokens=num_tokens, with_logits=False).hidden
         if pooling is None and head is not None:
-            of_texts: Tensor = head(vectors, num_tokens, normalized=False)
-            return of_texts
+            return head(vectors, num_tokens, normalized=False)
         if isinstance(model, Encoder) and pooling == "first":
             return model.pooled(vectors, num_tokens)
         return pool(pooling or "mean", vectors, num_tokens)
@@ -187,9 +185,9 @@ def classify_texts(
 
     def logits(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B Y"]:
         if not isinstance(model, EncoderDecoder):
-            return model(tokens, num_tokens=num_tokens).logits  # type: ignore[no-any-return]
+            return model(tokens, num_tokens=num_tokens).logits
         target = target_of_classes(tokens, end_of_text(tokenizer) if start is None else start)
-        return model(target, num_tokens=num_tokens, source=tokens, source_num_tokens=num_tokens).logits  # type: ignore[no-any-return]
+        return model(target, num_tokens=num_tokens, source=tokens, source_num_tokens=num_tokens).logits
 
     return _answers(_by_length(model, sequences, logits).float()), counts
 

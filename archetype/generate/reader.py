@@ -38,8 +38,7 @@ class TextReader:
         state = self.state.narrow(self.num_read)  # further slots are neither written nor read
         output = self.model(torch.tensor([tokens], device=self.model.device), state, last_only=last_only)
         self.state = output.state
-        logits: Tensor = output.logits[0]
-        return logits
+        return output.logits[0]
 
 
 class StepReader(TextReader):

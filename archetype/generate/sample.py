@@ -126,8 +126,7 @@ def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
     sampling = samplers[0].sampling
     if sampling.greedy:  # numpy compares numbers in vectors
         best = logits.numpy().argmax(-1) if logits.device.type == "cpu" else logits.argmax(-1)
-        tokens: list[int] = best.tolist()
-        return tokens
+        return best.tolist()
     remaining, blocks = candidates(logits, sampling)
     tokens = _draw(remaining, samplers).tolist()
     if blocks is not None:

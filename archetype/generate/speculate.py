@@ -54,8 +54,7 @@ class PromptLookup(Speculator):
             earlier = np.lib.stride_tricks.sliding_window_view(window[:-1], length)
             starts = (earlier == window[-length:]).all(1).nonzero()[0]
             if len(starts):
-                following: list[int] = window[starts[-1] + length :][:limit].tolist()
-                return following
+                return window[starts[-1] + length :][:limit].tolist()
         return []
 
 

@@ -73,8 +73,7 @@ def unmask(
         while (left := (tokens[0, block] == mask).nonzero()[:, 0] + start).numel():
 
             def forward(read: slice = read, before: State | None = before) -> Tensor:
-                logits: Tensor = model(tokens[:, read], earlier=before).logits
-                return logits
+                return model(tokens[:, read], earlier=before).logits
 
             logits = forward()[0, left - read.start].float()  # (masks, V)
             check_finite(logits, model, forward)

@@ -79,7 +79,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
             new[:num_shared] = old[:num_shared]
             if isinstance(module, nn.Embedding):
                 module.num_embeddings = len(shaped)
-        return self.get_input_embeddings()  # type: ignore[no-any-return]
+        return self.get_input_embeddings()
 
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Any = None, every_n_layers: int = 1, offload: bool = False

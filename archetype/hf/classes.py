@@ -45,8 +45,7 @@ class _Classifier(ArchetypePreTrainedModel):
         """Return transformers' loss, which depends on `problem_type`, or on the shape and type of the labels."""
         if labels is None:
             return None
-        loss: Tensor = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **arguments)
-        return loss
+        return self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **arguments)
 
 
 class ArchetypeForSequenceClassification(_Classifier):

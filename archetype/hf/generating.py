@@ -47,10 +47,9 @@ class Generating:
             # cached keys were rotated with the frequencies of the shorter length
             cache.reset()
             next_sequence_length = None
-        prepared: dict[str, Any] = super().prepare_inputs_for_generation(  # type: ignore[misc]
+        return super().prepare_inputs_for_generation(  # type: ignore[misc]
             input_ids, next_sequence_length=next_sequence_length, **kwargs
         )
-        return prepared
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

@@ -59,8 +59,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         return head
 
     def get_input_embeddings(self) -> nn.Module:
-        table: nn.Module = self._embedding().token
-        return table
+        return self._embedding().token
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self._embedding().token = value

@@ -163,8 +163,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
             lengths = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
             bridge = State(lengths, layers, vectors.shape[1])
         source = EncoderOutput(rows.moved(vectors), rows.num_tokens)
-        state: State = network.state_of(source, bridge, room)
-        return state
+        return network.state_of(source, bridge, room)
 
 
 def tensors(layers: list[LayerState]) -> list[Tensor]:

@@ -128,12 +128,10 @@ class RegisteredAttention:
         if isinstance(embedding, nn.Identity):  # a later stage
             return read
         if tokens is not None:
-            x: Tensor = embedding(tokens, context)
-            return x
+            return embedding(tokens, context)
         if (place := self.config.architecture.stacks[0].reads_tokens_at) is not None:
             raise SpecError(place, "reads token ids, which inputs_embeds do not have", "pass input_ids")
-        placed: Tensor = embedding.placed(read, context)
-        return placed
+        return embedding.placed(read, context)
 
     def _function(self, x: Tensor, mask: Tensor | None, positions: Tensor, others: Mapping[str, Any]) -> Any:
         function: Any = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
@@ -147,8 +145,7 @@ class RegisteredAttention:
             options = {"dropout": dropout, "scaling": scale, "sliding_window": call.window, "softcap": call.softcap}
             y, _ = function(module, q, k, v, masks[call.window is not None], **options, **others)
             # (B, T, H, P), or several dimensions joined, to (B, H, T, P)
-            heads: Tensor = y.reshape(*x.shape[:2], -1, v.shape[3]).transpose(1, 2)
-            return heads
+            return y.reshape(*x.shape[:2], -1, v.shape[3]).transpose(1, 2)
 
         return attend
 

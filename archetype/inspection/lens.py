@@ -64,12 +64,12 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
         y = model.decoder.final_norm(x, ForwardContext.of(x))
         if model.lm_head is None:
             return model.class_logits(y, ForwardContext.of(x))[:, None]
-        return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]
+        return model.lm_head(y, model.embedding.token.weight)
     if isinstance(model, MegaByte):  # byte t + 1 is predicted at its own slot
         # x is (B M, J, D): the slots of patches, one after the other, are the bytes of the text
         batch, length = trace.inputs.arguments["tokens"].shape
         y = model.local_model.final_norm(x, ForwardContext.of(x)).reshape(batch, -1, x.shape[2])  # (B, M J, D)
-        return model.lm_head(y[:, 1 : length + 1].contiguous(), model.local_embedding.token.weight)  # type: ignore[no-any-return]
+        return model.lm_head(y[:, 1 : length + 1].contiguous(), model.local_embedding.token.weight)
     assert isinstance(model, Decoder | Encoder | VisionEncoder)
     context = ForwardContext.of(x)
     y = model.final_norm(x, context)
@@ -77,7 +77,7 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
         logits: Tensor = model.class_logits(y, context, model.classifier)
         return logits if model.spec.head.labels_tokens else logits[:, None]
     assert not isinstance(model, VisionEncoder) and model.lm_head is not None
-    return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]
+    return model.lm_head(y, model.embedding.token.weight)
 
 
 @dataclass

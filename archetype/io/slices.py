@@ -44,8 +44,7 @@ class Slices:
         parts = [(offsets, handle.get_tensor(name)) for offsets, handle in slices]
         # a tensor in a single slice needs no copy
         if len(parts) == 1 and list(parts[0][1].shape) == shape:
-            complete: Tensor = parts[0][1]
-            return complete
+            return parts[0][1]
         if sum(part.numel() for _, part in parts) != math.prod(shape):
             raise CheckpointError(
                 f"{self.folder}: {name}", "is incomplete: a slice is missing", "restore the checkpoint"

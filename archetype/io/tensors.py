@@ -110,8 +110,7 @@ class Tensors:
 
     def stored(self, name: str) -> Tensor:
         """Return a tensor with any dtype as a view of its file."""
-        tensor: Tensor = self._files[self._where[name]].get_tensor(name)
-        return tensor
+        return self._files[self._where[name]].get_tensor(name)
 
     @contextmanager
     def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:

@@ -162,8 +162,7 @@ def _check_tag(event: Any) -> None:
 def _error(event: Any, problem: str) -> Exception:
     from yaml import MarkedYAMLError
 
-    error: Exception = MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
-    return error
+    return MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 def with_schema_line(text: str, kind: str) -> str:

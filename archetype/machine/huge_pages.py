@@ -43,8 +43,7 @@ def move_to_huge_pages(model: nn.Module) -> None:
 
 def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
     # a large table is not in memory twice while it is copied
-    pieces: tuple[Tensor, ...] = tensor.split(PIECE // tensor.itemsize)
-    return pieces
+    return tensor.split(PIECE // tensor.itemsize)
 
 
 def _is_movable(tensor: Tensor) -> bool:

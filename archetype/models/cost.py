@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from math import lcm
 from typing import Protocol, cast
 
+from archetype.cost.as_built import check_as_built
 from archetype.cost.formula import Counts, prefixed, symbol
-from archetype.cost.registry import check_as_built, cost_class
+from archetype.cost.registry import cost_class
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.models.further_tokens.cost import FurtherTokensCost

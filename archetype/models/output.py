@@ -95,5 +95,4 @@ class TokenModel(BaseModel):
     @property
     def token_table(self) -> Weight:
         """Embedding table, (V, D), which is also the output matrix of a tied head."""
-        table: Weight = self.embedding.token.weight
-        return table
+        return self.embedding.token.weight

@@ -56,8 +56,7 @@ def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Ten
         return None
     if not torch.is_grad_enabled():
         return _by_onednn(x, weight, bias)
-    y: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return y
+    return _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
 
 
 def multiply_groups(y: Sequence[Tensor], a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
@@ -103,8 +102,7 @@ def rotate(kernels: Kernels, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved
         return _rotated(kernels, x, cos, sin, is_interleaved, 1)
     if cos.requires_grad or sin.requires_grad:  # learned angles, whose gradient the kernel does not compute
         return None
-    y: Tensor = _Rotation.apply(kernels, x, cos, sin, is_interleaved, 1)  # type: ignore[no-untyped-call]
-    return y
+    return _Rotation.apply(kernels, x, cos, sin, is_interleaved, 1)  # type: ignore[no-untyped-call]
 
 
 def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
@@ -132,8 +130,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
         return None
     if not torch.is_grad_enabled():
         return _normalized(x, weight, eps, dtype, distance)
-    y: Tensor = _RMSNorm.apply(x, weight, eps, dtype, distance)  # type: ignore[no-untyped-call]
-    return y
+    return _RMSNorm.apply(x, weight, eps, dtype, distance)  # type: ignore[no-untyped-call]
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor | None:
@@ -157,8 +154,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Te
     if torch.is_grad_enabled():
         if not is_own or not FUSED.library.differentiates_attention or q.shape[2] != k.shape[2]:
             return None
-        y: Tensor = _Attention.apply(q, k, v, scale, causal)  # type: ignore[no-untyped-call]
-        return y
+        return _Attention.apply(q, k, v, scale, causal)  # type: ignore[no-untyped-call]
     if is_own and FUSED.library.has_attention_forward:
         return _attend(q, k, v, scale, causal)[0]
     if q.dtype != torch.float32 or not causal or q.shape[2] == k.shape[2]:
@@ -170,8 +166,7 @@ def dropout(x: Tensor, p: float) -> Tensor | None:
     """Return x / (1 - p), or 0 with probability p (Srivastava 2014). The random key is drawn from torch's generator."""
     if not FUSED.support(x):
         return None
-    y: Tensor = _Dropout.apply(x, p, int(torch.randint(2**63 - 1, ())))  # type: ignore[no-untyped-call]
-    return y
+    return _Dropout.apply(x, p, int(torch.randint(2**63 - 1, ())))  # type: ignore[no-untyped-call]
 
 
 def _distance(x: Tensor) -> int | None:
@@ -189,8 +184,7 @@ def _prefers_onednn() -> bool:
 
 
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return y
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 class _Linear(torch.autograd.Function):

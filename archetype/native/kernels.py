@@ -88,8 +88,7 @@ def without_context(form: Callable[Concatenate[Kernels, P], R]) -> Callable[P, R
     @wraps(form)
     def function(*args: P.args, **kwargs: P.kwargs) -> R:
         if not torch.compiler.is_compiling() and has_torch_function(args):
-            result: R = handle_torch_function(function, args, *args, **kwargs)
-            return result
+            return handle_torch_function(function, args, *args, **kwargs)
         return form(FUSED, *args, **kwargs)
 
     FORMS[function] = form

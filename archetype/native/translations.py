@@ -204,8 +204,7 @@ def _copy_into(kernels: Kernels, function: Any, out: Tensor, x: Tensor, non_bloc
 @translates(aten.stack.default)
 def _stack(kernels: Kernels, function: Any, tensors: list[Tensor], dim: int = 0) -> Tensor | None:
     dim = dim % (tensors[0].dim() + 1)
-    joined: Tensor | None = _cat(kernels, aten.cat.default, [tensor.unsqueeze(dim) for tensor in tensors], dim)
-    return joined
+    return _cat(kernels, aten.cat.default, [tensor.unsqueeze(dim) for tensor in tensors], dim)
 
 
 @translates(aten.cat.default)

@@ -194,8 +194,7 @@ class ForwardContext:
         """Return the result of `compute`, computed once per pass for each key."""
         if key not in self.shared:
             self.shared[key] = compute()
-        result: T = self.shared[key]
-        return result
+        return self.shared[key]
 
     def probe(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
         """Return x, an intermediate value of a part, or the observer's replacement.

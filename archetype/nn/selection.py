@@ -91,8 +91,7 @@ def mean_divergence(
     divergence = nn.functional.kl_div(log_weights, attended, reduction="none").sum(-1)
     divergence = divergence if divergence.dim() == 2 else divergence.mean(1)  # (B, T)
     valid = torch.ones_like(divergence) if context.valid is None else context.valid.to(divergence.dtype)
-    mean: Tensor = (divergence * valid).sum() / valid.sum().clamp(min=1)
-    return mean
+    return (divergence * valid).sum() / valid.sum().clamp(min=1)
 
 
 def learn(index: Any, choice: Choice, weights: Callable[[], Tensor], context: ForwardContext) -> None:

@@ -24,8 +24,7 @@ class Wiring(Part):
             content: `mixer`, `cross` or `feedforward`.
             norm: `norm` or `post_norm`, the end of the module's name.
         """
-        shared: Norm = getattr(self, "norm")  # noqa: B009  # a field of each kind, unknown to the base class
-        return shared
+        return getattr(self, "norm")  # noqa: B009  # a field of each kind, unknown to the base class
 
 
 AnyWiring = Annotated[Wiring, ByKind(Wiring)]

@@ -35,8 +35,7 @@ def assign(spec: S, assignments: list[str]) -> S:
             _assign(data, [*above, "layers"], _restacked(layers, value, target), target)
         else:
             _assign(data, [*above, last], value, target)
-    copy: S = spec.reparse(data)
-    return copy
+    return spec.reparse(data)
 
 
 def _path_of(spec: Spec, field: str) -> str | None:

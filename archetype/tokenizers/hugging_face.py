@@ -218,8 +218,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @property
     def _model(self) -> Mapping[str, Any]:
-        model: Mapping[str, Any] = self.definition["model"]
-        return model
+        return self.definition["model"]
 
     def _set_special(self) -> None:
         special_tokens.set_known(self, self._special)

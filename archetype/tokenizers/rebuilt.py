@@ -69,8 +69,7 @@ class ReadingClass(NamedTuple):
 
 @cache
 def table() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(FILE.read_bytes())
-    return data
+    return json.loads(FILE.read_bytes())
 
 
 def canonical(name: str, step: Any) -> Any:

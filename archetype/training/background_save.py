@@ -79,5 +79,4 @@ class BackgroundSave:
 
 
 def _shard(tensor: Tensor) -> Tensor:
-    shard: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return shard
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -90,8 +90,7 @@ def chunked_loss(
     x: Float[Tensor, "N D"], head: Head, loss_of: LossOfLogits, weights: Float[Tensor, "N"] | None = None
 ) -> Tensor:
     """Return the mean of a loss of each token's logits. The gradient is computed with it, chunk by chunk."""
-    loss: Tensor = _ChunkedLoss.apply(x, head.weight, head.bias, weights, head.softcap, loss_of)  # type: ignore[no-untyped-call]
-    return loss
+    return _ChunkedLoss.apply(x, head.weight, head.bias, weights, head.softcap, loss_of)  # type: ignore[no-untyped-call]
 
 
 def predicted(targets: Int[Tensor, "N"], num_targets: int | None) -> tuple[int, Int[Tensor, "n"] | None]:

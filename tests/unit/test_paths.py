@@ -12,12 +12,12 @@ import archetype
 from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.main import main
 from archetype.models.build import build
-from archetype.parts.attention import full
+from archetype.parts.attention import pairs
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.specs import block, decoder
 
 PACKAGE = Path(archetype.__file__).parent
-ATTEND = full.attend
+ATTEND = pairs.attend
 
 
 class Reached(BaseException):
@@ -38,7 +38,7 @@ def stack(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             frame = frame.f_back
         raise Reached
 
-    monkeypatch.setattr(full, "attend", reached)
+    monkeypatch.setattr(pairs, "attend", reached)
     monkeypatch.setattr(torch.Tensor, "backward", reached)
     return frames
 
@@ -64,7 +64,7 @@ def test_from_generate_to_the_softmax(run: Path, stack: list[str], monkeypatch: 
     assert files(frames) == {
         "apps/cli/main.py", "apps/cli/fields.py", "apps/cli/generate.py", "generate/engine.py",
         "generate/scheduler.py", "generate/reader.py", "models/decoder/module.py", "models/stack/module.py",
-        "models/block/module.py", "parts/attention/module.py", "parts/attention/full.py", "parts/attention/core.py",
+        "models/block/module.py", "parts/attention/module.py", "parts/attention/pairs.py", "parts/attention/core.py",
     }  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_from_train_to_backward(tmp_path: Path, stack: list[str], monkeypatch: p
     monkeypatch.setattr(
         sys, "argv", ["archetype", "train", "--text", str(text), "--to", str(tmp_path / "run"), *options]
     )
-    monkeypatch.setattr(full, "attend", ATTEND)
+    monkeypatch.setattr(pairs, "attend", ATTEND)
     with pytest.raises(Reached):
         main()
     assert stack == [

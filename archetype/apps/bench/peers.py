@@ -109,8 +109,7 @@ class Peer:
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         if line := self.process.stdout.readline():  # empty at the end of the process
-            answer: dict[str, Any] = json.loads(line)
-            return answer
+            return json.loads(line)
         self.process.wait()
         self.close()
         messages = self.messages.read_text(encoding="utf-8", errors="replace").splitlines() or ["no message"]

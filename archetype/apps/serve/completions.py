@@ -209,8 +209,7 @@ async def _stream(
 
 
 def index_of(step: Event) -> int:
-    index: int = step.request.id.index  # type: ignore[attr-defined]
-    return index
+    return step.request.id.index  # type: ignore[attr-defined]
 
 
 async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exchange) -> Completion | None:

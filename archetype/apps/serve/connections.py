@@ -51,8 +51,7 @@ class Connections:
 
 
 def _waiting_bytes(connection: Any) -> int:
-    waiting: int = connection.transport.get_write_buffer_size()
-    return waiting
+    return connection.transport.get_write_buffer_size()
 
 
 def _expects_head(connection: Any) -> bool:

@@ -168,8 +168,7 @@ def _vector(vector: Tensor, format: str | None) -> list[float] | str:
     if format == "base64":
         # little-endian float32, as OpenAI's clients decode it; the Python client asks for it by default
         return base64.b64encode(vector.contiguous().numpy().astype("<f4").tobytes()).decode()
-    values: list[float] = vector.tolist()
-    return values
+    return vector.tolist()
 
 
 def _usage(tokens: int) -> Usage:

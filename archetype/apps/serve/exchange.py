@@ -54,8 +54,7 @@ class Exchange:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        parameters: Mapping[str, str] = self.scope["path_params"]
-        return parameters
+        return self.scope["path_params"]
 
     @property
     def query(self) -> dict[str, str]:

@@ -142,5 +142,4 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
         from uvloop import new_event_loop
     except ImportError:
         return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = new_event_loop()
-    return loop
+    return new_event_loop()

@@ -318,5 +318,4 @@ def _name(model: ServedModel, id: int) -> str:
 
 
 def _short(value: float) -> float | int | None:
-    number: float | int | None = finite(float(f"{value:.4g}"))
-    return number
+    return finite(float(f"{value:.4g}"))

@@ -231,8 +231,7 @@ def _idle(info: CheckpointInfo) -> int:
 
 def gate_up_order(info: CheckpointInfo) -> GateUpOrder:
     """Return the order of the gate and up projections in a fused tensor."""
-    order: GateUpOrder = info.settle("gate_up_order", get_args(GateUpOrder), "no file says which half is the gate")
-    return order
+    return info.settle("gate_up_order", get_args(GateUpOrder), "no file says which half is the gate")
 
 
 def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
@@ -387,8 +386,7 @@ def _wiring_of(
     if kind is SandwichNorm and (eps := info.config.optional_positive(POST_EPS)) is not None:
         post = norm.replace(eps=eps)
         return SandwichNorm(norm=norm, mixer_post_norm=post, feedforward_post_norm=post)
-    wiring: Wiring = kind(norm=norm)
-    return wiring
+    return kind(norm=norm)
 
 
 def _wiring_without_weights(info: CheckpointInfo, layer: Layer) -> Wiring:

@@ -127,8 +127,7 @@ def transformers_version() -> str | None:
 @cache
 def proved_types() -> Mapping[str, Mapping[str, Sequence[str]]]:
     """Return the model types verified by the tests, for each version of transformers and task."""
-    proved: dict[str, dict[str, list[str]]] = json.loads(FILE.read_bytes())
-    return proved
+    return json.loads(FILE.read_bytes())
 
 
 def _reference_of_tests(values: Mapping[str, Any]) -> str | None:

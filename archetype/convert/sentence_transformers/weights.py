@@ -55,8 +55,7 @@ def open_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> nn.Mod
             cause = f"{name} is missing or does not have shape {shapes[name]}"
             raise CheckpointError(f"{path}/{WEIGHTS}", cause, "is the folder complete?")
     head.load_state_dict({name: tensors[name] for name in shapes}, strict=True, assign=True)
-    module: nn.Module = head.eval()
-    return module
+    return head.eval()
 
 
 def head_files(model: Model, before: Files) -> dict[str, bytes]:
@@ -88,7 +87,6 @@ def _tensors(files: Files, path: str) -> dict[str, Tensor]:
         return load(files[f"{path}/{WEIGHTS}"])
     if f"{path}/{PICKLE}" in files:
         # weights_only: a pickle could run code otherwise
-        tensors: dict[str, Tensor] = torch.load(io.BytesIO(files[f"{path}/{PICKLE}"]), weights_only=True)
-        return tensors
+        return torch.load(io.BytesIO(files[f"{path}/{PICKLE}"]), weights_only=True)
     remedy = "is the folder complete? a pickle needs --allow-pickle"
     raise CheckpointError(f"{path}/{WEIGHTS}", "is missing", remedy)

@@ -117,9 +117,7 @@ class BlockCost:
         return contents + residuals + scaled + self.wiring.saved_activations(tuple(self.contents), work)
 
 
-@cost_of(ResidualSum)
-class ResidualSumCost(ResidualCost):
-    """Zero cost of a plain residual sum."""
+cost_of(ResidualSum)(ResidualCost)
 
 
 @cost_of(spec.NoMixer)
@@ -127,9 +125,6 @@ class NoMixerCost(MixerCost):
     """Zero cost of an absent mixer."""
 
     complexity = Complexity("O(1)", "O(1)", "O(1)")
-
-    def parameters(self) -> Counts:
-        return {}
 
     def flops(self, work: Work) -> Counts:
         return {}
@@ -139,8 +134,7 @@ class NoMixerCost(MixerCost):
 
 
 @cost_of(spec.PreNorm, spec.PostNorm, spec.OutputNorm)
-class NormedResidualCost(WiringCost):
-    part: spec.NormedWiring
+class NormedResidualCost(WiringCost[spec.NormedWiring]):
     norms: ClassVar[tuple[str, ...]] = ("norm",)
 
     def norm_costs(self, content: str) -> list[NormCost]:

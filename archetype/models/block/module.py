@@ -100,12 +100,10 @@ class Block(nn.Module):
         return mixer if mixer is not None and feedforward is None else BlockState(mixer, feedforward=feedforward)
 
     def norm(self, content: str) -> nn.Module:
-        norm: nn.Module = getattr(self, f"{content}_norm")
-        return norm
+        return getattr(self, f"{content}_norm")
 
     def content(self, name: str) -> nn.Module:
-        content: nn.Module = getattr(self, name)  # called with (B, T, D), the context and `own_state`
-        return content
+        return getattr(self, name)  # called with (B, T, D), the context and `own_state`
 
     def own_state(self, content: str, context: ForwardContext, state: LayerState | None) -> LayerState | None:
         """Return a sublayer's state. Without a state, cross-attention projects the encoder's output."""
@@ -137,8 +135,7 @@ class Block(nn.Module):
         return self._residual(content).write(x, z, context)
 
     def _residual(self, content: str) -> ResidualStream:
-        residual: ResidualStream = getattr(self, f"{content}_residual")
-        return residual
+        return getattr(self, f"{content}_residual")
 
 
 @module_for(spec.PreNorm)

@@ -128,7 +128,7 @@ class Decoder(Stack, CausalModel):
         # a draft state has one more layer, for multi-token prediction
         _, *further = state.layers[len(self.blocks) - 1 :] if state else [None]
         if not further:
-            return self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)  # type: ignore[no-any-return]
+            return self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)
         x, cache = self.final_norm(x, context), further[0]
         assert isinstance(cache, HiddenCache)
         cache.append(x, context)  # (B, T, D)

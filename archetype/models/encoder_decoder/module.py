@@ -48,14 +48,14 @@ class EncoderDecoder(TokenModel):
     def _embed_source(self, source: Int[Tensor, "B S"], context: ForwardContext) -> Float[Tensor, "B S D"]:
         # one table for both sides, one for both with separate positions, or two tables
         if self.source_embedding is None:
-            return self.embedding(source, context)  # type: ignore[no-any-return]
+            return self.embedding(source, context)
         if self.spec.embedding.is_shared:
-            return self.source_embedding.placed(self.embedding.token(source), context)  # type: ignore[no-any-return]
-        return self.source_embedding(source, context)  # type: ignore[no-any-return]
+            return self.source_embedding.placed(self.embedding.token(source), context)
+        return self.source_embedding(source, context)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext) -> Float[Tensor, "B Y"]:
         last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
-        return self.classifier(last[:, 0])  # type: ignore[no-any-return]
+        return self.classifier(last[:, 0])
 
     def new_state(
         self,

@@ -93,5 +93,4 @@ class FurtherTokens(nn.Module):
         read = self.hidden_norms[index](hidden, context), self.embedding_norms[index](embedded, context)
         # (B, T, 2 D) to (B, T, D), then the block
         x = self.blocks[index](self.projections[index](torch.cat(read, dim=-1)), context, state)
-        y: Vectors = self.final_norms[index](x, context)
-        return y
+        return self.final_norms[index](x, context)

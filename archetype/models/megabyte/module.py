@@ -194,8 +194,7 @@ class MegaByte(CausalModel):
         self, x: Float[Tensor, "B M D_g"], context: ForwardContext, layers: list[LayerState] | None = None
     ) -> Float[Tensor, "B M D_g"]:
         state = None if layers is None else State(context.positions[:, 0], layers, x.shape[1])
-        y: Tensor = self.global_model.final_norm(self.global_model.run(x, context, state), context)
-        return y
+        return self.global_model.final_norm(self.global_model.run(x, context, state), context)
 
     def _locally(
         self,

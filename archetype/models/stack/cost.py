@@ -5,8 +5,9 @@ from functools import cached_property, partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
+from archetype.cost.as_built import layers_as_built
 from archetype.cost.formula import ZERO, Counts, Formula, constant, prefixed, symbol
-from archetype.cost.registry import NormCost, PartCost, layers_as_built
+from archetype.cost.registry import NormCost, PartCost
 from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
 from archetype.models.block.cost import BlockCost
 from archetype.models.block.spec import Block

@@ -145,8 +145,7 @@ class Stack(nn.Module):
         """Return the output vectors, (B, T, D), from the residual stream after the last layer."""
         if self.residual_exit is None:
             return self.stream_class.leave(self.residual, stream)
-        y: Tensor = self.residual_exit(stream)
-        return y
+        return self.residual_exit(stream)
 
 
 def places_of(stack: StackView) -> list[Place]:

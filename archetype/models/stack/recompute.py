@@ -38,8 +38,7 @@ def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors
             y = block(x, then, None)
             return y
 
-    output: Tensor = checkpoint(run, x, use_reentrant=False)
-    return output
+    return checkpoint(run, x, use_reentrant=False)
 
 
 @contextmanager

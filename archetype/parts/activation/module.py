@@ -108,8 +108,7 @@ class XIELU(nn.Module):
     def forward(self, x: Float[Tensor, "... F"]) -> Float[Tensor, "... F"]:
         a, b, eps = nn.functional.softplus(self.alpha_p), self.beta, self.eps
         c = b + nn.functional.softplus(self.alpha_n)
-        y: Tensor = XIELUFunction.apply(x, *(number.to(x.dtype) for number in (a, c, b, eps)))  # type: ignore[no-untyped-call]
-        return y
+        return XIELUFunction.apply(x, *(number.to(x.dtype) for number in (a, c, b, eps)))  # type: ignore[no-untyped-call]
 
 
 @provides("module", spec.PolyNorm)

@@ -4,12 +4,15 @@ from archetype.errors import SpecError
 from archetype.nn.place import Place
 from archetype.nn.registry import module_class
 from archetype.parts.attention import spec
-from archetype.parts.attention.chosen import ChosenPairs
-from archetype.parts.attention.full import FullPairs
-from archetype.parts.attention.key_bias import ValueBiasedPairs
-from archetype.parts.attention.pairs import MaskedPairs
-from archetype.parts.attention.query_bias import QueryBiasedPairs
-from archetype.parts.attention.tiled import PairsByLength, TiledPairs
+from archetype.parts.attention.pairs import (
+    ChosenPairs,
+    FullPairs,
+    MaskedPairs,
+    PairsByLength,
+    QueryBiasedPairs,
+    TiledPairs,
+    ValueBiasedPairs,
+)
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.module import QueryBias, Rotation, ScoreBias
 from archetype.roles.pattern import pattern_rule

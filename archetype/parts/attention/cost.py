@@ -16,12 +16,11 @@ from archetype.roles.pattern import Shape
 
 
 @cost_of(spec.Attention)
-class AttentionCost(MixerCost):
+class AttentionCost(MixerCost[spec.Attention]):
     """Cost of the projections and two products over pairs of positions, without the tanh of additive attention."""
 
     divides_state = True
 
-    part: spec.Attention
     state_name = "KV cache"
 
     def __init__(self, part: spec.Attention, d: Formula) -> None:

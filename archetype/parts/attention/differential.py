@@ -40,15 +40,13 @@ class Difference(nn.Module):
         first, second = y.chunk(2, dim=1)
         difference = first - self.weight_of_second().to(y.dtype) * second  # (B, H / 2, T, 2 Q)
         normed = (1 - self.lambda_init) * self.norm(difference)
-        heads: Tensor = normed.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2)
-        return heads
+        return normed.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2)
 
     def weight_of_second(self) -> Float[Tensor, ""]:
         """Return lambda = exp(lambda_q1 lambda_k1) - exp(lambda_q2 lambda_k2) + lambda_init."""
         vectors = (getattr(self, name) for name in spec.LAMBDAS)
         q1, k1, q2, k2 = (vector.to(torch.promote_types(vector.dtype, torch.float32)) for vector in vectors)
-        weight: Tensor = (q1 * k1).sum().exp() - (q2 * k2).sum().exp() + self.lambda_init
-        return weight
+        return (q1 * k1).sum().exp() - (q2 * k2).sum().exp() + self.lambda_init
 
 
 def values_of_pairs(v: ValuesOfKeys) -> Float[Tensor, "B K S pair"]:

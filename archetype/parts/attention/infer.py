@@ -438,8 +438,7 @@ def _gate_in_queries(tensors: CheckpointMixer) -> bool:
 
 def _doubled_query(tensors: CheckpointMixer) -> DoubledQuery:
     why = "the query projection has twice the rows, and no file states which belong to the gate"
-    order: DoubledQuery = tensors.settle("doubled_query", get_args(DoubledQuery), why)
-    return order
+    return tensors.settle("doubled_query", get_args(DoubledQuery), why)
 
 
 def _fused_order(tensors: CheckpointMixer) -> str:
@@ -447,8 +446,7 @@ def _fused_order(tensors: CheckpointMixer) -> str:
     usual = "qkv_per_head" if HEAD_BY_HEAD in name else "qkv"
     why = f"no file states the order of queries, keys and values in {name.split('.')[-2]}"
     values = sorted(get_args(FusedOrder), key=lambda order: order != usual)
-    order: str = tensors.settle("fused_order", tuple(values), why)
-    return order
+    return tensors.settle("fused_order", tuple(values), why)
 
 
 def _score_scale(tensors: CheckpointMixer, head_dim: int) -> float | None:

@@ -1,17 +1,12 @@
-"""Attention with a score bias computed from each key's values."""
+"""Score bias computed from each key's values."""
 
-import math
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.context import ForwardContext
-from archetype.parts.attention.keys import Keys
-from archetype.parts.attention.pairs import MaskedPairs
-from archetype.parts.attention.projections import Heads
-from archetype.parts.pattern.scores import ScoreFunction, at_least_float32
+from archetype.parts.pattern.scores import at_least_float32
 from archetype.weights.linear import Linear
 
 
@@ -29,15 +24,3 @@ class KeyBias(nn.Module):
     def forward(self, v: Float[Tensor, "B K S Q"]) -> Float[Tensor, "B K S"]:
         steps = nn.functional.softplus(at_least_float32(self.project(v.transpose(1, 2).flatten(2))))
         return (self.rate.to(steps.dtype) * steps).exp().transpose(1, 2)
-
-
-class ValueBiasedPairs(MaskedPairs):
-    """Attention with a `KeyBias`, recomputed from the cached values."""
-
-    def masked(
-        self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
-    ) -> tuple[Heads, Tensor]:
-        assert isinstance(bias, KeyBias)
-        positions = context.shared_positions if keys.positions is None else keys.positions
-        added = bias(keys.v).repeat_interleave(q.shape[1] // keys.v.shape[1], dim=1)[:, :, None]  # (B, H, 1, S)
-        return q, torch.where(self.allowed(context, positions), added, -math.inf)

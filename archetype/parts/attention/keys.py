@@ -7,6 +7,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from archetype.nn.cache import dequantized
+from archetype.nn.context import ForwardContext
 from archetype.nn.selection import EVERY_KEY, Choice
 
 
@@ -19,6 +20,10 @@ class Keys(NamedTuple):
     is_ring: bool = False  # whether they are the buffers of a ring cache, with positions within the window only
     choice: Choice = EVERY_KEY  # the pairs that an index has selected among the allowed ones
     scales: tuple[Tensor, ...] = ()  # of k and v, (B, K, S, 1) each, if these are int8
+
+    def positions_in(self, context: ForwardContext) -> Tensor:
+        # (b, S), or (B, h, S) of keys that are gathered for each of h shares of heads
+        return context.shared_positions if self.positions is None else self.positions
 
     def widened(self, dtype: torch.dtype) -> "Keys":
         """Return the keys as numbers of a data type, if they are int8."""

@@ -117,8 +117,7 @@ class Attention(MultiHeadProjection):
         if self.joint is None:
             return None
         state = cache.convolutions if isinstance(cache, ConvolvedState) else None
-        projected: Projected = self.joint(self.q(x), self.k(x), self.v(x), context, state)
-        return projected
+        return self.joint(self.q(x), self.k(x), self.v(x), context, state)
 
     def keys(
         self,
@@ -160,11 +159,10 @@ class Attention(MultiHeadProjection):
     def choose(self, q: Heads, keys: Keys, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Choice:
         """Return the keys that the index chooses for each query. Whole sequences also train the index."""
         assert self.index is not None
-        positions = context.shared_positions if keys.positions is None else keys.positions
+        positions = keys.positions_in(context)
         if self.spec.index is not None and self.spec.index.reads_heads:
             k = keys.widened(q.dtype).k.to(q.dtype)
-            chosen: Choice = self.index.choose(q, k, self.pairs.allowed(context, positions), context)  # type: ignore[operator]
-            return chosen
+            return self.index.choose(q, k, self.pairs.allowed(context, positions), context)  # type: ignore[operator]
         state = None if cache is None else without_index(cache)[1]
         # the index reads the layer's inputs twice: for its queries, and for its keys
         choice: Choice = self.index(x, x, self.pairs.allowed(context, positions), context, state)

@@ -118,8 +118,7 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         assert context.tokens is not None
         rows = self.value_embedding(context.tokens).to(v.dtype)  # (B, T, K Q)
         embedded = rows.unflatten(-1, (-1, self.value_width))  # (B, T, K, Q)
-        values: Tensor = v + self._value_factors(x).to(v.dtype) * embedded.transpose(1, 2)  # (B, K, T, Q)
-        return values
+        return v + self._value_factors(x).to(v.dtype) * embedded.transpose(1, 2)  # (B, K, T, Q)
 
     def _value_factors(self, x: Vectors) -> Float[Tensor, "B K T 1"] | Float[Tensor, "1"]:
         # one learned number, or a gate per head and position
@@ -164,12 +163,10 @@ class MultiHeadProjection(KeepsKeys, nn.Module):
         if self.spec.heads_norm.is_absent:
             return y
         heads: Tensor = self.heads_norm(y.transpose(1, 2).flatten(2))  # (B, T, H Q)
-        normed: Tensor = heads.unflatten(-1, (y.shape[1], -1)).transpose(1, 2)
-        return normed
+        return heads.unflatten(-1, (y.shape[1], -1)).transpose(1, 2)
 
     def merge_heads(self, y: ValueHeads) -> Vectors:
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, D) of (B, T, H Q)
-        return z
+        return self.o(y.transpose(1, 2).flatten(2))  # (B, T, D) of (B, T, H Q)
 
 
 def scaled_by_position(q: Heads, positions: Tensor, scale: spec.QueryScale | None) -> Heads:

@@ -8,13 +8,11 @@ from archetype.parts.lightning_index.cost import LearnedIndexCost
 
 
 @cost_of(spec.BlockIndex)
-class BlockIndexCost(LearnedIndexCost):
+class BlockIndexCost(LearnedIndexCost[spec.BlockIndex]):
     """Cost of two projections, and of a product over all pairs of positions if blocks are left out.
 
     The FLOPs of its loss, which computes the attention weights again, are not counted.
     """
-
-    part: spec.BlockIndex
 
     def __init__(self, part: spec.BlockIndex, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)

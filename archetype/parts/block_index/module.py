@@ -78,20 +78,17 @@ class BlockIndex(LearnedIndex):
         assert choice.scores is not None
         log_weights = (choice.scores / math.sqrt(self.spec.head_dim)).log_softmax(-1)  # (B, H, T, blocks)
         target = self._blocks(attended, 0.0).sum(-1)
-        loss: Tensor = self.spec.loss_weight * mean_divergence(log_weights, target, context)
-        return loss
+        return self.spec.loss_weight * mean_divergence(log_weights, target, context)
 
     def _pooled(
         self, scores: Float[Tensor, "B H T S"], allowed: Bool[Tensor, "b 1 t S"]
     ) -> Float[Tensor, "B H T blocks"]:
         # of the visible keys of each block; MASKED without any
         if self.spec.pooling == "max":
-            largest: Tensor = self._blocks(scores.masked_fill(~allowed, MASKED), MASKED).amax(-1)
-            return largest
+            return self._blocks(scores.masked_fill(~allowed, MASKED), MASKED).amax(-1)
         visible = self._blocks(allowed.to(scores.dtype), 0.0).sum(-1)  # (b, 1, t, blocks)
         total = self._blocks(scores.masked_fill(~allowed, 0.0), 0.0).sum(-1)
-        mean: Tensor = (total / visible.clamp(min=1)).masked_fill(visible == 0, MASKED)
-        return mean
+        return (total / visible.clamp(min=1)).masked_fill(visible == 0, MASKED)
 
     def _blocks(self, x: Float[Tensor, "b h t S"], fill: float) -> Float[Tensor, "b h t blocks block"]:
         size, count = self.spec.block, x.shape[3]

@@ -5,11 +5,11 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
+from archetype.parts.lightning_index.spec import LearnedIndex
 from archetype.parts.norm.spec import RMSNorm
-from archetype.parts.position.spec import DEPENDS_ON_LENGTH, Rotary
+from archetype.parts.position.spec import Rotary
 from archetype.roles.norm import VectorNorm
 from archetype.roles.position import AttentionSizes
-from archetype.roles.selection import KeySelection
 from archetype.spec.base import Flag, NotNegative, Size
 from archetype.spec.errors import invalid, refuse_set
 from archetype.spec.kinds import part
@@ -19,7 +19,7 @@ __all__ = ["BlockIndex"]
 
 
 @part
-class BlockIndex(KeySelection):
+class BlockIndex(LearnedIndex):
     """The `top_blocks` blocks of keys with the largest pooled scores q_t k_s for each query t (MiniMax M3).
 
     The last `local_blocks` blocks, including the query's own, are always selected. Each of the `num_heads` index heads
@@ -47,11 +47,7 @@ class BlockIndex(KeySelection):
     """
 
     title: ClassVar[str] = "Block index"
-    letters: ClassVar[Mapping[str, str]] = {
-        "H": "heads of the index",
-        "P": "features of a head of the index",
-        "W": "keys of the selected blocks",
-    }
+    letters: ClassVar[Mapping[str, str]] = {**LearnedIndex.letters, "W": "keys of the selected blocks"}
     kind: Literal["blocks"] = "blocks"
     block: Size
     top_blocks: Size
@@ -74,17 +70,10 @@ class BlockIndex(KeySelection):
             refuse_set({"position": self.position is not None}, cause, "use {field}: null")
             refuse_set({"norm": not self.norm.is_absent}, cause, "use {field}: none")
             refuse_set({"loss_weight": self.loss_weight > 0}, cause, "use {field}: 0")
-        if self.position is not None:
-            self.position.check_heads(self.head_dim)
-            self.position.check_kept_keys(DEPENDS_ON_LENGTH)
         return self
 
     def sees_all(self, length: int) -> bool:
         return self.top_blocks * self.block >= length
-
-    @property
-    def adds_to_loss(self) -> bool:
-        return self.loss_weight > 0
 
     @property
     def reads_heads(self) -> bool:
@@ -99,8 +88,3 @@ class BlockIndex(KeySelection):
     @property
     def num_selections(self) -> int:
         return self.num_heads
-
-    @property
-    def sizes(self) -> AttentionSizes:
-        rotary_dim = 0 if self.position is None else self.position.dim or self.head_dim
-        return AttentionSizes(self.num_heads, 1, self.head_dim, rotary_dim)

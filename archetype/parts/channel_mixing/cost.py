@@ -7,10 +7,9 @@ from archetype.parts.channel_mixing import spec
 
 
 @cost_of(spec.ChannelMixing)
-class ChannelMixingCost(FeedForwardCost):
+class ChannelMixingCost(FeedForwardCost[spec.ChannelMixing]):
     """Cost of two projections, or three with a receptance, and of the last token as state."""
 
-    part: spec.ChannelMixing
     state_name = "token shift"
 
     def __init__(self, part: spec.ChannelMixing, d: Formula) -> None:

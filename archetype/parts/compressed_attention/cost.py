@@ -38,10 +38,9 @@ class PoolCost:
 
 
 @cost_of(spec.CompressedAttention)
-class CompressedAttentionCost(MixerCost):
+class CompressedAttentionCost(MixerCost[spec.CompressedAttention]):
     """Cost of low-rank queries, one key head, pooled keys, and pairs of a query and a key that is seen."""
 
-    part: spec.CompressedAttention
     state_name = "window and pooled keys"
     complexity = Complexity("O(T W H P)", "O(W H P)", "O(W P)")
 

@@ -180,8 +180,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
         y = context.probe(self, "heads", self._rotated(y, context.positions, context, self.rotary_back))
         grouped = y.transpose(1, 2).flatten(2).unflatten(-1, (self.spec.groups, -1))  # (B, T, g, H P / g)
         down = matrix_of(self.o_down).unflatten(0, (self.spec.groups, -1))  # (g, r_g, H P / g)
-        z: Tensor = self.o_up(torch.einsum("btgi,gri->btgr", grouped, down.to(grouped.dtype)).flatten(2))
-        return z
+        return self.o_up(torch.einsum("btgi,gri->btgr", grouped, down.to(grouped.dtype)).flatten(2))
 
     @property
     def score_function(self) -> ScoreFunction:
@@ -253,5 +252,4 @@ class CompressedAttention(KeepsKeys, nn.Module):
         # padding may be beyond the last slot, and is not written
         count = None if context.num_tokens is None else torch.full_like(windows[:, 0], windows.shape[1])
         write_slots(state.keys, keys, ForwardContext(windows, count, False, kernels=context.kernels))
-        stored: Tensor = state.keys.to(x.dtype)
-        return stored
+        return state.keys.to(x.dtype)

@@ -2,29 +2,27 @@
 
 from collections.abc import Hashable
 
-from archetype.cost.formula import ZERO, Formula, symbol
+from archetype.cost.formula import Formula, symbol
 from archetype.cost.registry import ResidualCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.depth_attention import spec
 
 
 @cost_of(spec.DepthAttention)
-class DepthAttentionCost(ResidualCost):
+class DepthAttentionCost(ResidualCost[spec.DepthAttention]):
     """Cost of a sublayer's query, and of its products with all sums of layers.
 
     Args:
         streams: sums that the sublayer reads.
     """
 
-    part: spec.DepthAttention
-
     def __init__(self, part: spec.DepthAttention, d: Formula, streams: int = 1) -> None:
         super().__init__(part, d)
         self.n, self.streams = symbol("n", streams, part), streams
 
-    def at(self, layer: int, sublayer: int) -> "DepthAttentionCost":
+    def at(self, layer: int, sublayer: int) -> ResidualCost:
         if (layer, sublayer) == (0, 0):
-            return EmbeddingReadCost(self.part, self.d)
+            return ResidualCost(self.part, self.d)  # reads the embedding alone, at no cost
         starts = self.part.starts_block(layer)
         return DepthAttentionCost(self.part, self.d, self.part.completed(layer) + 1 + (starts and sublayer > 0))
 
@@ -44,16 +42,3 @@ class DepthAttentionCost(ResidualCost):
 
     def exit(self, num_layers: int) -> ResidualCost:
         return DepthAttentionCost(self.part, self.d, self.part.completed(num_layers) + 1)
-
-
-class EmbeddingReadCost(DepthAttentionCost):
-    """Zero cost of the first sublayer, which reads the embedding."""
-
-    def parameters(self) -> Formula:
-        return ZERO
-
-    def flops(self, tokens: Formula) -> Formula:
-        return ZERO
-
-    def saved_activations(self, work: TrainingWork) -> int:
-        return 0

@@ -9,10 +9,8 @@ from archetype.parts.pattern.spec import Full
 
 
 @cost_of(spec.RelativeVectors)
-class RelativeVectorsCost(PartCost):
+class RelativeVectorsCost(PartCost[spec.RelativeVectors]):
     """Cost of two vectors per bucket, and of their norm."""
-
-    part: spec.RelativeVectors
 
     def table(self, num_heads: int) -> Counts:
         norm = NormCost.of(self.part.norm, self.d)
@@ -21,10 +19,9 @@ class RelativeVectorsCost(PartCost):
 
 
 @cost_of(spec.DisentangledAttention)
-class DisentangledAttentionCost(MixerCost):
+class DisentangledAttentionCost(MixerCost[spec.DisentangledAttention]):
     """Projections of tokens and relative positions, and products over pairs of positions and of position and bucket."""
 
-    part: spec.DisentangledAttention
     complexity = COMPLEXITIES[Full]
 
     def __init__(self, part: spec.DisentangledAttention, d: Formula) -> None:

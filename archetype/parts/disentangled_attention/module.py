@@ -29,8 +29,7 @@ class RelativeVectors(nn.Module):
         self.norm = build_norm(vectors.norm, d_model)
 
     def forward(self) -> Float[Tensor, "R D"]:
-        vectors: Tensor = self.norm(self.weight)
-        return vectors
+        return self.norm(self.weight)
 
     def rows(self, length: int) -> Int[Tensor, "T T"]:
         """Return the table's row for each pair of positions."""
@@ -65,8 +64,7 @@ class DisentangledAttention(nn.Module):
         q, k, v = (context.probe(self, name, self.heads(getattr(self, name)(x))) for name in ("q", "k", "v"))
         score = ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0)
         y = context.probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context), kernels=context.kernels))
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, H, T, P) to (B, T, D)
-        return z
+        return self.o(y.transpose(1, 2).flatten(2))  # (B, H, T, P) to (B, T, D)
 
     def mask(self, q: Heads, k: Heads, context: ForwardContext) -> Float[Tensor, "B H T T"]:
         """Return the relative-position term of the scores, with -inf at padding."""
@@ -88,5 +86,4 @@ class DisentangledAttention(nn.Module):
         return added if valid is None else added.masked_fill(~valid[:, None, None], -math.inf)
 
     def heads(self, x: Float[Tensor, "B T D"]) -> Heads:
-        y: Tensor = x.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
-        return y
+        return x.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)

@@ -1,15 +1,13 @@
 """Cost of embeddings."""
 
-from typing import Any
-
 from archetype.cost.formula import ZERO, Counts, Formula, prefixed, symbol
-from archetype.cost.registry import Linear, NormCost, PartCost, cost_of, linear
+from archetype.cost.registry import Linear, NormCost, P, PartCost, cost_of, linear
 from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.parts.embedding import spec
 from archetype.parts.position.cost import PositionCost
 
 
-class TokenEmbeddingCost(PartCost):
+class TokenEmbeddingCost(PartCost[P]):
     """Cost of embedding tokens; by default, the cost of a single table.
 
     Args:
@@ -22,7 +20,7 @@ class TokenEmbeddingCost(PartCost):
     has_types = False  # whether it reads token types
     per_layer: "PerLayerCost | None" = None  # cost of per-layer embeddings
 
-    def __init__(self, part: Any, d: Formula, vocabulary: Formula, context_length: int, readers: int = 0) -> None:
+    def __init__(self, part: P, d: Formula, vocabulary: Formula, context_length: int, readers: int = 0) -> None:
         super().__init__(part, d)
         self.vocabulary, self.context_length, self.readers = vocabulary, context_length, readers
 
@@ -38,10 +36,8 @@ class TokenEmbeddingCost(PartCost):
 
 
 @cost_of(spec.Embedding)
-class EmbeddingCost(TokenEmbeddingCost):
+class EmbeddingCost(TokenEmbeddingCost[spec.Embedding]):
     """Cost of tables of tokens, positions and types, and of a norm."""
-
-    part: spec.Embedding
 
     def __init__(
         self, part: spec.Embedding, d: Formula, vocabulary: Formula, context_length: int, readers: int = 0

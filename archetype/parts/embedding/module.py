@@ -72,8 +72,7 @@ class Embedding(nn.Module):
             x = x + self.token_type(torch.zeros(1, dtype=torch.long, device=x.device) if types is None else types)
         x = x if self.norm_first else normalize_stream(self.norm, x, context)
         x = dropout(x, self.dropout, self.training)
-        projected: Tensor = x if self.project is None or self.project_first else self.project(x)
-        return projected
+        return x if self.project is None or self.project_first else self.project(x)
 
 
 class PerLayerEmbedding(nn.Module):

@@ -10,10 +10,8 @@ from archetype.parts.feedforward.cost import MLPCost
 
 
 @cost_of(spec.MixtureOfExperts)
-class MixtureOfExpertsCost(FeedForwardCost):
+class MixtureOfExpertsCost(FeedForwardCost[spec.MixtureOfExperts]):
     """Cost of a router, routed experts, and optionally a shared expert with a gate."""
-
-    part: spec.MixtureOfExperts
 
     def __init__(self, part: spec.MixtureOfExperts, d: Formula) -> None:
         super().__init__(part, d)

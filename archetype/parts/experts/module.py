@@ -266,8 +266,7 @@ class Experts(nn.Module):
             choice_indices = (choices == index).nonzero().squeeze(1)
             rows = x.index_select(0, choice_indices // chosen.shape[1])
             y = y.index_copy(0, choice_indices, self._network(rows, expert))
-        outputs: Tensor = y.unflatten(0, chosen.shape)
-        return outputs
+        return y.unflatten(0, chosen.shape)
 
     def _network(self, x: Float[Tensor, "N D"], project: Projection) -> Float[Tensor, "N D"]:
         *gate, up, down = self.projections

@@ -11,10 +11,9 @@ from archetype.parts.gain.cost import GainCost
 
 
 @cost_of(spec.MLP)
-class MLPCost(FeedForwardCost):
+class MLPCost(FeedForwardCost[spec.MLP | spec.GatedMLP]):
     """Cost of an up projection, an activation and a down projection."""
 
-    part: spec.MLP | spec.GatedMLP
     inputs: tuple[str, ...] = ("up",)  # projections that read the input
     saved_inner = 1  # saved vectors of the inner width, in addition to the activation's
 
@@ -86,9 +85,6 @@ class GatedMLPCost(MLPCost):
 
 @cost_of(spec.NoFeedForward)
 class NoFeedForwardCost(FeedForwardCost):
-    def parameters(self) -> Counts:
-        return {}
-
     def flops(self, tokens: Formula) -> Counts:
         return {}
 

@@ -138,14 +138,12 @@ def _gated_product(name: str, kernels: Kernels, gate: Tensor, up: Tensor) -> Ten
     # without a backward pass there is nothing to save
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return GatedProduct.forward(gate, up, name, kernels)
-    y: Tensor = GatedProduct.apply(gate, up, name, kernels)  # type: ignore[no-untyped-call]
-    return y
+    return GatedProduct.apply(gate, up, name, kernels)  # type: ignore[no-untyped-call]
 
 
 def _silu_backward(dy: Tensor, x: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
-        gradient: Tensor = torch.ops.aten.silu_backward(dy, x)
-        return gradient
+        return torch.ops.aten.silu_backward(dy, x)
     s = x.sigmoid()  # torch has no second derivative of its own operation
     return dy * s * (1 + x * (1 - s))
 

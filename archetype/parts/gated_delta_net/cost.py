@@ -8,10 +8,9 @@ from archetype.parts.gated_delta_net import spec
 
 
 @cost_of(spec.GatedDeltaNet)
-class GatedDeltaNetCost(ChunkedCost):
+class GatedDeltaNetCost(ChunkedCost[spec.GatedDeltaNet]):
     """Cost of products over pairs of a chunk and with the memory, without the triangular system of a chunk."""
 
-    part: spec.GatedDeltaNet
     state_name = "convolution and delta-rule state"
     complexity = Complexity("O(T D P)", "O(D P)", "O(D P)")
 

@@ -133,8 +133,7 @@ def _joint(mixer: GatedDeltaNet, tensors: CheckpointMixer, path: str, name: str)
 def _fused_order(tensors: CheckpointMixer, path: str) -> FusedOrder:
     # head by head, except for queries, keys and values without a gate or with everything else
     whole = path in ("qkv", "qkvzba")
-    order: FusedOrder = tensors.settle("delta_order", PARTS[whole], f"no file states the order of the parts of {path}")
-    return order
+    return tensors.settle("delta_order", PARTS[whole], f"no file states the order of the parts of {path}")
 
 
 provides("infer", GatedDeltaNet)(

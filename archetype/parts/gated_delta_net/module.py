@@ -98,8 +98,7 @@ class GatedDeltaNet(nn.Module):
         y, memory = read_chunks(linear_chunk, mixer.chunk_size, (before.memory.to(exact),), *inputs)  # y: (B, T, H, Q)
         state.keep(conv=conv, memory=memory)
         # gate as (B, T, H, Q); the heads are joined to (B, T, H Q)
-        z: Tensor = self.o(self.norm(y, projected(self, "gate", x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
-        return z
+        return self.o(self.norm(y, projected(self, "gate", x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
 
     def _log_decay(self, x: Vectors, exact: torch.dtype) -> Float[Tensor, "B T H *dims"]:
         mixer = self.spec

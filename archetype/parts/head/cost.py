@@ -1,15 +1,14 @@
 """Cost of heads."""
 
-from typing import Any
-
 from archetype.cost.formula import ZERO, Counts, Formula, symbol
-from archetype.cost.registry import NormCost, PartCost, cost_of, linear
+from archetype.cost.registry import NormCost, P, PartCost, cost_of, linear
 from archetype.cost.work import TrainingWork, Work
 from archetype.parts.gain.cost import GainCost
 from archetype.parts.head import spec
 
 
-class HeadCost(PartCost):
+@cost_of(spec.NoHead)
+class HeadCost(PartCost[P]):
     """Cost of the layers after a stack; zero by default.
 
     Args:
@@ -19,7 +18,7 @@ class HeadCost(PartCost):
     tied = has_softcap = False
     vocab_size = num_features = 0  # shape of the table that gives logits; 0 without one
 
-    def __init__(self, part: Any, d: Formula, vocab_size: int) -> None:
+    def __init__(self, part: P, d: Formula, vocab_size: int) -> None:
         super().__init__(part, d)
 
     @property
@@ -40,11 +39,6 @@ class HeadCost(PartCost):
     def num_logits(self, rows: int, tokens: int) -> int:
         """Number of logits that the loss reads."""
         return 0
-
-
-@cost_of(spec.NoHead)
-class NoHeadCost(HeadCost):
-    """Zero cost of a model without a head."""
 
 
 class TransformCost:
@@ -82,10 +76,8 @@ class TransformCost:
 
 
 @cost_of(spec.LanguageModelHead)
-class LanguageModelHeadCost(HeadCost):
+class LanguageModelHeadCost(HeadCost[spec.LanguageModelHead]):
     """Cost of logits over the vocabulary, optionally of transformed vectors. A tied head adds no table."""
-
-    part: spec.LanguageModelHead
 
     def __init__(self, part: spec.LanguageModelHead, d: Formula, vocab_size: int) -> None:
         super().__init__(part, d, vocab_size)
@@ -126,10 +118,8 @@ class MaskedLanguageModelHeadCost(LanguageModelHeadCost):
 
 
 @cost_of(spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)
-class ClassificationHeadCost(HeadCost):
+class ClassificationHeadCost(HeadCost[spec.ClassHead]):
     """Cost of class logits for each row or token, optionally of transformed vectors."""
-
-    part: spec.ClassHead
 
     def __init__(self, part: spec.ClassHead, d: Formula, vocab_size: int) -> None:
         super().__init__(part, d, vocab_size)

@@ -8,8 +8,7 @@ from archetype.spec.registry import provided
 
 def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[Step, ...]:
     """Return the boxes of a head. `width` is in letters, and `table` names the box whose table a tied head shares."""
-    steps: tuple[Step, ...] = (provided("diagram", type(head)) or unknown_head)(head, width, table)
-    return steps
+    return (provided("diagram", type(head)) or unknown_head)(head, width, table)
 
 
 @steps_of(spec.LanguageModelHead)

@@ -101,5 +101,4 @@ class Pooler(WithMatrix):
         self.activation = activation(nonlinearity)
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        pooled: Tensor = self.activation(self.product(x))
-        return pooled
+        return self.activation(self.product(x))

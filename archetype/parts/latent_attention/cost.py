@@ -12,10 +12,9 @@ from archetype.parts.position.cost import PositionCost
 
 
 @cost_of(spec.LatentAttention)
-class LatentAttentionCost(MixerCost):
+class LatentAttentionCost(MixerCost[spec.LatentAttention]):
     """Cost of latent attention in the form with fewer FLOPs: latents are expanded, or absorbed into the query."""
 
-    part: spec.LatentAttention
     state_name = "latent KV cache"
     complexity = Complexity("O(T^2 D)", "O(T H C)", "O(T C)")
 

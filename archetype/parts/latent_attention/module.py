@@ -103,8 +103,7 @@ class LatentAttention(KeepsKeys, nn.Module):
         else:
             y = self.attend_within(queries, latents, x, inputs, context)
         gated_heads = self.apply_gate(y, x if self.spec.gate_from == "input" else of_queries)
-        z: Tensor = self.o(context.probe(self, "heads", gated_heads).transpose(1, 2).flatten(2))
-        return z
+        return self.o(context.probe(self, "heads", gated_heads).transpose(1, 2).flatten(2))
 
     def apply_gate(self, y: Float[Tensor, "B H T Q"], x: Tensor) -> Float[Tensor, "B H T Q"]:
         return y if self.gate is None else gated(y, self.gate(x), self.spec.gate, self.gate_bias)

@@ -213,8 +213,7 @@ def root_of(at: Transfer[LatentAttention]) -> Tensor:
         raise SpecError("--with latent=whitened", cause, "use latent=balanced")
     values, vectors = torch.linalg.eigh(moment)
     least = float(values[-1]) * UNSEEN  # a text has fewer directions than the inputs
-    root: Tensor = vectors * values.clamp(min=least).sqrt() @ vectors.T
-    return root
+    return vectors * values.clamp(min=least).sqrt() @ vectors.T
 
 
 def resized(source: Heads, heads: int, width: int) -> Heads:

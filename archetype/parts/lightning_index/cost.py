@@ -1,7 +1,7 @@
 """Cost of the lightning index (DeepSeek-AI 2025)."""
 
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import TypeVar
 
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Linear, NormCost, SelectionCost, cost_of
@@ -9,11 +9,13 @@ from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.lightning_index import spec
 from archetype.parts.position.cost import PositionCost
 
+I = TypeVar("I", bound=spec.LearnedIndex)  # noqa: E741
 
-class LearnedIndexCost(SelectionCost):
+
+class LearnedIndexCost(SelectionCost[I]):
     """Base class of the costs of learned indexes: small attentions whose scores select keys."""
 
-    def __init__(self, part: Any, d: Formula, query: Formula) -> None:
+    def __init__(self, part: I, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)
         self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
         self.norm = NormCost.of(part.norm, self.head_dim)
@@ -27,15 +29,13 @@ class LearnedIndexCost(SelectionCost):
 
 
 @cost_of(spec.LightningIndex)
-class LightningIndexCost(LearnedIndexCost):
+class LightningIndexCost(LearnedIndexCost[spec.LightningIndex]):
     """Cost of three projections, and of a product over all pairs of positions if the sequence exceeds `top_k`.
 
     With `from_layer` there is no cost: the selection of another layer is used.
 
     The FLOPs of its loss, which computes the attention weights again, are not counted.
     """
-
-    part: spec.LightningIndex
 
     def __init__(self, part: spec.LightningIndex, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)

@@ -28,8 +28,7 @@ def relevances(
     products = at_least_float32(q.flatten(1, 2)) @ at_least_float32(keys[:, 0]).mT  # (B, HT, S)
     of_heads = at_least_float32(products).relu().unflatten(1, (heads, -1))  # (B, H, T, S)
     weights = at_least_float32(weights).mT[..., None] / math.sqrt(heads * size)  # (B, H, T, 1)
-    scores: Tensor = (weights * of_heads).sum(1)
-    return scores
+    return (weights * of_heads).sum(1)
 
 
 class LearnedIndex(KeepsKeys, KeySelector):
@@ -63,12 +62,10 @@ class LearnedIndex(KeepsKeys, KeySelector):
     def heads(self, projected: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Float[Tensor, "B H T P"]:
         """Return the normalized features of each head."""
         split = projected.unflatten(-1, (-1, self.spec.head_dim))  # (B, T, H, P)
-        heads: Tensor = (split if norm is None else norm(split)).transpose(1, 2)
-        return heads
+        return (split if norm is None else norm(split)).transpose(1, 2)
 
     def rotated(self, x: Float[Tensor, "B H T P"], context: ForwardContext) -> Float[Tensor, "B H T P"]:
-        rotated: Tensor = x if self.rotary is None else self.rotary(x, context.positions, context)
-        return rotated
+        return x if self.rotary is None else self.rotary(x, context.positions, context)
 
     def with_earlier(
         self, keys: Float[Tensor, "B 1 T G"], x: Vectors, context: ForwardContext, state: LayerState | None
@@ -127,8 +124,7 @@ class LightningIndex(LearnedIndex):
     def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
         """Return KL(attended || softmax of scores), averaged over queries that are not padding, times its weight."""
         assert choice.scores is not None
-        loss: Tensor = self.spec.loss_weight * mean_divergence(choice.scores.log_softmax(-1), attended, context)
-        return loss
+        return self.spec.loss_weight * mean_divergence(choice.scores.log_softmax(-1), attended, context)
 
     def rotated(self, x: Float[Tensor, "B H T P"], context: ForwardContext) -> Float[Tensor, "B H T P"]:
         # products of queries and keys do not depend on the order of features

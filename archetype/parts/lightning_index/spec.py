@@ -1,7 +1,7 @@
 """Learned index of keys: each query attends to the keys with the largest scores."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -18,8 +18,36 @@ from archetype.spec.sizes import Heads, HeadWidth
 __all__ = ["LightningIndex"]
 
 
+class LearnedIndex(KeySelection):
+    """Base class of indexes that are small attentions, with heads of their own and a loss."""
+
+    letters: ClassVar[Mapping[str, str]] = {"H": "heads of the index", "P": "features of a head of the index"}
+    if TYPE_CHECKING:  # each kind declares these fields, in its own order
+        num_heads: int
+        head_dim: int
+        position: Rotary | None
+        norm: VectorNorm
+        loss_weight: float
+
+    @model_validator(mode="after")
+    def _rotation_fits(self) -> Self:
+        if self.position is not None:
+            self.position.check_heads(self.head_dim)
+            self.position.check_kept_keys(DEPENDS_ON_LENGTH)
+        return self
+
+    @property
+    def adds_to_loss(self) -> bool:
+        return self.loss_weight > 0
+
+    @property
+    def sizes(self) -> AttentionSizes:
+        rotary_dim = 0 if self.position is None else self.position.dim or self.head_dim
+        return AttentionSizes(self.num_heads, 1, self.head_dim, rotary_dim)
+
+
 @part
-class LightningIndex(KeySelection):
+class LightningIndex(LearnedIndex):
     """The `top_k` keys s with the largest I(t, s) = sum_j w_tj ReLU(q_tj k_s) for each query t (DeepSeek-AI 2025).
 
     The queries q_tj of `num_heads` heads are projected from attention's query latent if it has one, otherwise from x.
@@ -45,11 +73,7 @@ class LightningIndex(KeySelection):
     """
 
     title: ClassVar[str] = "Lightning index"
-    letters: ClassVar[Mapping[str, str]] = {
-        "H": "heads of the index",
-        "P": "features of a head of the index",
-        "r": "rank of queries",
-    }
+    letters: ClassVar[Mapping[str, str]] = {**LearnedIndex.letters, "r": "rank of queries"}
     kind: Literal["lightning"] = "lightning"
     top_k: Size
     num_heads: Heads
@@ -61,12 +85,9 @@ class LightningIndex(KeySelection):
     from_layer: LayerIndex | None = None
 
     @model_validator(mode="after")
-    def _rotation_fits(self) -> "LightningIndex":
+    def _rotates_a_part(self) -> "LightningIndex":
         if self.rotates == "last" and (self.position is None or self.position.dim is None):
             invalid("rotates", "needs position.dim", "set position.dim, or use rotates: first")
-        if self.position is not None:
-            self.position.check_heads(self.head_dim)
-            self.position.check_kept_keys(DEPENDS_ON_LENGTH)
         return self
 
     def sees_all(self, length: int) -> bool:
@@ -74,7 +95,7 @@ class LightningIndex(KeySelection):
 
     @property
     def adds_to_loss(self) -> bool:
-        return self.loss_weight > 0 and self.from_layer is None
+        return super().adds_to_loss and self.from_layer is None
 
     def source(self, layer: int) -> int | None:
         return self.from_layer if self.from_layer is None or self.from_layer >= 0 else layer + self.from_layer
@@ -92,8 +113,3 @@ class LightningIndex(KeySelection):
             if differing := [name for name in type(self).model_fields if getattr(own, name) != getattr(source, name)]:
                 cause = f"{', '.join(differing)} differs from the referenced layer's index"
                 invalid("", cause, "make them equal")
-
-    @property
-    def sizes(self) -> AttentionSizes:
-        rotary_dim = 0 if self.position is None else self.position.dim or self.head_dim
-        return AttentionSizes(self.num_heads, 1, self.head_dim, rotary_dim)

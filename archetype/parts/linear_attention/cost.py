@@ -12,10 +12,9 @@ from archetype.parts.position.cost import PositionCost
 
 
 @cost_of(spec.LinearAttention)
-class LinearAttentionCost(ChunkedCost):
+class LinearAttentionCost(ChunkedCost[spec.LinearAttention]):
     """Cost of products over pairs of a chunk and with the memory."""
 
-    part: spec.LinearAttention
     state_name = "linear attention state"
     complexity = Complexity("O(T D P)", "O(D P)", "O(D P)")
 

@@ -107,8 +107,7 @@ class LinearAttention(nn.Module):
         y = y.flatten(-2) if mixer.norm_over == "head" else y
         if mixer.gate != "none":
             y = y * ACTIVATIONS[mixer.gate](projected(self, "gate", x))
-        z: Tensor = self.o(y)
-        return z
+        return self.o(y)
 
     def _prepared(self, name: str, x: Float[Tensor, "B T H P"], context: ForwardContext) -> Float[Tensor, "B T H P"]:
         # queries or keys

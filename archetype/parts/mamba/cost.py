@@ -9,10 +9,9 @@ from archetype.parts.mamba import spec
 
 
 @cost_of(spec.Mamba)
-class MambaCost(MixerCost):
+class MambaCost(MixerCost[spec.Mamba]):
     """Cost of Mamba. The scan counts the contraction of the state with C, but not the recurrence."""
 
-    part: spec.Mamba
     state_name = "convolution and SSM state"
     complexity = Complexity("O(T D Z)", "O(D Z)", "O(D Z)")
 

@@ -8,10 +8,9 @@ from archetype.parts.mamba2 import spec
 
 
 @cost_of(spec.Mamba2)
-class Mamba2Cost(MixerCost):
+class Mamba2Cost(MixerCost[spec.Mamba2]):
     """Cost of Mamba-2. The scan counts products over the pairs of a chunk and with the memory."""
 
-    part: spec.Mamba2
     state_name = "convolution and SSM state"
     complexity = Complexity("O(T D Z)", "O(D Z)", "O(D Z)")
 

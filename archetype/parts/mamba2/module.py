@@ -80,8 +80,7 @@ class Mamba2(nn.Module):
         y, memory = self.scan(nn.functional.silu(u), r, context, before.memory)
         state.keep(conv=conv, memory=memory)
         y = self.norm(y, z) if mixer.has_norm else (y * nn.functional.silu(z.to(y.dtype))).to(z.dtype)
-        out: Tensor = self.out_proj(y)
-        return out
+        return self.out_proj(y)
 
     def _scaled(self, projected: Float[Tensor, "B T features"]) -> Float[Tensor, "B T features"]:
         mixer = self.spec

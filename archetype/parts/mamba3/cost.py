@@ -8,10 +8,9 @@ from archetype.parts.mamba3 import spec
 
 
 @cost_of(spec.Mamba3)
-class Mamba3Cost(MixerCost):
+class Mamba3Cost(MixerCost[spec.Mamba3]):
     """Cost of Mamba-3. The scan counts products over the pairs of a chunk's vectors, and with the memory."""
 
-    part: spec.Mamba3
     state_name = "SSM state, angles and last token"
     complexity = Complexity("O(T D Z)", "O(D Z)", "O(D Z)")
 

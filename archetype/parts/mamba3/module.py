@@ -155,8 +155,7 @@ class Mamba3(nn.Module):
         )  # fmt: skip
         newest_b, newest_x = _newest(b, before.b, context), _newest(u, before.x, context)
         state.keep(memory=memory, angle=angle, b=newest_b, x=newest_x)
-        out: Tensor = self.out_proj(self._gated(y + self.D.to(exact)[:, None, None] * of_ranks, z).to(x.dtype))
-        return out
+        return self.out_proj(self._gated(y + self.D.to(exact)[:, None, None] * of_ranks, z).to(x.dtype))
 
     def _of_heads(
         self, rows: Float[Tensor, "*dims K r Z"], bias: Float[Tensor, "H r Z"]

@@ -8,10 +8,9 @@ from archetype.parts.mlstm import spec
 
 
 @cost_of(spec.MLSTM)
-class MLSTMCost(ChunkedCost):
+class MLSTMCost(ChunkedCost[spec.MLSTM]):
     """Cost of products over pairs of a chunk and with the memory. Values have one more feature, the normalizer."""
 
-    part: spec.MLSTM
     state_name = "mLSTM state"
     complexity = Complexity("O(T D P)", "O(D P)", "O(D P)")
 

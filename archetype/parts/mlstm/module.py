@@ -101,8 +101,7 @@ class MLSTM(nn.Module):
         inputs = q * self.sizes[0] ** -0.5, k, nn.functional.pad(v, (0, 1), value=1.0), f, i
         y, memory, top = read_chunks(partial(mlstm_chunk, self.spec.eps), self.spec.chunk_size, states, *inputs)
         state.keep(memory=memory, top=top)
-        z: Tensor = self.o(self.norm(y).to(x.dtype) * torch.sigmoid(self.gate(x)))
-        return z
+        return self.o(self.norm(y).to(x.dtype) * torch.sigmoid(self.gate(x)))
 
     def _logits(self, gate: nn.Module, x: Vectors, exact: torch.dtype) -> Float[Tensor, "B T H"]:
         logits: Tensor = gate(x).to(exact)

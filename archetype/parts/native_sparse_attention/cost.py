@@ -12,10 +12,9 @@ from archetype.parts.position.cost import PositionCost
 
 
 @cost_of(spec.NativeSparseAttention)
-class NativeSparseAttentionCost(MixerCost):
+class NativeSparseAttentionCost(MixerCost[spec.NativeSparseAttention]):
     """Cost of the projections, of the maps of blocks, and of two products over the pairs of each branch."""
 
-    part: spec.NativeSparseAttention
     state_name = "KV cache and compressed keys"
     complexity = Complexity("O(T (T / s + j + W) H P)", "O((T / s + j + W) H P)", "O(T K P)")
 

@@ -15,9 +15,9 @@ from archetype.nn.registry import module_for
 from archetype.nn.selection import EVERY_KEY, Choice, best_blocks, of_blocks
 from archetype.nn.symbolic import is_symbolic, num_blocks
 from archetype.parts.attention.build import build_pairs
-from archetype.parts.attention.chosen import ChosenPairs
 from archetype.parts.attention.core import mixed
 from archetype.parts.attention.keys import Keys
+from archetype.parts.attention.pairs import ChosenPairs
 from archetype.parts.attention.projections import Heads, ValueHeads
 from archetype.parts.native_sparse_attention import spec
 from archetype.parts.pattern.scores import MASKED, ScoreFunction, near_pairs, of_symbolic_length
@@ -58,8 +58,7 @@ class BlockMap(nn.Module):
         self.down = Linear(hidden, features, bias=False)
 
     def forward(self, x: Float[Tensor, "B K N c P"]) -> Float[Tensor, "B K N P"]:
-        y: Tensor = self.down(nn.functional.gelu(self.up((x + self.positions.to(x.dtype)).flatten(3))))
-        return y
+        return self.down(nn.functional.gelu(self.up((x + self.positions.to(x.dtype)).flatten(3))))
 
 
 class BlockMean(nn.Module):
@@ -137,16 +136,13 @@ class NativeSparseAttention(KeepsKeys, nn.Module):
         gates = torch.sigmoid(self.gate(x)).unflatten(-1, (self.spec.num_heads, -1))
         gates = context.probe(self, "gates", gates).permute(3, 0, 2, 1)[..., None]  # (3, B, H, T, 1)
         heads = context.probe(self, "heads", gates[0] * compressed + gates[1] * selected + gates[2] * window)
-        z: Tensor = self.o(heads.transpose(1, 2).flatten(2))
-        return z
+        return self.o(heads.transpose(1, 2).flatten(2))
 
     def _split(self, x: Float[Tensor, "B T HP"], features: int) -> Heads:
-        heads: Tensor = x.unflatten(-1, (-1, features)).transpose(1, 2)
-        return heads
+        return x.unflatten(-1, (-1, features)).transpose(1, 2)
 
     def _rotated(self, x: Heads, context: ForwardContext) -> Heads:
-        rotated: Tensor = x if self.rotary is None else self.rotary(x, context.positions, context)
-        return rotated
+        return x if self.rotary is None else self.rotary(x, context.positions, context)
 
     def _keys(self, branch: str, x: Vectors, context: ForwardContext) -> Keys:
         k = self._rotated(self._split(self.k[branch](x), self.spec.head_dim), context)

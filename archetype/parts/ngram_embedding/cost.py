@@ -7,10 +7,9 @@ from archetype.parts.ngram_embedding import spec
 
 
 @cost_of(spec.NgramEmbedding)
-class NgramEmbeddingCost(FeedForwardCost):
+class NgramEmbeddingCost(FeedForwardCost[spec.NgramEmbedding]):
     """Cost of the projections. The tables have parameters and no FLOPs: a token reads one row of each."""
 
-    part: spec.NgramEmbedding
     state_name = "n-gram state"
 
     def __init__(self, part: spec.NgramEmbedding, d: Formula) -> None:

@@ -7,10 +7,9 @@ from archetype.parts.ngram_memory import spec
 
 
 @cost_of(spec.NgramMemory)
-class NgramMemoryCost(FeedForwardCost):
+class NgramMemoryCost(FeedForwardCost[spec.NgramMemory]):
     """Cost of two projections and a convolution. The table has parameters and no FLOPs: a token reads a few rows."""
 
-    part: spec.NgramMemory
     state_name = "n-gram state"
 
     def __init__(self, part: spec.NgramMemory, d: Formula) -> None:

@@ -7,10 +7,8 @@ from archetype.parts.norm import spec
 
 
 @cost_of(spec.LayerNorm)
-class LayerNormCost(NormCost):
+class LayerNormCost(NormCost[spec.LayerNorm]):
     """Cost of LayerNorm, which saves each vector with its mean and variance, and 1 + weight with a unit offset."""
-
-    part: spec.LayerNorm
 
     def parameters(self) -> Formula:
         return self.d * (self.part.weight + self.part.bias)
@@ -20,10 +18,8 @@ class LayerNormCost(NormCost):
 
 
 @cost_of(spec.RMSNorm)
-class RMSNormCost(NormCost):
+class RMSNormCost(NormCost[spec.RMSNorm]):
     """Cost of RMSNorm. With a weight, the training kernel saves only its input and recomputes the rest."""
-
-    part: spec.RMSNorm
 
     def parameters(self) -> Formula:
         return self.d * self.part.weight
@@ -35,10 +31,8 @@ class RMSNormCost(NormCost):
 
 
 @cost_of(spec.GatedRMSNorm)
-class GatedRMSNormCost(NormCost):
+class GatedRMSNormCost(NormCost[spec.GatedRMSNorm]):
     """Cost of RMSNorm, of two projections, and of the product with the gate."""
-
-    part: spec.GatedRMSNorm
 
     def __init__(self, part: spec.GatedRMSNorm, d: Formula) -> None:
         super().__init__(part, d)
@@ -60,10 +54,8 @@ class GatedRMSNormCost(NormCost):
 
 
 @cost_of(spec.L2Norm)
-class L2NormCost(NormCost):
+class L2NormCost(NormCost[spec.L2Norm]):
     """Cost of division by the length, which saves each vector and its length."""
-
-    part: spec.L2Norm
 
     def parameters(self) -> Formula:
         return ZERO
@@ -73,10 +65,8 @@ class L2NormCost(NormCost):
 
 
 @cost_of(spec.Affine)
-class AffineCost(NormCost):
+class AffineCost(NormCost[spec.Affine]):
     """Cost of a factor and a shift per feature; saves the factor's input."""
-
-    part: spec.Affine
 
     def parameters(self) -> Formula:
         return self.d * (1 + self.part.bias)
@@ -90,10 +80,9 @@ class AffineCost(NormCost):
 
 
 @cost_of(spec.DynamicTanh)
-class DynamicTanhCost(NormCost):
+class DynamicTanhCost(NormCost[spec.DynamicTanh | spec.DynamicErf]):
     """Cost of a bounded function of each feature, which saves its input and its output."""
 
-    part: spec.DynamicTanh | spec.DynamicErf
     num_saved, num_scalars = 2, 1
 
     def parameters(self) -> Formula:
@@ -111,10 +100,8 @@ class DynamicErfCost(DynamicTanhCost):
 
 
 @cost_of(spec.BatchNorm)
-class BatchNormCost(NormCost):
+class BatchNormCost(NormCost[spec.BatchNorm]):
     """Cost of batch normalization, whose running statistics are stored but not trained."""
-
-    part: spec.BatchNorm
 
     def parameters(self) -> Formula:
         return 2 * self.d
@@ -125,10 +112,8 @@ class BatchNormCost(NormCost):
 
 
 @cost_of(spec.NoNorm)
-class NoNormCost(NormCost):
+class NoNormCost(NormCost[spec.NoNorm]):
     """Zero cost of no normalization."""
-
-    part: spec.NoNorm
 
     def parameters(self) -> Formula:
         return ZERO

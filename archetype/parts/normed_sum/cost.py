@@ -7,10 +7,8 @@ from archetype.parts.normed_sum import spec
 
 
 @cost_of(spec.NormedSum)
-class NormedSumCost(ResidualCost):
+class NormedSumCost(ResidualCost[spec.NormedSum]):
     """Cost of the norms of both terms."""
-
-    part: spec.NormedSum
 
     def __init__(self, part: spec.NormedSum, d: Formula) -> None:
         super().__init__(part, d)

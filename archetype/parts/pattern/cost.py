@@ -21,10 +21,8 @@ COMPLEXITIES: dict[type[Spec], Complexity] = {
 
 
 @cost_of(Pattern)
-class PatternCost(PartCost):
+class PatternCost(PartCost[Pattern]):
     """Pairs of positions of a pattern, counted by its rule."""
-
-    part: Pattern
 
     def __init__(self, part: Pattern, d: Formula) -> None:
         super().__init__(part, d)

@@ -127,8 +127,7 @@ def allowed_pairs(
     rule: PatternRule[Any], context: MaskContext, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]
 ) -> Bool[Tensor, "b3 1 T S"]:
     """Return True where the rule of a pattern lets the query at position i see the key at position j."""
-    pairs: Tensor = rule.allows(queries[:, None, :, None], keys[:, None, None, :], context)
-    return pairs
+    return rule.allows(queries[:, None, :, None], keys[:, None, None, :], context)
 
 
 def present_keys(num_tokens: Lengths, keys: Int[Tensor, "S"]) -> Bool[Tensor, "B 1 1 S"]:

@@ -85,8 +85,7 @@ def gather_tiles(
 def scatter_tiles(y: Float[Tensor, "Bm H a Q"], piece: Tiles, batch: int) -> Float[Tensor, "B H T Q"]:
     """Return the results of all tiles in sequence order."""
     tiled = y.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)  # (B, H, m a, Q)
-    y_in_order: Tensor = tiled.index_select(2, piece.place)
-    return y_in_order
+    return tiled.index_select(2, piece.place)
 
 
 def attend_piece(
@@ -117,5 +116,4 @@ def attend_piece(
 
 
 def _gather(x: Float[Tensor, "B H T P"], positions: Int[Tensor, "m a"]) -> Float[Tensor, "B H m a P"]:
-    gathered: Tensor = x.index_select(2, positions.flatten()).unflatten(2, positions.shape)
-    return gathered
+    return x.index_select(2, positions.flatten()).unflatten(2, positions.shape)

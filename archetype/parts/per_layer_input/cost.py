@@ -9,10 +9,8 @@ from archetype.parts.per_layer_input import spec
 
 
 @cost_of(spec.PerLayerInput)
-class PerLayerInputCost(FeedForwardCost):
+class PerLayerInputCost(FeedForwardCost[spec.PerLayerInput]):
     """Cost of a gate projection and a down projection, which save the same activations as a gated MLP."""
-
-    part: spec.PerLayerInput
 
     def __init__(self, part: spec.PerLayerInput, d: Formula) -> None:
         super().__init__(part, d)

@@ -32,5 +32,4 @@ class PerLayerInput(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         gate: Tensor = self.gate(x)  # (B, T, D_p)
         layer_input = context.layer_inputs[context.layer].to(gate.dtype)  # (B, T, D_p), p of this layer
-        y: Tensor = self.down(context.probe(self, "hidden", self.product(context.kernels, gate, layer_input)))
-        return y
+        return self.down(context.probe(self, "hidden", self.product(context.kernels, gate, layer_input)))

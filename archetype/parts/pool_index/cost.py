@@ -8,13 +8,11 @@ from archetype.parts.pool_index import spec
 
 
 @cost_of(spec.PoolIndex)
-class PoolIndexCost(LearnedIndexCost):
+class PoolIndexCost(LearnedIndexCost[spec.PoolIndex]):
     """Cost of two projections, and of a product over all pairs of a position and a pool if pools are left out.
 
     The FLOPs of its loss, which computes the attention weights again, are not counted.
     """
-
-    part: spec.PoolIndex
 
     def __init__(self, part: spec.PoolIndex, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)

@@ -90,19 +90,16 @@ class PoolIndex(LearnedIndex):
         if self.weights is not None:
             weights = at_least_float32(self.weights(x)).transpose(1, 2) * self.spec.num_heads**-0.5  # (B, H, T)
             of_heads = of_heads * weights[..., None]
-        scores: Tensor = of_heads.sum(1)
-        return scores
+        return of_heads.sum(1)
 
     def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
         """Return KL(attended pools || softmax of scores), averaged over queries that are not padding, and weighted."""
         assert choice.scores is not None
         target = self._pools(attended).sum(-1).masked_fill(choice.scores == MASKED, 0.0)  # (B, T, N)
         target = target / target.sum(-1, keepdim=True).clamp(min=1e-20)
-        loss: Tensor = self.spec.loss_weight * mean_divergence(choice.scores.log_softmax(-1), target, context)
-        return loss
+        return self.spec.loss_weight * mean_divergence(choice.scores.log_softmax(-1), target, context)
 
     def _pools(self, x: Tensor) -> Tensor:
         # (..., S) to (..., N, pool), without the keys behind the last pool
         whole = x.shape[-1] // self.spec.pool * self.spec.pool
-        pools: Tensor = x[..., :whole].unflatten(-1, (-1, self.spec.pool))
-        return pools
+        return x[..., :whole].unflatten(-1, (-1, self.spec.pool))

@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import model_validator
-
+from archetype.parts.lightning_index.spec import LearnedIndex
 from archetype.parts.norm.spec import RMSNorm
-from archetype.parts.position.spec import DEPENDS_ON_LENGTH, Rotary
+from archetype.parts.position.spec import Rotary
 from archetype.roles.norm import VectorNorm
-from archetype.roles.position import AttentionSizes
-from archetype.roles.selection import KeySelection
 from archetype.spec.base import Flag, NotNegative, Size
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
@@ -18,7 +15,7 @@ __all__ = ["PoolIndex"]
 
 
 @part
-class PoolIndex(KeySelection):
+class PoolIndex(LearnedIndex):
     """The `top_pools` pools of `pool` keys with the largest scores sum_h w_h relu(q_h k) (Qwen4-Exp; GLM-5.3-Flash).
 
     The key k of a pool is the mean of its keys, normalized and then rotated by the pool's first position. Only pools
@@ -46,11 +43,7 @@ class PoolIndex(KeySelection):
     """
 
     title: ClassVar[str] = "Pool index"
-    letters: ClassVar[Mapping[str, str]] = {
-        "H": "heads of the index",
-        "P": "features of a head of the index",
-        "W": "keys of the selected pools",
-    }
+    letters: ClassVar[Mapping[str, str]] = {**LearnedIndex.letters, "W": "keys of the selected pools"}
     kind: Literal["pools"] = "pools"
     pool: Size
     top_pools: Size
@@ -63,13 +56,6 @@ class PoolIndex(KeySelection):
     head_weights: Flag = False
     loss_weight: NotNegative = 1.0
 
-    @model_validator(mode="after")
-    def _sizes_fit(self) -> "PoolIndex":
-        if self.position is not None:
-            self.position.check_heads(self.head_dim)
-            self.position.check_kept_keys(DEPENDS_ON_LENGTH)
-        return self
-
     def sees_all(self, length: int) -> bool:
         return length // self.pool <= self.top_pools
 
@@ -77,12 +63,3 @@ class PoolIndex(KeySelection):
     def key_features(self) -> int:
         """Numbers that are kept of each position: its key, and with gates the logits of its weights."""
         return self.head_dim * (2 if self.pooling == "gated" else 1)
-
-    @property
-    def adds_to_loss(self) -> bool:
-        return self.loss_weight > 0
-
-    @property
-    def sizes(self) -> AttentionSizes:
-        rotary_dim = 0 if self.position is None else self.position.dim or self.head_dim
-        return AttentionSizes(self.num_heads, 1, self.head_dim, rotary_dim)

@@ -3,13 +3,13 @@
 from collections.abc import Hashable, Mapping
 
 from archetype.cost.formula import ZERO, Counts, Formula, symbol
-from archetype.cost.registry import PartCost, cost_of
+from archetype.cost.registry import P, PartCost, cost_of
 from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
 from archetype.parts.position import spec
 from archetype.roles.position import AttentionSizes
 
 
-class PositionCost(PartCost):
+class PositionCost(PartCost[P]):
     """Cost of positions, zero by default."""
 
     limits_length = False  # whether positions exist only up to the context length
@@ -48,16 +48,13 @@ class PositionCost(PartCost):
         return 0
 
 
-@cost_of(spec.NoPosition, spec.Sinusoidal)
-class FixedPositionCost(PositionCost):
-    """Zero cost of positions that train and save nothing."""
+cost_of(spec.NoPosition, spec.Sinusoidal)(PositionCost)  # they train and save nothing
 
 
 @cost_of(spec.Learned)
-class LearnedCost(PositionCost):
+class LearnedCost(PositionCost[spec.Learned]):
     """Cost of a table of learned positions."""
 
-    part: spec.Learned
     limits_length = True
 
     def parameters(self, context_length: int) -> Formula:
@@ -66,10 +63,8 @@ class LearnedCost(PositionCost):
 
 
 @cost_of(spec.Rotary)
-class RotaryCost(PositionCost):
+class RotaryCost(PositionCost[spec.Rotary]):
     """Cost of saved cosines and sines, in the data type of the products."""
-
-    part: spec.Rotary
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         # cos and sin of rotary_dim / 2 angles per token
@@ -90,10 +85,9 @@ class AlibiCost(PositionCost):
 
 
 @cost_of(spec.RelativeBias)
-class RelativeBiasCost(PositionCost):
+class RelativeBiasCost(PositionCost[spec.RelativeBias]):
     """Cost of saving each pair's bucket and whether the pair is allowed. The stack counts the table."""
 
-    part: spec.RelativeBias
     biases_scores = True
 
     def table(self, num_heads: int) -> Counts:
@@ -132,10 +126,9 @@ class TransformerXLCost(PositionCost):
 
 
 @cost_of(spec.RelativeLogits)
-class RelativeLogitsCost(PositionCost):
+class RelativeLogitsCost(PositionCost[spec.RelativeLogits]):
     """Cost of a bank of vectors, one for each distance, and their products with features of the queries."""
 
-    part: spec.RelativeLogits
     biases_scores = True
     in_full = True
 

@@ -7,10 +7,9 @@ from archetype.parts.recurrent import spec
 
 
 @cost_of(spec.RNN)
-class RNNCost(MixerCost):
+class RNNCost(MixerCost[spec.RNN | spec.GRU | spec.LSTM]):
     """Cost of an RNN, which multiplies the input and the hidden state by the matrices of every gate at each step."""
 
-    part: spec.RNN | spec.GRU | spec.LSTM
     state_name = "recurrent state"
     complexity = Complexity("O(T D^2)", "O(D^2)", "O(D)")
     gates = 1

@@ -10,10 +10,9 @@ from archetype.parts.rg_lru import spec
 
 
 @cost_of(spec.RGLRU)
-class RGLRUCost(MixerCost):
+class RGLRUCost(MixerCost[spec.RGLRU]):
     """Cost of the projections and gates, without the elementwise recurrence."""
 
-    part: spec.RGLRU
     state_name = "convolution and recurrent state"
     complexity = Complexity("O(T D)", "O(D)", "O(D)")
 

@@ -7,10 +7,9 @@ from archetype.parts.router import spec
 
 
 @cost_of(spec.LinearRouter)
-class LinearRouterCost(RouterCost):
+class LinearRouterCost(RouterCost[spec.LinearRouter]):
     """Cost of a projection to logits, and of the affinities of all experts."""
 
-    part: spec.LinearRouter
     saved_affinities = 2
 
     @property
@@ -46,10 +45,8 @@ class SparseMixerRouterCost(LinearRouterCost):
 
 
 @cost_of(spec.MLPRouter)
-class MLPRouterCost(RouterCost):
+class MLPRouterCost(RouterCost[spec.MLPRouter]):
     """Cost of four projections, and of the affinities of all experts."""
-
-    part: spec.MLPRouter
 
     def __init__(self, part: spec.MLPRouter, d: Formula, num_experts: Formula) -> None:
         super().__init__(part, d, num_experts)
@@ -74,10 +71,8 @@ class MLPRouterCost(RouterCost):
 
 
 @cost_of(spec.HashRouter)
-class HashRouterCost(RouterCost):
+class HashRouterCost(RouterCost[spec.HashRouter]):
     """Cost of a look-up, and of a projection if affinities are learned. The drawn table is not a parameter."""
-
-    part: spec.HashRouter
 
     @property
     def projection(self) -> Linear | None:

@@ -185,8 +185,7 @@ class HashRouter(nn.Module):
 
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext) -> Float[Tensor, "N E"]:
         if self.projection is not None:
-            y: Tensor = self.projection(x)
-            return y
+            return self.projection(x)
         # equal affinities depend on no logits, but callers expect their shape
         return x.new_zeros(x.shape[0], self.num_experts, dtype=torch.promote_types(x.dtype, torch.float32))
 

@@ -8,10 +8,9 @@ from archetype.parts.rwkv4 import spec
 
 
 @cost_of(spec.RWKV4)
-class RWKV4Cost(MixerCost):
+class RWKV4Cost(MixerCost[spec.RWKV4]):
     """Cost of the projections, without the elementwise recurrence."""
 
-    part: spec.RWKV4
     state_name = "token shift and weighted sums"
     complexity = Complexity("O(T D)", "O(D)", "O(D)")
 

@@ -107,5 +107,4 @@ class RWKV4(nn.Module):
         chunk, states = partial(wkv_chunk, self.bonus.to(exact)), (before.sums.to(exact), before.top.to(exact))
         y, sums, top = read_chunks(chunk, self.spec.chunk_size, states, k, v, a)
         state.keep(conv=conv, sums=sums, top=top)
-        z: Tensor = self.o(torch.sigmoid(r) * context.probe(self, "wkv", y).to(x.dtype))
-        return z
+        return self.o(torch.sigmoid(r) * context.probe(self, "wkv", y).to(x.dtype))

@@ -8,10 +8,9 @@ from archetype.parts.rwkv7 import spec
 
 
 @cost_of(spec.RWKV7)
-class RWKV7Cost(ChunkedCost):
+class RWKV7Cost(ChunkedCost[spec.RWKV7]):
     """Cost of products over pairs of a chunk and with the memory, without the triangular system of a chunk."""
 
-    part: spec.RWKV7
     state_name = "token shift and delta-rule state"
     complexity = Complexity("O(T D P)", "O(D P)", "O(D P)")
 

@@ -91,8 +91,7 @@ class RWKV7(nn.Module):
         y, memory = read_chunks(removal_chunk, self.spec.chunk_size, (before.memory.to(exact),), *steps)
         state.keep(conv=conv, memory=memory)
         y = self.norm(y) + ((r * k * self.bonus).sum(-1, keepdim=True) * v).flatten(-2)  # (B, T, D)
-        out: Tensor = self.o(y.to(x.dtype) * self._low_rank("gate", inputs["gate"]))
-        return out
+        return self.o(y.to(x.dtype) * self._low_rank("gate", inputs["gate"]))
 
     def _values(self, x: Vectors, context: ForwardContext) -> Vectors:
         v: Tensor = self.v(x)
@@ -106,5 +105,4 @@ class RWKV7(nn.Module):
 
     def _low_rank(self, name: str, x: Vectors) -> Vectors:
         inner = self.get_submodule(f"{name}_down")(x)
-        y: Tensor = self.get_submodule(f"{name}_up")(INNER[name](inner) if name in INNER else inner)
-        return y
+        return self.get_submodule(f"{name}_up")(INNER[name](inner) if name in INNER else inner)

@@ -8,10 +8,8 @@ from archetype.parts.sentence_head import spec
 
 
 @cost_of(spec.SentenceEmbeddingHead)
-class SentenceEmbeddingHeadCost(HeadCost):
+class SentenceEmbeddingHeadCost(HeadCost[spec.SentenceEmbeddingHead]):
     """Cost of the head's dense layers. Pooling and normalization have no weights and negligible FLOPs."""
-
-    part: spec.SentenceEmbeddingHead
 
     def __init__(self, part: spec.SentenceEmbeddingHead, d: Formula, vocab_size: int) -> None:
         super().__init__(part, d, vocab_size)

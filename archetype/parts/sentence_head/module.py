@@ -37,8 +37,7 @@ class Dense(WithMatrix):
         self.activation = activation(layer.activation)
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D_s"]:
-        transformed: Tensor = self.activation(self.product(x))
-        return transformed
+        return self.activation(self.product(x))
 
 
 @module_for(spec.SentenceEmbeddingHead)

@@ -7,10 +7,9 @@ from archetype.parts.short_convolution import spec
 
 
 @cost_of(spec.ShortConvolution)
-class ShortConvolutionCost(MixerCost):
+class ShortConvolutionCost(MixerCost[spec.ShortConvolution]):
     """Cost of two projections around a depthwise convolution."""
 
-    part: spec.ShortConvolution
     state_name = "convolution state"
     complexity = Complexity("O(T D)", "O(D)", "O(D)")
 

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from archetype.nn.cache import LayerState, opened
 from archetype.nn.context import ForwardContext, Vectors
@@ -37,5 +37,4 @@ class ShortConvolution(nn.Module):
         b, c, u = context.probes(self, b=b, c=c, u=u)
         y, conv = self.conv.convolve(b * u, context, before.conv)  # (B, T, D), (B, D, W)
         state.keep(conv=conv)
-        z: Tensor = self.out_proj(c * y)  # (B, T, D)
-        return z
+        return self.out_proj(c * y)  # (B, T, D)

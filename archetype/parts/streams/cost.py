@@ -7,10 +7,8 @@ from archetype.parts.streams import spec
 
 
 @cost_of(spec.Streams)
-class StreamsCost(ResidualCost):
+class StreamsCost(ResidualCost[spec.Streams]):
     """Cost of one sublayer's weights, and of the products with them, all in float32."""
-
-    part: spec.Streams
 
     def __init__(self, part: spec.Streams, d: Formula) -> None:
         super().__init__(part, d)
@@ -57,10 +55,8 @@ class StreamsExitCost(StreamsCost):
 
 
 @cost_of(spec.GatedStreams)
-class GatedStreamsCost(ResidualCost):
+class GatedStreamsCost(ResidualCost[spec.GatedStreams]):
     """Cost of one sublayer's gates and write weights, both products with all streams."""
-
-    part: spec.GatedStreams
 
     def __init__(self, part: spec.GatedStreams, d: Formula) -> None:
         super().__init__(part, d)

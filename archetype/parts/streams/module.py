@@ -152,8 +152,7 @@ class StreamGates(nn.Module):
     def read_normalized(self, z: Float[Tensor, "B T nD"]) -> Vectors:
         n = self.spec.num_streams
         gates = torch.sigmoid(self.gate_up(nn.functional.silu(self.gate_down(z) / n)))
-        y: Vectors = (gates * z).unflatten(-1, (n, -1)).mean(2)
-        return y
+        return (gates * z).unflatten(-1, (n, -1)).mean(2)
 
     def forward(self, stream: Float[Tensor, "B T n D"]) -> Vectors:
         return self.read_normalized(self.normalized(stream))
@@ -177,8 +176,7 @@ class GatedStreamsModule(ResidualStream):
         return StreamGates(residual, place.d_model)
 
     def read(self, stream: Float[Tensor, "B T n D"], context: ForwardContext) -> Vectors:
-        y: Vectors = self.gates(stream)
-        return y
+        return self.gates(stream)
 
     def write(self, stream: Float[Tensor, "B T n D"], y: Vectors, context: ForwardContext) -> Float[Tensor, "B T n D"]:
         weights = 2 * torch.sigmoid(self.write_weights(self.gates.normalized(stream)) / self.spec.num_streams)

@@ -129,8 +129,7 @@ class FeedForwardsTogetherCost(TogetherCost, FeedForwardCost):
         return ", ".join(name for name in (super().state_name, "convolution" * bool(self.convolutions.state())) if name)
 
     def hidden_gradient(self, work: TrainingWork) -> int:
-        largest: int = max(part.hidden_gradient(work) for part in self.parts)
-        return largest
+        return max(part.hidden_gradient(work) for part in self.parts)
 
 
 def _orders(cost: MixerCost) -> Complexity:

@@ -66,8 +66,7 @@ class TokenizedExamples:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        lengths: npt.NDArray[np.int64] = np.array([[len(text) for text in column] for column in self.columns]).max(0)
-        return lengths
+        return np.array([[len(text) for text in column] for column in self.columns]).max(0)
 
     def batch(self, indices: npt.NDArray[np.int64]) -> Batch:
         """Return tokens (B, T) and lengths (B,) for each column, then the labels (B,) if the data have labels."""

@@ -45,8 +45,7 @@ class AdamW(Optimizer):
         except ImportError:
             cause, remedy = "an 8-bit state needs torchao", f"{install_command('torchao')}, or use 32"
             raise SpecError("optimizer.state_bits", cause, remedy) from None
-        optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=self.learning_rate, **options)
-        return optimizer
+        return AdamW8bit(groups, lr=self.learning_rate, **options)
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
         sizes = [each.parameter.numel() for each in grouped]

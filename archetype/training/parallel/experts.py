@@ -74,8 +74,7 @@ def _sent(tensor: Tensor, sizes: list[int], received: list[int], group: ProcessG
         result = collectives.all_to_all_single_autograd(tensor.contiguous(), received, sizes, group)
     else:
         result = collectives.all_to_all_single(tensor.contiguous(), received, sizes, group)
-    complete: Tensor = collectives.wait_tensor(result)
-    return complete
+    return collectives.wait_tensor(result)
 
 
 def _nothing(experts: nn.Module, inputs: Tensor) -> Tensor:

@@ -245,8 +245,7 @@ class TeacherLoss:
 
     def flops(self, batch: int, length: int | None) -> float:
         """Return the FLOPs of the teacher's pass."""
-        forward: int = cost_report(self.teacher.spec, batch, length).flops["forward"]
-        return forward
+        return cost_report(self.teacher.spec, batch, length).flops["forward"]
 
 
 def _check_vocabulary(
