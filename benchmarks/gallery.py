@@ -19,7 +19,8 @@ from typing import Any
 
 import transformers
 
-from archetype.gallery.entries import READ, SPECS, Entry, Evidence, entries
+from archetype.gallery.entries import READ, Entry, Evidence, entries
+from archetype.gallery.facts import SPECS
 from archetype.io.yaml import mapping_to_yaml, with_schema_line
 from archetype.models.spec import ModelSpec
 from tests.conftest import SHARED

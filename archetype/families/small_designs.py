@@ -17,8 +17,11 @@ from archetype.parts.native_sparse_attention.spec import BlockCompression, Block
 from archetype.parts.ngram_memory.spec import NgramMemory
 from archetype.parts.norm.spec import DynamicTanh, NoNorm, RMSNorm
 from archetype.parts.pattern.spec import BlockCausal
+from archetype.parts.pool_index.spec import PoolIndex
 from archetype.parts.position.spec import Rotary
+from archetype.parts.streams.spec import GatedStreams
 from archetype.parts.together.spec import FeedForwardsTogether
+from archetype.roles.norm import VectorNorm
 
 
 def changed(change: Callable[[Any], Block], **design: Any) -> Decoder:
@@ -35,9 +38,8 @@ def with_canon_layers(block: Any) -> Block:
     )
 
 
-def dynamic_tanh(**design: Any) -> Decoder:
-    """Build a Llama without norms of statistics (Zhu 2025). `design` takes the arguments of `llama`."""
-    norm = DynamicTanh()
+def with_norm(norm: VectorNorm, **design: Any) -> Decoder:
+    """Build a Llama with another norm in each place. `design` takes the arguments of `llama`."""
     model = changed(lambda block: block.replace(wiring=PreNorm(norm=norm)), **design)
     return model.replace(final_norm=norm)
 
@@ -85,6 +87,7 @@ MOBA = BlockIndex(
     block=8, top_blocks=4, num_heads=4, head_dim=16, pooling="mean", norm=NoNorm(), loss_weight=0.0,
     own_projections=False,
 )  # fmt: skip
+POOLS = PoolIndex(pool=4, top_pools=8, num_heads=4, head_dim=16, position=Rotary())
 NSA = NativeSparseAttention(
     num_heads=4, num_kv_heads=2, head_dim=16, window=16, compression=BlockCompression(block=8, stride=4, hidden=32),
     selection=BlockSelection(block=8, top_blocks=4),
@@ -96,9 +99,11 @@ FAMILY = Family("small_designs", {
     **tiny(native_sparse, {"nsa-tiny": dict(num_layers=2, d_ff=172, mixer=NSA)}),
     **tiny(llama, {
         "moba-tiny": SMALL | dict(num_kv_heads=2, attention={"index": MOBA}),
+        "pool-index-tiny": SMALL | dict(num_kv_heads=2, attention={"index": POOLS}),
         "softpick-tiny": SMALL | dict(attention={"softmax": "softpick"}),
     }),
-    **tiny(dynamic_tanh, {"dynamic-tanh-tiny": SMALL}),
+    **tiny(partial(with_norm, DynamicTanh()), {"dynamic-tanh-tiny": SMALL}),  # Zhu 2025
+    **tiny(partial(with_norm, NoNorm()), {"gated-streams-tiny": SMALL | dict(residual=GatedStreams())}),
     **tiny(partial(changed, with_canon_layers), {"canon-tiny": SMALL}),
     **tiny(ngram_memories, {"engram-tiny": SMALL | dict(rows=256, row_width=16, hashes=2)}),
     **tiny(causal_blocks, {"block-diffusion-tiny": SMALL | dict(block=16, vocab_size=257)}),

@@ -4,23 +4,21 @@ A specification is a preset, another model's specification with assignments as `
 `specs/`. The published configurations belong to their makers and are not included.
 """
 
-import csv
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 from archetype.families.index import preset_facts
 from archetype.families.registry import preset
+from archetype.gallery.facts import FOLDER, SPECS, facts
 from archetype.gallery.tiny import tiny
 from archetype.models.file import parse, read
 from archetype.models.spec import ModelSpec
 from archetype.spec.edit import assign
 
-FOLDER = Path(__file__).parent
-MODELS, READ, SPECS = FOLDER / "models.csv", FOLDER / "read.json", FOLDER / "specs"
+READ = FOLDER / "read.json"
 # Source of dates, published counts and reports.
 LISTED = "Raschka's LLM architecture gallery, copy of 2026-09-27"
 TINY = "-tiny"
@@ -103,9 +101,8 @@ class Entry:
 def entries() -> Mapping[str, Entry]:
     """Return all models of the gallery by id, in order of date."""
     readings = json.loads(READ.read_bytes()) if READ.is_file() else {}
-    with MODELS.open(encoding="utf-8", newline="") as rows:
-        facts: list[dict[str, Any]] = list(csv.DictReader(rows))
-    return {row["id"]: Entry(**row, evidence=Evidence(**readings.get(row["id"], {}))) for row in facts}
+    rows: tuple[dict[str, Any], ...] = facts()
+    return {row["id"]: Entry(**row, evidence=Evidence(**readings.get(row["id"], {}))) for row in rows}
 
 
 def specification(name: str) -> ModelSpec | None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from archetype.gallery.entries import entries
+from tests.helpers.cases import case
 from tests.integration.conftest import Command
 
 
@@ -62,6 +64,17 @@ def test_list_tells_every_preset_with_its_size_and_source(archetype: Command) ->
     ]
     assert all(row["source"] for row in presets)
     assert "124,439,808" in archetype("list").stdout
+
+
+def test_list_tells_every_published_model_with_its_date_and_source(archetype: Command) -> None:
+    models = {row["name"]: row for row in json.loads(archetype("list", "--json").stdout)["published"]}
+    assert models.keys() == entries().keys()
+    for name, row in models.items():
+        with case(name):
+            assert re.fullmatch(r"20\d\d-\d\d-\d\d", row["date"]) and row["source"]
+            assert row["specification"] is (entries()[name].specification() is not None)
+    line = r"^glm-5.2 +glm_moe_dsa +2026-06-17 +zai-org/GLM-5.2 +744B +40B +yes$"
+    assert re.search(line, archetype("list").stdout, re.MULTILINE)
 
 
 def test_cost_has_the_promised_keys(archetype: Command) -> None:

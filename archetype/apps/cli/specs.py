@@ -18,17 +18,29 @@ EXCLUDES = {"explain": ("full",)}
 
 
 def list_(as_json: Json = False) -> None:
-    """List the presets with their family, size and source."""
+    """List the presets with family, size and source, and the published models with date and source."""
     from archetype.families.index import preset_facts
+    from archetype.gallery.facts import facts, has_specification
 
+    published = [
+        {"name": row["id"], "title": row["name"], "type": row["type"], "date": row["date"], "parameters": row["total"],
+         "active": row["active"], "source": row["repository"] or row["report"], "report": row["report"],
+         "specification": has_specification(row)}
+        for row in facts()
+    ]  # fmt: skip
     rows: list[dict[str, Any]] = [{"name": name} | facts._asdict() for name, facts in preset_facts().items()]
     if as_json:
-        print_json({"presets": rows})
+        print_json({"presets": rows, "published": published})
         return
     from archetype.table import Table
 
     cells = [[row["name"], row["family"], row["kind"], row["source"], f"{row['parameters']:,}"] for row in rows]
     print(Table(("preset", "family", "kind", "source", "parameters"), cells, text_columns=4))
+    cells = [[*(row[key] for key in ("name", "type", "date", "source", "parameters", "active")),
+              "yes" if row["specification"] else "no"] for row in published]  # fmt: skip
+    heads = ("published model", "type", "date", "source", "parameters", "active", "specification")
+    print(f"\n{Table(heads, cells, text_columns=4)}")
+    print("\nEach of these with a specification can be named like a preset, also as NAME-tiny.")
 
 
 def show(

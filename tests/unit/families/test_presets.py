@@ -22,7 +22,7 @@ TINY = (
     "llada-tiny", "deberta-v3-tiny",
     "kimi-linear-tiny", "kimi-k3-tiny", "retnet-tiny", "gla-tiny", "hgrn2-tiny", "deltanet-tiny", "minimax-tiny",
     "mamba3-tiny", "ouro-tiny", "nanbeige-tiny", "xlstm-tiny", "rwkv4-tiny", "rwkv7-tiny",
-    "block-index-tiny", "engram-tiny", "block-diffusion-tiny",
+    "block-index-tiny", "pool-index-tiny", "gated-streams-tiny", "engram-tiny", "block-diffusion-tiny",
     "nsa-tiny", "moba-tiny", "softpick-tiny", "dynamic-tanh-tiny", "canon-tiny",
 )  # fmt: skip
 

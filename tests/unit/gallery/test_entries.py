@@ -7,7 +7,8 @@ import torch
 
 from archetype.families.index import preset_facts
 from archetype.gallery.card import card_of, published_digits
-from archetype.gallery.entries import SPECS, entries, specification
+from archetype.gallery.entries import entries, specification
+from archetype.gallery.facts import SPECS
 from archetype.gallery.tiny import tiny
 from archetype.models.build import build
 from archetype.spec.base import fingerprint

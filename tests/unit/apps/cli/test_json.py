@@ -21,7 +21,7 @@ LONG = {
     **{f"compare {verb}": "--minutes" for verb in ("models", "run", "extend", "calibrate", "claim", "all", "search")},
 }  # fmt: skip
 KEYS = {  # of quick commands: no key is renamed
-    "list": {"presets"},
+    "list": {"presets", "published"},
     "diff llama-tiny gpt2-tiny": {"differences"},
     "diff llama-tiny gpt2-tiny --set": {"assignments"},
     "cost llama-tiny": {"batch", "length", "parameters", "flops", "state", "memory", "modules"},
