@@ -131,6 +131,7 @@ def test_the_files_of_the_claims_are_whole_and_obey_the_schema() -> None:
 
 @pytest.mark.parametrize("numbers", [[6, 25], pytest.param([], marks=pytest.mark.slow)], ids=["some", "all"])
 def test_every_arm_of_every_claim_can_be_built_and_matched(numbers: list[int], tmp_path: Path) -> None:
+    load_checks(CHECKOUT)
     text = "".join(chr(32 + (7 * n * n + n) % 90) for n in range(30_000))
     for name in ("tinyshakespeare", "pystdlib"):
         (tmp_path / f"{name}.txt").write_text(text)
