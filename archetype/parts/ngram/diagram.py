@@ -1,7 +1,13 @@
-"""Drawing of the n-gram memory."""
+"""Drawing of vectors of n-grams."""
 
-from archetype.parts.ngram_memory.spec import NgramMemory
+from archetype.parts.ngram.spec import NgramEmbedding, NgramMemory
 from archetype.roles.drawing import Cell, Inside, X, inside_of
+
+
+@inside_of(NgramEmbedding)
+def ngram_embedding(part: NgramEmbedding, modules: frozenset[str]) -> Inside:
+    tables = f"{part.num_rows} tables by 2 to {part.n} tokens"
+    return Inside((Cell("table", 0, 0, (), 2, tables), Cell("projections", 0, 1, ("table",), 2)), "projections")
 
 
 @inside_of(NgramMemory)
