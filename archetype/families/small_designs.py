@@ -14,7 +14,7 @@ from archetype.parts.attention.spec import Attention, AttentionConvolutions
 from archetype.parts.block_index.spec import BlockIndex
 from archetype.parts.feedforward.spec import NetworkConvolutions
 from archetype.parts.native_sparse_attention.spec import BlockCompression, BlockSelection, NativeSparseAttention
-from archetype.parts.ngram_memory.spec import NgramMemory
+from archetype.parts.ngram.spec import NgramMemory
 from archetype.parts.norm.spec import DynamicTanh, NoNorm, RMSNorm
 from archetype.parts.pattern.spec import BlockCausal
 from archetype.parts.pool_index.spec import PoolIndex

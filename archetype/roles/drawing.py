@@ -1,16 +1,16 @@
 """Drawings of parts: the `diagram.py` of a part or kind of model returns boxes and wires by name.
 
-The decorator of a role registers a function for kinds of that role. The function knows neither where the part is in the
+`provides("diagram", ...)` registers a function for kinds of a role. The function knows neither where the part is in the
 picture nor what the part costs: a box shows the cost of the module with the same name.
 
-| role                | decorator    | arguments                              | returns   |
-|---------------------|--------------|----------------------------------------|-----------|
-| mixer, feed-forward | `inside_of`  | the part, modules that its cost counts | `Inside`  |
-| key selection       | `inside_of`  | the part, modules that its cost counts | `Inside`  |
-| wiring              | `branch_of`  | the wiring                             | `Branch`  |
-| head                | `steps_of`   | the head, its width, its tied table    | `Step`s   |
-| token embedding     | `steps_of`   | its cost, `text` of formulas, a prefix | `Step`s   |
-| model               | `streams_of` | the model, its cost, `text` of formulas | `Streams` |
+| role                                | arguments                               | returns   |
+|-------------------------------------|-----------------------------------------|-----------|
+| mixer, feed-forward (`inside_of`)   | the part, modules that its cost counts  | `Inside`  |
+| key selection (`inside_of`)         | the part, modules that its cost counts  | `Inside`  |
+| wiring                              | the wiring                              | `Branch`  |
+| head                                | the head, its width, its tied table     | `Step`s   |
+| token embedding                     | its cost, `text` of formulas, a prefix  | `Step`s   |
+| model                               | the model, its cost, `text` of formulas | `Streams` |
 
 A kind without a function is drawn as the modules that its cost counts.
 """
@@ -57,6 +57,20 @@ class Cell(NamedTuple):
     slim: bool = False
     lanes: int = 1
     gives: str = ""
+
+
+def operation(
+    name: str,
+    column: float,
+    row: int,
+    inputs: tuple[str, ...] = (),
+    span: float = 1,
+    label: str = "",
+    rows: tuple[str, ...] = (),
+    gives: str = "",
+) -> Cell:
+    """Return the cell of an operation without matrices, one line high."""
+    return Cell(name, column, row, inputs, span, label, rows, kind="operation", slim=True, gives=gives)
 
 
 class Group(NamedTuple):
@@ -183,11 +197,9 @@ class Streams(NamedTuple):
     links: tuple[Link, ...] = ()
 
 
+Text = Callable[[Any], str]  # of a formula, in the letters of shapes
 DrawInside = Callable[[Any, frozenset[str]], Inside]
 I = TypeVar("I", bound=DrawInside)  # noqa: E741
-B = TypeVar("B", bound=Callable[[Any], Branch])
-H = TypeVar("H", bound=Callable[[Any, Any, Any], tuple[Step, ...]])
-M = TypeVar("M", bound=Callable[[Any, Any, Any], Streams])
 
 
 def inside_of(*parts: type[Spec]) -> Callable[[I], I]:
@@ -234,21 +246,6 @@ def selection_inside(selection: Part, modules: frozenset[str], queries: str, col
         for cell in drawn.cells
     )
     return Inside(cells, names.get(drawn.output, ""), (Group(title(selection), tuple(cell.name for cell in cells)),))
-
-
-def branch_of(*wirings: type[Part]) -> Callable[[B], B]:
-    """Register a function that draws blocks with these wirings."""
-    return provides("diagram", *wirings)
-
-
-def steps_of(*parts: type[Spec]) -> Callable[[H], H]:
-    """Register a function that draws these heads or token embeddings."""
-    return provides("diagram", *parts)
-
-
-def streams_of(*models: type[Part]) -> Callable[[M], M]:
-    """Register a function that draws these kinds of models."""
-    return provides("diagram", *models)
 
 
 def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = None) -> Inside:

@@ -46,8 +46,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.mamba3.spec import *
     from archetype.parts.mlstm.spec import *
     from archetype.parts.native_sparse_attention.spec import *
-    from archetype.parts.ngram_embedding.spec import *
-    from archetype.parts.ngram_memory.spec import *
+    from archetype.parts.ngram.spec import *
     from archetype.parts.norm.spec import *
     from archetype.parts.normed_sum.spec import *
     from archetype.parts.pattern.spec import *

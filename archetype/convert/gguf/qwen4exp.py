@@ -17,7 +17,7 @@ from archetype.families.keys import expect_kind
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.block.spec import Block, NoMixer, PreNorm
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
-from archetype.parts.ngram_memory.spec import MASK, STEP, NgramMemory, bound_of, mixed
+from archetype.parts.ngram.spec import MASK, STEP, NgramMemory, bound_of, mixed
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pool_index.spec import PoolIndex
 from archetype.parts.streams.spec import GatedStreams

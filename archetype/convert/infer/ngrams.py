@@ -4,8 +4,7 @@ from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.embedding import vocabulary
 from archetype.convert.infer.tensors import GroupedTensors, Layer
 from archetype.models.block.spec import Block, NoMixer, PreNorm
-from archetype.parts.ngram_embedding.spec import NgramEmbedding
-from archetype.parts.ngram_memory.spec import NgramMemory
+from archetype.parts.ngram.spec import NgramEmbedding, NgramMemory
 from archetype.parts.norm.spec import NoNorm
 from archetype.spec.base import MAX_LENGTH
 

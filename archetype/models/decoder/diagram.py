@@ -1,18 +1,16 @@
 """Diagrams of decoders."""
 
-from collections.abc import Callable
-
-from archetype.cost.formula import Formula
 from archetype.models.decoder.cost import DecoderCost
 from archetype.models.decoder.spec import Decoder
 from archetype.models.further_tokens.diagram import further_stream
 from archetype.parts.embedding.diagram import embedding_steps, per_layer_streams
 from archetype.parts.head.diagram import head_steps
-from archetype.roles.drawing import Blocks, Stream, Streams, pill, streams_of
+from archetype.roles.drawing import Blocks, Stream, Streams, Text, pill
+from archetype.spec.registry import provides
 
 
-@streams_of(Decoder)
-def decoder(model: Decoder, cost: DecoderCost, text: Callable[[Formula], str]) -> Streams:
+@provides("diagram", Decoder)
+def decoder(model: Decoder, cost: DecoderCost, text: Text) -> Streams:
     """Draw the streams of tokens to logits, of multi-token prediction and of per-layer embeddings."""
     embedding, head = embedding_steps(cost.embedding, text), head_steps(model.head, text(cost.d))
     streams = [Stream((pill("tokens", "tokens", "(B, T)"), *embedding, Blocks(), *head))]

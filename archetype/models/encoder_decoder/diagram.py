@@ -1,17 +1,15 @@
 """Diagrams of encoder-decoders."""
 
-from collections.abc import Callable
-
-from archetype.cost.formula import Formula
 from archetype.models.encoder_decoder.cost import EncoderDecoderCost
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.parts.embedding.diagram import embedding_steps
 from archetype.parts.head.diagram import head_steps
-from archetype.roles.drawing import Blocks, Link, Stream, Streams, pill, streams_of
+from archetype.roles.drawing import Blocks, Link, Stream, Streams, Text, pill
+from archetype.spec.registry import provides
 
 
-@streams_of(EncoderDecoder)
-def encoder_decoder(model: EncoderDecoder, cost: EncoderDecoderCost, text: Callable[[Formula], str]) -> Streams:
+@provides("diagram", EncoderDecoder)
+def encoder_decoder(model: EncoderDecoder, cost: EncoderDecoderCost, text: Text) -> Streams:
     source_embedding = cost.source_embedding
     if source_embedding is None:
         source = embedding_steps(cost.embedding, text, length="T_s", shared=True)

@@ -1,16 +1,13 @@
 """Diagrams of multi-token prediction, as a separate stream."""
 
-from collections.abc import Callable
-
-from archetype.cost.formula import Formula
 from archetype.models.further_tokens.cost import FurtherTokensCost
 from archetype.models.further_tokens.spec import FurtherTokens
-from archetype.roles.drawing import Blocks, Step, Stream, pill, title
+from archetype.roles.drawing import Blocks, Step, Stream, Text, pill, title
 
 PLACE = "further_tokens"
 
 
-def further_stream(further: FurtherTokens, cost: FurtherTokensCost, text: Callable[[Formula], str]) -> Stream:
+def further_stream(further: FurtherTokens, cost: FurtherTokensCost, text: Text) -> Stream:
     """Draw the path from the head's input and the next token's embedding to the head's input for the token after it."""
     norm, d = further.norm, text(cost.stack.d)
 

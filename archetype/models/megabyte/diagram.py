@@ -1,16 +1,14 @@
 """Diagrams of MegaByte."""
 
-from collections.abc import Callable
-
-from archetype.cost.formula import Formula
 from archetype.models.megabyte.cost import MegaByteCost
 from archetype.models.megabyte.spec import MegaByte
 from archetype.parts.head.diagram import head_steps
-from archetype.roles.drawing import Blocks, Item, Link, Step, Stream, Streams, pill, streams_of
+from archetype.roles.drawing import Blocks, Item, Link, Step, Stream, Streams, Text, pill
+from archetype.spec.registry import provides
 
 
-@streams_of(MegaByte)
-def megabyte(model: MegaByte, cost: MegaByteCost, text: Callable[[Formula], str]) -> Streams:
+@provides("diagram", MegaByte)
+def megabyte(model: MegaByte, cost: MegaByteCost, text: Text) -> Streams:
     byte, wide, local = text(cost.byte_d), text(cost.global_d), text(cost.local_d)
     # the global model is on the left; on the right, the local model reads its output
     patches: tuple[Item, ...] = (

@@ -1,16 +1,14 @@
 """Diagrams of n-gram models."""
 
-from collections.abc import Callable
-
-from archetype.cost.formula import Formula
 from archetype.models.ngram.cost import NGramCost
 from archetype.models.ngram.spec import NGram
 from archetype.parts.head.diagram import head_steps
-from archetype.roles.drawing import Step, Stream, Streams, pill, streams_of, title
+from archetype.roles.drawing import Step, Stream, Streams, Text, pill, title
+from archetype.spec.registry import provides
 
 
-@streams_of(NGram)
-def ngram(model: NGram, cost: NGramCost, text: Callable[[Formula], str]) -> Streams:
+@provides("diagram", NGram)
+def ngram(model: NGram, cost: NGramCost, text: Text) -> Streams:
     """Draw concatenated vectors and the layers above them, without a residual stream."""
     steps = [
         pill("tokens", f"{model.n} newest tokens", "(B, n)"),

@@ -1,17 +1,15 @@
 """Diagrams of image encoders."""
 
-from collections.abc import Callable
-
-from archetype.cost.formula import Formula
 from archetype.models.encoder.diagram import POOLER
 from archetype.models.vision.cost import VisionEncoderCost
 from archetype.models.vision.spec import VisionEncoder
 from archetype.parts.head.diagram import head_steps
-from archetype.roles.drawing import Blocks, Item, Step, Stream, Streams, pill, streams_of, title
+from archetype.roles.drawing import Blocks, Item, Step, Stream, Streams, Text, pill, title
+from archetype.spec.registry import provides
 
 
-@streams_of(VisionEncoder)
-def vision_encoder(model: VisionEncoder, cost: VisionEncoderCost, text: Callable[[Formula], str]) -> Streams:
+@provides("diagram", VisionEncoder)
+def vision_encoder(model: VisionEncoder, cost: VisionEncoderCost, text: Text) -> Streams:
     side, position, norm = model.image_size, model.embedding.position, model.embedding.norm
     items: list[Item] = [
         pill("image", "image", f"(B, {model.num_channels}, {side}, {side})"),

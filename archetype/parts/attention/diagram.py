@@ -3,7 +3,7 @@
 from archetype.parts.attention.spec import LAMBDAS, Attention
 from archetype.parts.convolutions.diagram import with_convolutions
 from archetype.parts.position.spec import Alibi, RelativeBias, Rotary
-from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of, layer_name, selection_inside
+from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of, layer_name, operation, selection_inside
 
 
 @inside_of(Attention)
@@ -24,7 +24,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     width, row, below, values = 3, 1, {"q": "q", "k": "k"}, "v"
     computed = "qk"  # heads that are normalized and rotated in this layer
     if part.keys_as_values:
-        cells[2:] = [Cell("v", 2, 1, ("k",), label="keys as values", kind="operation", slim=True)]
+        cells[2:] = [operation("v", 2, 1, ("k",), label="keys as values")]
     if part.keys_from is not None:
         cells[1:] = [
             Cell(name, 1 + column, 0, label=f"{name} of {layer_name(part.keys_from)}", kind="operation")
@@ -101,7 +101,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         if further:  # move the gate to the outside
             cells = [c._replace(column={"gate": 4, further[0]: 3}.get(c.name, c.column)) for c in cells]
         label = f"× {part.gate.activation}(gate)"
-        cells.append(Cell("gated", 0, row, (last, "gate"), width, label, slim=True, kind="operation", gives="o.in"))
+        cells.append(operation("gated", 0, row, (last, "gate"), width, label, gives="o.in"))
         last, row = "gated", row + 1
     if not part.heads_norm.is_absent:
         cells.append(Cell("heads_norm", 1, row, (last,), kind="norm", slim=True, label="norm of heads"))

@@ -156,7 +156,8 @@ class QueryBiasedPairs(MaskedPairs):
 
     def masked(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
-    ) -> tuple[Heads, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
+        # the queries without the features that only the bias reads
         positions = keys.positions_in(context)
         of_queries = cast(QueryBias, bias)
         added: Tensor = of_queries(q, context.shared_positions, positions, context)  # (B, H, T, S)

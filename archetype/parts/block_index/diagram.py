@@ -1,7 +1,7 @@
 """Drawing of the block index."""
 
 from archetype.parts.block_index.spec import BlockIndex
-from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of
+from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of, operation
 
 
 @inside_of(BlockIndex)
@@ -19,7 +19,7 @@ def block_index(part: BlockIndex, modules: frozenset[str]) -> Inside:
         row, inputs = row + 1, ("rope",)
     cells.append(Cell("scores", 0, row, inputs, 2, "q kᵀ", shape="(B, H, T, S)"))
     label = f"{part.pooling} of blocks of {part.block}"
-    cells.append(Cell("pool", 0, row + 1, ("scores",), 2, label, slim=True, kind="operation"))
+    cells.append(operation("pool", 0, row + 1, ("scores",), 2, label))
     top = f"top {part.top_blocks} blocks, {part.local_blocks} local"
-    cells.append(Cell("top", 0, row + 2, ("pool",), 2, top, ("top",), slim=True, kind="operation"))
+    cells.append(operation("top", 0, row + 2, ("pool",), 2, top, ("top",)))
     return Inside(tuple(cells), "top")

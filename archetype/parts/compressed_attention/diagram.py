@@ -1,7 +1,7 @@
 """Drawing of compressed attention."""
 
 from archetype.parts.compressed_attention.spec import CompressedAttention
-from archetype.roles.drawing import Cell, Inside, X, inside_of
+from archetype.roles.drawing import Cell, Inside, X, inside_of, operation
 
 
 @inside_of(CompressedAttention)
@@ -25,9 +25,8 @@ def compressed_attention(part: CompressedAttention, modules: frozenset[str]) -> 
         keys = _pool(cells, "index.pool", part.index.head_dim and part.pooling.rate, width)  # type: ignore[union-attr]
         cells.append(Cell("index.q", width + 1, 2, ("q_norm",), label="q of the index"))
         cells.append(Cell("index.weights", width + 2, 0, (X,), label="weights of heads"))
-        choice = Cell("index", width, 5, (keys, "index.q", "index.weights"), 3, f"top {part.index.top_k} pooled keys",
-                      ("index.scores",), kind="operation", slim=True)  # fmt: skip
-        cells.append(choice)
+        best = f"top {part.index.top_k} pooled keys"
+        cells.append(operation("index", width, 5, (keys, "index.q", "index.weights"), 3, best, ("index.scores",)))
         inputs.append("index")
         width += 3
     rows = ("scores", "mixture", "sinks")

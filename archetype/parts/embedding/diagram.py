@@ -1,17 +1,14 @@
 """Drawing of embeddings, at the start of a stream."""
 
-from collections.abc import Callable
-
-from archetype.cost.formula import Formula
 from archetype.parts.embedding.cost import EmbeddingCost, TokenEmbeddingCost
 from archetype.parts.embedding.spec import Embedding
-from archetype.roles.drawing import Step, Stream, pill, steps_of, title
-from archetype.spec.registry import provided
+from archetype.roles.drawing import Step, Stream, Text, pill, title
+from archetype.spec.registry import provided, provides
 
 
 def embedding_steps(
     cost: TokenEmbeddingCost,
-    text: Callable[[Formula], str],
+    text: Text,
     prefix: str = "embedding",
     length: str = "T",
     shared: bool = False,
@@ -28,8 +25,8 @@ def embedding_steps(
     return (*(map(_shared, steps) if shared else steps), f"(B, {length}, D)")
 
 
-@steps_of(Embedding)
-def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], prefix: str) -> tuple[Step, ...]:
+@provides("diagram", Embedding)
+def embedding(cost: EmbeddingCost, text: Text, prefix: str) -> tuple[Step, ...]:
     part, width = cost.part, text(cost.added)
 
     def step(name: str, label: str, shape: str, kind: str = "embedding", joins: str = "", slim: bool = False) -> Step:
@@ -54,7 +51,7 @@ def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], prefix: str) 
     return tuple(steps)
 
 
-def per_layer_streams(cost: TokenEmbeddingCost, text: Callable[[Formula], str]) -> tuple[Stream, ...]:
+def per_layer_streams(cost: TokenEmbeddingCost, text: Text) -> tuple[Stream, ...]:
     if cost.per_layer is None:
         return ()
     prefix, part = "embedding.per_layer", cost.per_layer
@@ -74,7 +71,7 @@ def per_layer_streams(cost: TokenEmbeddingCost, text: Callable[[Formula], str]) 
     return (Stream(items, is_residual=False),)
 
 
-def unknown_embedding(cost: TokenEmbeddingCost, text: Callable[[Formula], str], prefix: str) -> tuple[Step, ...]:
+def unknown_embedding(cost: TokenEmbeddingCost, text: Text, prefix: str) -> tuple[Step, ...]:
     # only the table: where other modules of an unknown embedding belong is not known
     return (Step(f"{prefix}.token", title(cost.part), "", field="embedding"),)
 

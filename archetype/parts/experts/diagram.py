@@ -2,7 +2,7 @@
 
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.diagram import network_cells, network_width
-from archetype.roles.drawing import Cell, Group, Inside, X, inside_of, title
+from archetype.roles.drawing import Cell, Group, Inside, X, inside_of, operation, title
 
 
 @inside_of(MixtureOfExperts)
@@ -14,19 +14,7 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     chosen = f"top {part.experts_per_token} of {part.num_experts + part.idle}"
     chosen += f", and {part.always} always" if part.always else ""
     cells.append(Cell("router", column, 1, (X,), gives="router_logits"))
-    cells.append(
-        Cell(
-            "top",
-            column,
-            2,
-            ("router",),
-            label=chosen,
-            rows=("top", "expert_scales"),
-            slim=True,
-            kind="operation",
-            gives="weights",
-        )
-    )
+    cells.append(operation("top", column, 2, ("router",), label=chosen, rows=("top", "expert_scales"), gives="weights"))
     inputs = ["experts.down", "top"]
     column += 1
     routed_columns = column
@@ -45,7 +33,7 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     label = "Σ weight · expert(x)" if part.weighs == "outputs" else "Σ expert(weight · x)"
     label += f", {part.idle} are idle" if part.idle else ""
     if part.latent_width is None:
-        cells.append(Cell("weighted", 0, 5, tuple(inputs), column, label, slim=True, kind="operation"))
+        cells.append(operation("weighted", 0, 5, tuple(inputs), column, label))
         return _normed(part, Inside(tuple(cells), "weighted", tuple(groups)))
     routed = [
         cell._replace(inputs=("latent_down",)) if cell.inputs == (X,) and cell.name.startswith("experts.") else cell
@@ -53,7 +41,7 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     ]
     cells = [Cell("latent_down", 0, 0, (X,), label="latent down"), *routed]
     own = ("experts.down", "top")
-    cells.append(Cell("weighted", 0, 5, own, routed_columns, label, slim=True, kind="operation"))
+    cells.append(operation("weighted", 0, 5, own, routed_columns, label))
     below = "weighted"
     if not part.latent_norm.is_absent:
         below = "latent_norm"
@@ -63,7 +51,7 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     if part.shared is None:
         return _normed(part, Inside(tuple(cells), "latent_up", tuple(groups)))
     inputs[:2] = ["latent_up"]
-    cells.append(Cell("sum", 0, row + 1, tuple(inputs), column, "routed + shared", slim=True, kind="operation"))
+    cells.append(operation("sum", 0, row + 1, tuple(inputs), column, "routed + shared"))
     return _normed(part, Inside(tuple(cells), "sum", tuple(groups)))
 
 

@@ -1,9 +1,9 @@
 """Drawing of heads, at the end of a stream."""
 
 from archetype.parts.head import spec
-from archetype.roles.drawing import Step, pill, steps_of, title
+from archetype.roles.drawing import Step, pill, title
 from archetype.roles.head import Head
-from archetype.spec.registry import provided
+from archetype.spec.registry import provided, provides
 
 
 def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[Step, ...]:
@@ -11,7 +11,7 @@ def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[
     return (provided("diagram", type(head)) or unknown_head)(head, width, table)
 
 
-@steps_of(spec.LanguageModelHead)
+@provides("diagram", spec.LanguageModelHead)
 def language_model_head(head: spec.LanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
     cap = head.softcap
     logits = _logits(head.tied, _inner(width, head.table_width), table)._replace(gives="" if cap else LOGITS.gives)
@@ -23,14 +23,14 @@ def language_model_head(head: spec.LanguageModelHead, width: str, table: str) ->
     return (*steps, LOGITS)
 
 
-@steps_of(spec.MaskedLanguageModelHead, spec.MaskedLogitsHead)
+@provides("diagram", spec.MaskedLanguageModelHead, spec.MaskedLogitsHead)
 def masked_language_model_head(
     head: spec.MaskedLanguageModelHead | spec.MaskedLogitsHead, width: str, table: str
 ) -> tuple[Step, ...]:
     return language_model_head(head.as_language_model_head, width, table)
 
 
-@steps_of(spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)
+@provides("diagram", spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)
 def classification_head(head: spec.ClassHead, width: str, table: str) -> tuple[Step, ...]:
     inner = _inner(width, head.transform.width if head.transform else None)
     classifier = Step("classifier", "classifier", f"{inner} → Y", "head", "head", gives=CLASSES.gives)
@@ -38,7 +38,7 @@ def classification_head(head: spec.ClassHead, width: str, table: str) -> tuple[S
     return *_transform(head.transform, width, "classifier"), classifier, answer
 
 
-@steps_of(spec.NoHead)
+@provides("diagram", spec.NoHead)
 def no_head(head: spec.NoHead, width: str, table: str) -> tuple[Step, ...]:
     return (pill("vectors", "vectors", "(B, T, D)", "output"),)
 

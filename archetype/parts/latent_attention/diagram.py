@@ -1,7 +1,7 @@
 """Drawing of latent attention."""
 
 from archetype.parts.latent_attention.spec import LatentAttention
-from archetype.roles.drawing import Cell, Inside, X, inside_of, selection_inside
+from archetype.roles.drawing import Cell, Inside, X, inside_of, operation, selection_inside
 
 
 @inside_of(LatentAttention)
@@ -56,9 +56,7 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
         sources, above = ((X,), 0) if part.gate_from == "input" else (("q_norm",), 2)
         cells.append(Cell("gate", column, above, sources, rows=("gate", "gate_bias")))
         label = f"× {part.gate.activation}(gate)"
-        cells.append(
-            Cell("gated", 0, row + 1, (last, "gate"), column + 1, label, slim=True, kind="operation", gives="o.in")
-        )
+        cells.append(operation("gated", 0, row + 1, (last, "gate"), column + 1, label, gives="o.in"))
         last, row = "gated", row + 1
     cells.append(Cell("o", 1, row + 1, (last,)))
     return Inside((*cells, *index.cells), "o", index.groups)

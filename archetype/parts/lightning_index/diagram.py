@@ -1,7 +1,7 @@
 """Drawing of the lightning index."""
 
 from archetype.parts.lightning_index.spec import LightningIndex
-from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of, layer_name
+from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of, layer_name, operation
 
 
 @inside_of(LightningIndex)
@@ -9,7 +9,7 @@ def lightning_index(part: LightningIndex, modules: frozenset[str]) -> Inside:
     """Draw a small attention whose scores select keys (DeepSeek-AI 2025, figure 2)."""
     if part.from_layer is not None:
         label = f"top {part.top_k} keys of {layer_name(part.from_layer)}"
-        return Inside((Cell("top", 0, 1, span=2, label=label, slim=True, kind="operation"),), "top")
+        return Inside((operation("top", 0, 1, span=2, label=label),), "top")
     cells = [Cell("q", 0, 0, (QUERIES,)), Cell("k", 1, 0, (X,)), Cell("weights", 2, 0, (X,))]
     row, key = 1, "k"
     if not part.norm.is_absent:
@@ -21,5 +21,5 @@ def lightning_index(part: LightningIndex, modules: frozenset[str]) -> Inside:
         row, turned = row + 1, ("rope",)
     cells.append(Cell("scores", 0, row, (*turned, "weights"), 3, "Σ w · ReLU(q kᵀ)", shape="(B, T, S)"))
     top = f"top {part.top_k} keys"
-    cells.append(Cell("top", 0, row + 1, ("scores",), 3, top, ("top",), slim=True, kind="operation"))
+    cells.append(operation("top", 0, row + 1, ("scores",), 3, top, ("top",)))
     return Inside(tuple(cells), "top")

@@ -1,7 +1,7 @@
 """Drawing of Mamba."""
 
 from archetype.parts.mamba.spec import Mamba
-from archetype.roles.drawing import Cell, Inside, X, inside_of
+from archetype.roles.drawing import Cell, Inside, X, inside_of, operation
 
 
 @inside_of(Mamba)
@@ -15,7 +15,7 @@ def mamba(part: Mamba, modules: frozenset[str]) -> Inside:
         Cell("x_proj", 1, 2, ("conv",)),
         Cell("dt_proj", 1, 4, ("norms",) if has_norms else ("x_proj",)),
         Cell("scan", 0, 5, ("conv", "dt_proj"), 2, "selective scan", ("scan", "A_log", "D"), shape=f"(B, T, {width})"),
-        Cell("gated", 0, 6, ("scan", "in_proj@2"), 3, "× SiLU(z)", slim=True, kind="operation", gives="out_proj.in"),
+        operation("gated", 0, 6, ("scan", "in_proj@2"), 3, "× SiLU(z)", gives="out_proj.in"),
         Cell("out_proj", 1, 7, ("gated",)),
     ]
     if has_norms:

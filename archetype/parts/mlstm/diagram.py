@@ -1,7 +1,7 @@
 """Drawing of an mLSTM."""
 
 from archetype.parts.mlstm.spec import MLSTM
-from archetype.roles.drawing import Cell, Inside, X, inside_of
+from archetype.roles.drawing import Cell, Inside, X, inside_of, operation
 
 
 @inside_of(MLSTM)
@@ -14,7 +14,7 @@ def mlstm(part: MLSTM, modules: frozenset[str]) -> Inside:
         Cell("gates", 3, 0, (X,), label="gates i, f", rows=gates),
         Cell("gate", 4, 0, (X,)),
         Cell("rule", 0, 1, ("q", "k", "v", "gates"), 4, label, rule, shape="(B, T, HQ)"),
-        Cell("h", 0, 2, ("rule",), 4, "h = Cᵀq / max(|nᵀq|, 1)", slim=True, kind="operation"),
+        operation("h", 0, 2, ("rule",), 4, "h = Cᵀq / max(|nᵀq|, 1)"),
         Cell("norm", 0, 3, ("h", "gate"), 5, "norm(h) × σ(gate)", slim=True, kind="norm", gives="o.in"),
         Cell("o", 2, 4, ("norm",)),
     )

@@ -1,7 +1,7 @@
 """Drawing of native sparse attention."""
 
 from archetype.parts.native_sparse_attention.spec import BRANCHES, NativeSparseAttention
-from archetype.roles.drawing import Cell, Inside, X, inside_of
+from archetype.roles.drawing import Cell, Inside, X, inside_of, operation
 
 COLUMNS = {"compressed": 1, "selected": 3, "window": 4}  # of keys; their wires pass no other cell
 
@@ -27,7 +27,7 @@ def native_sparse_attention(part: NativeSparseAttention, modules: frozenset[str]
     kind = "" if rows else "operation"
     cells.append(Cell("compress", 1, 2, (keys["compressed"],), 1, label, rows, kind, slim=not rows))
     best = f"top {selection.top_blocks} blocks of {selection.block}"
-    cells.append(Cell("top", 2, 4, ("compressed",), 1, best, ("top",), slim=True, kind="operation"))
+    cells.append(operation("top", 2, 4, ("compressed",), 1, best, ("top",)))
     for branch, column, row, inputs, span, read in (
         ("compressed", 1, 3, ("compress",), 1, "T/s"),
         ("selected", 2, 5, ("top", keys["selected"]), 2, "j"),
@@ -36,6 +36,6 @@ def native_sparse_attention(part: NativeSparseAttention, modules: frozenset[str]
         counted, shape = (f"{branch}.scores", f"{branch}.mixture"), f"(B, H, T, {read})"
         cells.append(Cell(branch, column, row, (f"q{suffix}", *inputs), span, "softmax(q kᵀ) v", counted, shape=shape))
     terms = (*BRANCHES, "gate")
-    cells.append(Cell("sum", 0, 6, terms, 6, "Σ σ(gate) · y", slim=True, kind="operation", gives="heads"))
+    cells.append(operation("sum", 0, 6, terms, 6, "Σ σ(gate) · y", gives="heads"))
     cells.append(Cell("o", 2, 7, ("sum",)))
     return Inside(tuple(cells), "o")

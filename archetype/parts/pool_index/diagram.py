@@ -1,7 +1,7 @@
 """Drawing of the pool index."""
 
 from archetype.parts.pool_index.spec import PoolIndex
-from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of
+from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of, operation
 
 
 @inside_of(PoolIndex)
@@ -19,7 +19,7 @@ def pool_index(part: PoolIndex, modules: frozenset[str]) -> Inside:
         cells.append(Cell("pool_gate", 2, 0, (X,), label="gate", rows=("pool_gate", "pool_bias")))
         pooled = (key, "pool_gate")
     label = f"{'mean' if part.pooling == 'mean' else 'weighted mean'} of {part.pool} keys"
-    cells.append(Cell("pool", 1, row, pooled, len(pooled), label, slim=True, kind="operation"))
+    cells.append(operation("pool", 1, row, pooled, len(pooled), label))
     inputs: tuple[str, ...] = ("q", "pool")
     row += 1
     if norms:
@@ -35,5 +35,5 @@ def pool_index(part: PoolIndex, modules: frozenset[str]) -> Inside:
         inputs, label = (*inputs, "weights"), "Σ w relu(q kᵀ)"
     cells.append(Cell("scores", 0, row, inputs, 2, label))
     top = f"top {part.top_pools} pools, and the newest keys"
-    cells.append(Cell("top", 0, row + 1, ("scores",), 2, top, ("top",), slim=True, kind="operation"))
+    cells.append(operation("top", 0, row + 1, ("scores",), 2, top, ("top",)))
     return Inside(tuple(cells), "top")

@@ -1,7 +1,7 @@
 """Drawing of recurrent mixers: one step, whose result the next step reads."""
 
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
-from archetype.roles.drawing import Cell, Inside, X, inside_of
+from archetype.roles.drawing import Cell, Inside, X, inside_of, operation
 
 
 @inside_of(RNN)
@@ -9,7 +9,7 @@ def rnn(part: RNN, modules: frozenset[str]) -> Inside:
     """Draw one step (Elman 1990)."""
     cells = (
         Cell("cell", 0, 0, (X,), 3, "W x + U h"),
-        Cell("h", 0, 1, ("cell",), 3, f"h′ = {part.activation}(·)", slim=True, kind="operation"),
+        operation("h", 0, 1, ("cell",), 3, f"h′ = {part.activation}(·)"),
     )
     return Inside(cells, "h", loops=(("h", "cell"),))
 
@@ -19,10 +19,10 @@ def gru(part: GRU, modules: frozenset[str]) -> Inside:
     """Draw reset and update gates (Cho 2014)."""
     cells = (
         Cell("cell", 0, 0, (X,), 3, "W x, U h"),
-        Cell("r", 0, 1, ("cell",), 1, "σ  reset r", slim=True, kind="operation", gives="reset"),
-        Cell("z", 2, 1, ("cell",), 1, "σ  update z", slim=True, kind="operation", gives="update"),
-        Cell("n", 0, 2, ("r", "cell@1"), 2, "n = tanh(W x + r · U h)", slim=True, kind="operation"),
-        Cell("h", 0, 3, ("n", "z"), 3, "h′ = (1 − z) · n + z · h", slim=True, kind="operation"),
+        operation("r", 0, 1, ("cell",), 1, "σ  reset r", gives="reset"),
+        operation("z", 2, 1, ("cell",), 1, "σ  update z", gives="update"),
+        operation("n", 0, 2, ("r", "cell@1"), 2, "n = tanh(W x + r · U h)"),
+        operation("h", 0, 3, ("n", "z"), 3, "h′ = (1 − z) · n + z · h"),
     )
     return Inside(cells, "h", loops=(("h", "cell"),))
 
@@ -38,11 +38,11 @@ def lstm(part: LSTM, modules: frozenset[str]) -> Inside:
     )
     cells = [Cell("cell", 0, 0, (X,), 3, "W x + U h")]
     cells += [
-        Cell(name, 0.75 * index, 1, ("cell",), 0.75, label, slim=True, kind="operation", gives=gives)
+        operation(name, 0.75 * index, 1, ("cell",), 0.75, label, gives=gives)
         for index, (name, label, gives) in enumerate(gates)
     ]
     cells += [
-        Cell("c", 0, 2, ("i", "f", "g"), 2.25, "c′ = f · c + i · g", slim=True, kind="operation"),
-        Cell("h", 0, 3, ("c", "o"), 3, "h′ = o · tanh(c′)", slim=True, kind="operation"),
+        operation("c", 0, 2, ("i", "f", "g"), 2.25, "c′ = f · c + i · g"),
+        operation("h", 0, 3, ("c", "o"), 3, "h′ = o · tanh(c′)"),
     ]
     return Inside(tuple(cells), "h", loops=(("h", "cell"),))

@@ -1,10 +1,11 @@
 """Drawing of a sentence head."""
 
 from archetype.parts.sentence_head.spec import SentenceEmbeddingHead
-from archetype.roles.drawing import Step, pill, steps_of, title
+from archetype.roles.drawing import Step, pill, title
+from archetype.spec.registry import provides
 
 
-@steps_of(SentenceEmbeddingHead)
+@provides("diagram", SentenceEmbeddingHead)
 def sentence_embedding_head(head: SentenceEmbeddingHead, width: str, table: str) -> tuple[Step, ...]:
     poolings = " + ".join(mode.replace("_", " ") for mode in head.pooling)
     inner = width if len(head.pooling) == 1 else f"{len(head.pooling)} {width}"

@@ -1,7 +1,7 @@
 """Drawing of a short convolution."""
 
 from archetype.parts.short_convolution.spec import ShortConvolution
-from archetype.roles.drawing import Cell, Inside, X, inside_of
+from archetype.roles.drawing import Cell, Inside, X, inside_of, operation
 
 
 @inside_of(ShortConvolution)
@@ -9,9 +9,9 @@ def short_convolution(part: ShortConvolution, modules: frozenset[str]) -> Inside
     """Draw a convolution between two gates (Liquid AI 2025)."""
     cells = (
         Cell("in_proj", 0, 0, (X,), 3),
-        Cell("product", 0, 1, ("in_proj",), 2, "b × x", slim=True, kind="operation"),
+        operation("product", 0, 1, ("in_proj",), 2, "b × x"),
         Cell("conv", 0.5, 2, ("product",)),
-        Cell("gated", 0, 3, ("conv", "in_proj@2"), 3, "c × conv", slim=True, kind="operation", gives="out_proj.in"),
+        operation("gated", 0, 3, ("conv", "in_proj@2"), 3, "c × conv", gives="out_proj.in"),
         Cell("out_proj", 1, 4, ("gated",)),
     )
     return Inside(cells, "out_proj")

@@ -17,8 +17,8 @@ from archetype.models.megabyte.diagram import megabyte
 from archetype.models.spec import CausalSpec
 from archetype.models.stack.spec import SizedStack, StackView
 from archetype.parts.head.spec import LanguageModelHead
-from archetype.roles.drawing import inside, streams_of, title
-from archetype.spec.registry import PROVIDED, provided
+from archetype.roles.drawing import inside, title
+from archetype.spec.registry import PROVIDED, provided, provides
 from tests.helpers import registered
 from tests.unit.diagram.test_diagram import check
 from tests.unit.test_imports import MODULES, folder, imported, layer
@@ -74,7 +74,7 @@ def test_a_kind_of_model_without_a_drawing_shows_its_stacks_and_all_modules_with
 
 def test_a_kind_of_model_from_outside_is_drawn_as_it_says() -> None:
     known, model = preset("megabyte-tiny"), patches()
-    streams_of(Patches)(megabyte)
+    provides("diagram", Patches)(megabyte)
     assert [box.id for box in draw(cost_report(model)).boxes] == [box.id for box in draw(cost_report(known)).boxes]
 
 

@@ -18,8 +18,8 @@ from archetype.models.causal import CausalModel
 from archetype.nn.context import ForwardContext
 from archetype.nn.parameter_roles import roles_of
 from archetype.nn.place import Place
-from archetype.parts.ngram_memory.module import NgramMemory
-from archetype.parts.ngram_memory.spec import NgramMemory as NgramMemorySpec
+from archetype.parts.ngram.module import NgramMemory
+from archetype.parts.ngram.spec import NgramMemory as NgramMemorySpec
 from archetype.weights.quantized import QuantizedMatrix, dequantize, quantize, quantize_model
 from tests.helpers.passes import forward_step
 from tests.helpers.specs import block, decoder

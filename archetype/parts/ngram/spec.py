@@ -1,9 +1,9 @@
-"""N-gram memory: vectors looked up by a hash of the last tokens, gated by the stream (Engram; Qwen4-Exp)."""
+"""Specification of vectors of n-grams: embeddings of them, and a memory that the stream gates (Engram; Qwen4-Exp)."""
 
 from collections.abc import Mapping
 from functools import lru_cache
 from math import isqrt
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,15 +14,89 @@ from archetype.spec.base import Index, Length, Size
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = ["NgramMemory"]
+__all__ = ["NgramEmbedding", "NgramMemory"]
 
 STEP = 0x9E3779B97F4A7C15  # of the splitmix64 generator
 MASK = 2**64 - 1
 TABLE_STRIDE = 10_007  # between the seeds of a model's tables
 
 
+NgramLength = Annotated[int, Field(strict=True, ge=2, le=8)]
+NgramHashes = Annotated[int, Field(strict=True, ge=1, le=16)]
+
+
+class NgramTables(FeedForward):
+    """Base class of parts that look up rows of tables by the n-grams that end at a position."""
+
+    letters: ClassVar[Mapping[str, str]] = {
+        "M": "rows of all tables",
+        "P": "features of a row",
+        "E": "features of the rows of a position",
+    }
+    tokens_read_by: ClassVar[str] = "kind"
+    separates_documents: ClassVar[bool] = False
+    if TYPE_CHECKING:  # each kind declares these fields, in its own order
+        row_width: int
+        n: int
+        boundary: int
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that a position reads, each of its own table."""
+        raise NotImplementedError
+
+    @property
+    def table_sizes(self) -> tuple[int, ...]:
+        """Number of rows of each table: those of pairs of tokens first."""
+        raise NotImplementedError
+
+    @property
+    def total_rows(self) -> int:
+        return sum(self.table_sizes)
+
+    @property
+    def width(self) -> int:
+        """Features of all rows of a position together, E."""
+        return self.num_rows * self.row_width
+
+
 @part
-class NgramMemory(FeedForward):
+class NgramEmbedding(NgramTables):
+    """sum_i W_i e_i, where e_i is the row of table i for an n-gram that ends at the position (arXiv 2601.21204).
+
+    Each length from 2 to `n` has `splits` tables. Table i, counted from 0 in order of length, has `rows` + 2 i + 1
+    rows. The row index is sum_d V^d t_d modulo the number of rows, with the d-th last token t_d and the vocabulary size
+    V. Used as the feed-forward part of a first block without mixer and norm, it adds to the token embeddings.
+    LongCat-Flash-Lite averages all terms (`residual_scale` of the block, `scale` of the embedding).
+
+    Attributes:
+        rows: number of rows of the first table, minus one.
+        row_width: features of a row, P.
+        n: longest n-gram, in tokens.
+        splits: tables for each length.
+        boundary: token that n-grams do not cross, such as the end of a text: the token and those before it count as 0.
+    """
+
+    title: ClassVar[str] = "N-gram embedding"
+    reads_input: ClassVar[bool] = False
+    kind: Literal["ngram_embedding"] = "ngram_embedding"
+    rows: Length
+    row_width: Width
+    n: NgramLength = 4
+    splits: NgramHashes = 4
+    boundary: Index = 0
+
+    @property
+    def num_rows(self) -> int:
+        return (self.n - 1) * self.splits
+
+    @property
+    def table_sizes(self) -> tuple[int, ...]:
+        return tuple(self.rows + 2 * index + 1 for index in range(self.num_rows))
+
+
+@part
+class NgramMemory(NgramTables):
     """sigmoid(g) v + silu(conv(norm(sigmoid(g) v))), v = W_v e, g = signed root of norm(x) norm(W_k e) / sqrt(D).
 
     e concatenates table rows: one row for each n-gram of 2 to `n` tokens that ends at the position and each of its
@@ -47,19 +121,15 @@ class NgramMemory(FeedForward):
 
     title: ClassVar[str] = "N-gram memory"
     letters: ClassVar[Mapping[str, str]] = {
-        "E": "features of the rows of a position",
-        "P": "features of a row",
-        "M": "rows of all tables",
+        **NgramTables.letters,
         "c": "positions of a convolution",
         "n": "residual streams",
     }
-    tokens_read_by: ClassVar[str] = "kind"
-    separates_documents: ClassVar[bool] = False
     kind: Literal["ngram_memory"] = "ngram_memory"
     rows: Length
     row_width: Width
-    n: Annotated[int, Field(strict=True, ge=2, le=8)] = 3
-    heads: Annotated[int, Field(strict=True, ge=1, le=16)] = 8
+    n: NgramLength = 3
+    heads: NgramHashes = 8
     conv_kernel: Size = 4
     boundary: Index = 0
     table: Annotated[int, Field(strict=True, ge=0, lt=64)] = 0
@@ -70,22 +140,15 @@ class NgramMemory(FeedForward):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows that a position reads."""
         return (self.n - 1) * self.heads
 
     @property
-    def width(self) -> int:
-        """Features of all rows of a position together, E."""
-        return self.num_rows * self.row_width
-
-    @property
     def table_sizes(self) -> tuple[int, ...]:
-        """Number of rows of the table of each hash: the hashes of pairs of tokens first."""
         return _primes(self.rows, self.table * self.num_rows, self.num_rows)
 
     @property
     def total_rows(self) -> int:
-        return -(-sum(self.table_sizes) // self.multiple) * self.multiple
+        return -(-super().total_rows // self.multiple) * self.multiple
 
     def multipliers(self, vocab_size: int) -> tuple[int, ...]:
         """Return the odd factor of each token of an n-gram, the newest first. No product exceeds 63 bits."""

@@ -1,4 +1,4 @@
-"""Transplants of n-gram memories: rows of other widths, and older positions of the convolution."""
+"""Transplants of vectors of n-grams: rows of other widths, and older positions of the convolution."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -6,9 +6,18 @@ from typing import ClassVar
 from archetype.nn.ledger import Start
 from archetype.nn.transfer import Transfer
 from archetype.nn.transplant import Transplant
-from archetype.parts.ngram_memory.spec import NgramMemory
+from archetype.parts.ngram.spec import NgramEmbedding, NgramMemory
 from archetype.spec.base import Spec
 from archetype.spec.registry import provides
+
+
+@provides("transplant", NgramEmbedding)
+class NgramEmbeddingTransplant(Transplant[NgramEmbedding]):
+    """Wider rows begin with projections of zero; other tables have rows of other n-grams."""
+
+    layouts: ClassVar = {"table": "M P", "projections": "R D P"}
+    fields: ClassVar = {"M": "total_rows", "P": "row_width", "R": "num_rows"}
+    writes: ClassVar = ("projections",)
 
 
 @provides("transplant", NgramMemory)

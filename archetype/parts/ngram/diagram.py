@@ -1,7 +1,13 @@
-"""Drawing of the n-gram memory."""
+"""Drawing of vectors of n-grams."""
 
-from archetype.parts.ngram_memory.spec import NgramMemory
-from archetype.roles.drawing import Cell, Inside, X, inside_of
+from archetype.parts.ngram.spec import NgramEmbedding, NgramMemory
+from archetype.roles.drawing import Cell, Inside, X, inside_of, operation
+
+
+@inside_of(NgramEmbedding)
+def ngram_embedding(part: NgramEmbedding, modules: frozenset[str]) -> Inside:
+    tables = f"{part.num_rows} tables by 2 to {part.n} tokens"
+    return Inside((Cell("table", 0, 0, (), 2, tables), Cell("projections", 0, 1, ("table",), 2)), "projections")
 
 
 @inside_of(NgramMemory)
@@ -21,13 +27,13 @@ def ngram_memory(part: NgramMemory, modules: frozenset[str]) -> Inside:
         ]
         query, key, row = "query_norm", "key_norm", 3
     else:
-        cells.append(Cell("query", 0, 1, (X,), kind="operation", slim=True, label="x"))  # its wire goes past the table
+        cells.append(operation("query", 0, 1, (X,), label="x"))  # its wire goes past the table
         query = "query"
-    cells.append(Cell("gate", 0, row, (query, key, "value"), 3, "σ(√(q k)) × value", kind="operation", slim=True))
+    cells.append(operation("gate", 0, row, (query, key, "value"), 3, "σ(√(q k)) × value"))
     below = "gate"
     if not part.norm.is_absent:
         row, below = row + 1, "conv_norm"
         cells.append(Cell("conv_norm", 0, row, ("gate",), 2, kind="norm", slim=True, label="norm"))
     cells.append(Cell("conv", 0, row + 1, (below,), 2))
-    cells.append(Cell("sum", 0, row + 2, ("conv", "gate@2"), 3, "value + SiLU(conv)", kind="operation", slim=True))
+    cells.append(operation("sum", 0, row + 2, ("conv", "gate@2"), 3, "value + SiLU(conv)"))
     return Inside(tuple(cells), "sum")
