@@ -1,5 +1,6 @@
 """The logits of llama.cpp, where it is installed, for a file of every architecture in the table of graphs."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from archetype import spec
+from archetype.convert.gguf.choice import gguf_of
 from archetype.convert.gguf.file import write_gguf
 from archetype.convert.gguf.parity import outputs
+from archetype.errors import ArchetypeError, CheckpointError
 from archetype.models.build import build
-from tests.helpers.gguf_specs import SPECS, family_of
+from archetype.spec.edit import assign
+from tests.helpers.cases import case
+from tests.helpers.gguf_specs import SPECS, family_of, type_of
 from tests.helpers.weights import distance, randomize
 
 CLOSE = 1e-5
@@ -33,15 +39,38 @@ QWEN4 = ("qwen4_exp_text", "qwen4_exp_text memory")
 LENGTHS = {"phi3": 8, "starcoder2": 8, "deepseek_v4": 300} | dict.fromkeys(QWEN4, 40)
 
 
-@pytest.mark.parametrize("name", [name for name, model in SPECS.items() if model.kind == "decoder"])
-@torch.no_grad()
-def test_logits_of_a_text(c: Any, name: str, tmp_path: Path) -> None:
-    ours, file = randomize(build(SPECS[name])).eval(), tmp_path / "model.gguf"
-    write_gguf(ours, family_of(name), None, file)
+DECODERS = [name for name, model in SPECS.items() if model.kind == "decoder"]
+YARN = "{kind: yarn, factor: 4.0, original_context_length: 16}"
+LLAMA_3 = (
+    "{kind: llama3, factor: 4.0, low_frequency_factor: 1.0, high_frequency_factor: 4.0, original_context_length: 64}"
+)
+# Each is made where the model has the field, in all layers, in the first, or in the last.
+EDITS = (
+    *(f"layers[*].mixer.position.scaling={scaling}" for scaling in (YARN, LLAMA_3, "{kind: linear, factor: 4.0}")),
+    "layers[*].mixer.position.dim=4", "layers[*].mixer.position.theta=2000.0", "layers[0].mixer.position={kind: none}",
+    "layers[*].mixer.bias.q=true", "layers[*].mixer.bias={q: true, k: true, v: true}", "layers[*].mixer.bias.o=true",
+    "layers[*].feedforward.bias=true", "layers[*].mixer.num_kv_heads=1", "layers[0].mixer.num_kv_heads=1",
+    "layers[*].mixer.head_dim=16", "layers[-1].mixer.num_heads=8", "layers[*].mixer.scale=0.3",
+    "layers[*].wiring.norm.eps=0.05", "final_norm.eps=0.05", "layers[*].mixer.norm.eps=0.02", "head.tied=true",
+    "head.tied=false", "head.scale=0.5", "head.softcap=2.0", "embedding.scale=3.0", "layers[*].residual_scale=0.5",
+    "layers[*].mixer.softcap=2.0", "layers[*].mixer.sinks=true", "layers[0].mixer.pattern={kind: window, size: 9}",
+    "layers[*].mixer.qk_norm={kind: rms}", "layers[*].mixer.clip_qkv=0.5", "layers[*].mixer.conv_kernel=3",
+    "layers[*].feedforward.d_ff=40", "layers[0].feedforward.d_ff=64", "layers[-1].feedforward.expert.d_ff=40",
+    "layers[-1].feedforward.num_experts=6", "layers[-1].feedforward.shared.d_ff=72",
+    "layers[*].feedforward.shared=null", "layers[*].feedforward.router.scale=2.5",
+    "layers[*].feedforward.router.renormalize=true", "layers[*].feedforward.router.renormalize=false",
+    "layers[*].feedforward.router.kind=softmax", "layers[*].feedforward.router.kind=sigmoid",
+    "layers[*].feedforward.router.expert_bias=true", "layers[*].feedforward.experts_per_token=1",
+    "layers[*].feedforward.groups={num_groups: 2, groups_per_token: 1, top_k_in_group: 2}",
+    "layers[*].feedforward.limit=0.5", "layers[*].feedforward.activation=gelu_tanh", "vocab_size=64",
+)  # fmt: skip
+
+
+def logits(c: Any, file: Path, name: str, tokens: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """What llama.cpp computes for a text."""
     model = c.llama_model_load_from_file(str(file).encode(), c.llama_model_default_params())
     assert model
     settings = c.llama_context_default_params()
-    tokens = torch.arange(4, 4 + LENGTHS.get(name, 20)) % 61
     settings.n_ctx, settings.n_threads, settings.n_threads_batch = 320, 1, 1
     settings.flash_attn_type = int(name == "minimax_m3_vl_text")
     settings.type_k = settings.type_v = 0  # float32
@@ -52,8 +81,21 @@ def test_logits_of_a_text(c: Any, name: str, tmp_path: Path) -> None:
         batch.token[place], batch.pos[place], batch.n_seq_id[place], batch.seq_id[place][0] = token, place, 1, 0
         batch.logits[place] = True
     assert c.llama_decode(context, batch) == 0
-    rows = [np.ctypeslib.as_array(c.llama_get_logits_ith(context, i), shape=(61,)).copy() for i in range(len(tokens))]
-    theirs, expected = torch.from_numpy(np.stack(rows)), ours(tokens[None]).logits[0]
+    shape = (vocab_size,)
+    rows = [np.ctypeslib.as_array(c.llama_get_logits_ith(context, i), shape=shape).copy() for i in range(len(tokens))]
+    c.llama_batch_free(batch)
+    c.llama_free(context)
+    c.llama_model_free(model)
+    return torch.from_numpy(np.stack(rows))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@torch.no_grad()
+def test_logits_of_a_text(c: Any, name: str, tmp_path: Path) -> None:
+    ours, file = randomize(build(SPECS[name])).eval(), tmp_path / "model.gguf"
+    write_gguf(ours, family_of(name), None, file)
+    tokens = torch.arange(4, 4 + LENGTHS.get(name, 20)) % 61
+    theirs, expected = logits(c, file, name, tokens, 61), ours(tokens[None]).logits[0]
     if name in QWEN4:
         assert distance(theirs[15:], expected[15:]) > 0.01
         theirs, expected = theirs[2::4], expected[2::4]
@@ -62,9 +104,41 @@ def test_logits_of_a_text(c: Any, name: str, tmp_path: Path) -> None:
     other = ours(tokens[[1, 0, *range(2, len(tokens))]][None]).logits[0][2 :: 4 if name in QWEN4 else 1]
     theirs = theirs if name in QWEN4 else theirs[2:]
     assert distance(theirs, other) > 0.01
-    c.llama_batch_free(batch)
-    c.llama_free(context)
-    c.llama_model_free(model)
+
+
+def edited(model: spec.ModelSpec, edit: str) -> spec.ModelSpec:
+    """The model with an edit, in all layers that have the field."""
+    last = model.num_layers - 1
+    for layer in range(model.num_layers) if "[*]" in edit else (0,):
+        with contextlib.suppress(ArchetypeError):
+            model = assign(model, [edit.replace("[*]", f"[{layer}]").replace("[-1]", f"[{last}]")])
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DECODERS)
+@torch.no_grad()
+def test_what_is_written_of_other_settings(c: Any, name: str, tmp_path: Path) -> None:
+    """A model with any other setting is refused, or llama.cpp loads its file and computes the same."""
+    compared = 0
+    for edit in EDITS:
+        model = edited(SPECS[name], edit)
+        if model == SPECS[name]:
+            continue
+        file, ours = tmp_path / "model.gguf", randomize(build(model)).eval()
+        try:
+            write_gguf(ours, family_of(name), None, file)
+        except CheckpointError:
+            continue
+        with case(edit):
+            length = min(LENGTHS.get(name, 20), gguf_of(type_of(name), model).computed(model).context_length)
+            tokens = torch.arange(4, 4 + length) % 61
+            theirs, expected = logits(c, file, name, tokens, ours.spec.vocab_size), ours(tokens[None]).logits[0]
+            step = slice(2, None, 4) if name in QWEN4 else slice(None)
+            assert distance(theirs[step], expected[step]) < 10 * LESS.get(name, CLOSE)
+        file.unlink()
+        compared += 1
+    assert compared
 
 
 @pytest.mark.parametrize("name", [name for name, model in SPECS.items() if model.kind == "encoder"])

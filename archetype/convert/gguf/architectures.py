@@ -5,35 +5,25 @@ computes differently is refused with an error that names the field.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from archetype.convert.gguf import changes, encoders, finish
 from archetype.convert.gguf.graph import Graph, Windows
 from archetype.convert.gguf.graphs import NO_BIAS, OF_BERT, OF_GPT2, PERIODS, ROWS, row
-from archetype.convert.gguf.keys import Gguf, unsupported
+from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.names import FUSED
 from archetype.convert.gguf.plain import plain, without_windows
 from archetype.convert.gguf.refused import REFUSED
 from archetype.convert.gguf.routing import Routing
 from archetype.errors import CheckpointError
-from archetype.families.keys import ConfigTable, expect_kind
+from archetype.families.keys import ConfigTable
 from archetype.families.t5 import KEYS as T5_KEYS
 from archetype.families.t5 import t5
 from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.parts.activation.spec import GELU, GELUTanh
-from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Learned
-
-
-def _check_qwen2(model: Any) -> None:
-    """Refuse heads whose widths do not sum to d_model."""
-    mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
-    if mixer.sizes(model.d_model).head_dim * mixer.num_heads != model.d_model:
-        raise unsupported("layers[0].mixer.head_dim", "a head_dim other than d_model / num_heads in qwen2")
-
 
 SHOWN = 16  # names in a message
 # three families have one architecture in llama.cpp, whose rotary positions turn neighbouring pairs
@@ -63,7 +53,7 @@ GGUF: dict[str, Gguf] = {
     "llama": LLAMA,
     "mistral": LLAMA,
     "mixtral": LLAMA,
-    "qwen2": row("qwen2", check=_check_qwen2, computed=without_windows),
+    "qwen2": row("qwen2", computed=without_windows),
     "qwen3": row("qwen3", qk_norm="head", computed=without_windows),
     "qwen3_moe": row("qwen3moe", qk_norm="head", routing=Routing(), computed=without_windows),
     "gemma": row("gemma", of=GEMMA, changed=(changes.AROUND_ONE,)),

@@ -1,0 +1,80 @@
+"""Sizes and rotations without which a loader of llama.cpp refuses a file, or computes something else."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from archetype.convert.gguf.keys import unsupported
+from archetype.parts.attention.spec import Attention
+from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.position.spec import Llama3Scaling, Rotary
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# the widths of all heads sum to d_model
+SQUARE = _names("""
+    baichuan bert bitnet bloom chatglm codeshell cohere2 command-r dbrx deepseek deepseek2-ocr dream eurobert exaone4
+    falcon gpt2 gptneox grok internlm2 jais jamba jina-bert-v2 jina-bert-v3 lfm2 lfm2moe llada-moe modern-bert mpt
+    nemotron neo-bert nomic-bert nomic-bert-moe olmo olmo2 olmoe orion phi2 phi3 plamo qwen qwen2 qwen2moe qwen2vl
+    stablelm starcoder starcoder2 xverse
+""")
+# heads are rotated as a whole
+WHOLE = _names("""
+    apertus bailingmoe codeshell dbrx dots1 dream ernie4_5 ernie4_5-moe exaone exaone-moe exaone4 falcon gpt-oss
+    hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 jais2 llada-moe maincoder mellum olmo2 olmoe orion paddleocr
+    pangu-embedded qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe rnd1 seed_oss starcoder2
+""")
+# frequencies may have divisors, which is Llama 3's scaling
+DIVIDED = _names("""
+    apertus arcee deci exaone exaone-moe exaone4 gemma4 granite granite_swa granitehybrid granitemoe llama llama-embed
+    llama4 minicpm mistral3 nanbeige step35
+""")
+# layers may have different numbers of heads, or dense networks of different widths
+UNEQUAL_HEADS = _names("deci gemma4 laguna mimo2 nemotron_h nemotron_h_moe openelm plamo3 spark2_5 step35")
+UNEQUAL_WIDTHS = _names("deci gemma4 nemotron_h nemotron_h_moe openelm plamo3")
+# dense networks are as wide as experts
+ONE_WIDTH = _names("jamba nomic-bert-moe")
+
+
+def check_limits(architecture: str, model: Any) -> None:
+    """Refuse a model that an architecture's loader does not read.
+
+    Raises:
+        CheckpointError: names the field.
+    """
+    layers = getattr(model, "layers", ())
+    attentions = [mixer for block in layers for mixer in block.mixer.each() if isinstance(mixer, Attention)]
+    for mixer in attentions:
+        sizes, position = mixer.sizes(model.d_model), mixer.position
+        if architecture in SQUARE and sizes.head_dim * sizes.num_heads != model.d_model:
+            raise unsupported(
+                "layers[*].mixer.head_dim", f"a head_dim other than d_model / num_heads in {architecture}"
+            )
+        if not isinstance(position, Rotary):
+            continue
+        if architecture in WHOLE and sizes.rotary_dim != sizes.head_dim:
+            raise unsupported("layers[*].mixer.position.dim", f"partially rotated heads in {architecture}")
+        if architecture not in DIVIDED and isinstance(position.scaling, Llama3Scaling):
+            raise unsupported("layers[*].mixer.position.scaling", f"llama3 scaling in {architecture}")
+    if architecture not in UNEQUAL_HEADS:
+        sizes_of_heads = (mixer.sizes(model.d_model) for mixer in attentions)
+        _check_equal("mixer.num_heads", ((size.num_heads, size.num_kv_heads) for size in sizes_of_heads))
+    networks = [block.feedforward for block in layers]
+    experts = [part for part in networks if isinstance(part, MixtureOfExperts)]
+    widths = [part.width(model.d_model) for part in networks if isinstance(part, MLP | GatedMLP)]
+    of_experts = [part.expert.width(model.d_model) for part in experts]
+    if architecture not in UNEQUAL_WIDTHS:
+        _check_equal("feedforward.d_ff", widths + (of_experts if architecture in ONE_WIDTH else []))
+    _check_equal("feedforward.num_experts", (part.num_experts for part in experts))
+    _check_equal("feedforward.expert.d_ff", of_experts)
+    shared = (part.shared for part in experts if part.shared is not None)
+    _check_equal("feedforward.shared.d_ff", (part.width(model.d_model) for part in shared))
+
+
+def _check_equal(field: str, values: Iterable[object]) -> None:
+    if len(different := dict.fromkeys(values)) > 1:
+        numbers = " and ".join(str(value) for value in different)
+        raise unsupported(f"layers[*].{field}", f"{numbers} in layers of one file here")
