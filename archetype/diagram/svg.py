@@ -77,7 +77,7 @@ def _compact(items: list[Item], names: Pairs, inks: Inks, shared: dict[str, str]
                 case Area():
                     element = _item(item._replace(name="", says=""), names, inks)
                     paint, *sizes = re.findall(r'(?:class|width|height|rx)="[^"]*"', element)
-                    box = shared.setdefault(FRACTION.sub(_whole, " ".join((paint, *sizes))), f"r{len(shared)}")
+                    box = shared.setdefault(FRACTION.sub(_rounded, " ".join((paint, *sizes))), f"r{len(shared)}")
                     yield f'<use href="#{box}" x="{round(item.x)}" y="{round(item.y)}"/>'
                 case Text():
                     weight, anchor = "; font-weight: 600" * item.bold, f"; text-anchor: {item.anchor}"
@@ -101,7 +101,7 @@ def _draw_line(line: Line, names: Pairs, inks: Inks, paths: dict[str, str]) -> N
         paths[name] = f"{paths.get(name, '')}M{path}{end}"
 
 
-def _whole(match: re.Match[str]) -> str:
+def _rounded(match: re.Match[str]) -> str:
     return str(round(float(match[0])))
 
 

@@ -371,14 +371,14 @@ def shapes(text: str) -> list[tuple[object, ...]]:
     for name, rule in re.findall(r"^\.?(\w+) \{ (.*) \}$", text.partition("@media")[0], re.MULTILINE):
         (fonts if rule.startswith("font-size") else styles)[name] = rule
     boxes = {each.get("id"): each for each in root.iter(f"{SVG}rect") if each.get("id")}
-    found: list[tuple[object, ...]] = []
+    shown: list[tuple[object, ...]] = []
     for each in root.iter():
         at = [round(float(each.get(name, "0").rstrip("%"))) for name in ("x", "y")]
         kinds = each.get("class", "").split()
         if each.tag in (f"{SVG}rect", f"{SVG}use") and not each.get("id") and kinds != ["paper"]:
             box = boxes.get(each.get("href", "#")[1:], each)
             sizes = (round(float(box.get(name, "0"))) for name in ("width", "height", "rx"))
-            found.append(("box", styles[box.get("class", "")], *at, *sizes))
+            shown.append(("box", styles[box.get("class", "")], *at, *sizes))
         elif each.tag == f"{SVG}text":
             size = re.search(r"font-size: ([\d.]+)", " ".join(fonts.get(kind, "") for kind in (*kinds, "text")))
             of = " ".join(fonts.get(kind, "") for kind in kinds)
@@ -386,11 +386,11 @@ def shapes(text: str) -> list[tuple[object, ...]]:
             bold = "b" in kinds or "font-weight: 600" in of
             written = float(each.get("font-size") or (size[1] if size else 0))
             where = each.get("text-anchor") or (anchor[1] if anchor else "start")
-            found.append(("text", styles[kinds[0]], *at, written, where, bold, each.text))
+            shown.append(("text", styles[kinds[0]], *at, written, where, bold, each.text))
         for path in re.findall(r"[^M]+", each.get("points") or each.get("d") or ""):
             points = [round(float(value)) for value in re.findall(r"-?[\d.]+", path)]
-            found.append(("line", styles[kinds[0]], *points))
-    return sorted(found, key=repr)
+            shown.append(("line", styles[kinds[0]], *points))
+    return sorted(shown, key=repr)
 
 
 SVG = "{http://www.w3.org/2000/svg}"
