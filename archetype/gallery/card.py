@@ -223,7 +223,7 @@ def counted(card: Card, kind: Literal["total", "active"]) -> Iterator[tuple[int,
 def _counted(card: Card) -> Iterator[Mark]:
     reading = card.entry.evidence
     if card.spec is None or reading.numbers is None:
-        text = "the shapes of the published tensors are unknown" if card.spec else "no specification to count"
+        text = "not compared with the published tensors" if card.spec else "no specification to count"
         yield Mark("parameters", "unknown", text)
         return
     total = card.report.parameters["total"]
@@ -269,6 +269,6 @@ def _loads(card: Card) -> Mark:
     if reading.needs:
         return Mark("weights", "no", "the published weights cannot be loaded")
     if reading.places is None:
-        return Mark("weights", "unknown", "the names of the published tensors are unknown")
+        return Mark("weights", "unknown", "not compared with the names of the published tensors")
     whose = "published header" if reading.numbers_of == "header" else f"files that {reading.numbers_of} writes"
     return Mark("weights", "yes", f"each tensor of the {whose} maps to a parameter")

@@ -19,7 +19,6 @@ from archetype.table import quantity, size
 HUB, GITHUB = "huggingface.co", "github.com"
 EDITOR = "http://127.0.0.1:8000/"  # where `archetype serve` shows the web UI
 SIGNS = {"yes": "✓", "no": "✗", "unknown": "–"}
-MOST_WORDS = 600  # of an assignment that is shown
 DEVICE = "H100-SXM"
 ASPECT = "3:4"  # of a diagram, which a phone shows as well
 # filled by the buttons of two or more cards
@@ -206,8 +205,7 @@ def _changes(card: Card) -> str:
         return ""
     if not card.changes:
         return f'<section id="changes"><h2>Same architecture as {link(entry.ancestor)}</h2></section>'
-    lines = [line if len(line) <= MOST_WORDS else f"{line[:MOST_WORDS]} ..." for line in card.changes]
-    text = "\n".join(f"  {_quoted(line)}" for line in lines)
+    text = " \\\n".join(f"  {_quoted(line)}" for line in card.changes)
     count = f"{card.num_changes} change{'s' * (card.num_changes != 1)}"
     picture = f"{entry.id}-changes.svg"
     line = ",".join(reversed(_lineage(entry)))

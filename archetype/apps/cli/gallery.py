@@ -107,7 +107,8 @@ def _entry(source: str, name: str | None, ancestor: str, date: str, why: str) ->
 
     repository = source.partition("@")[0] if is_name(source) else ""
     place = Path(source).resolve()
-    title = name or repository.rpartition("/")[2] or (place.parent.name if place.name == "config.json" else place.stem)
+    folder = place.parent if place.name == "config.json" else place
+    title = name or repository.rpartition("/")[2] or (folder.name if folder.is_dir() else place.stem)
     slug = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-.") or "model"
     known = (entry for entry in entries().values() if repository and entry.repository == repository)
     entry = next(known, Entry(slug, title, repository, ""))

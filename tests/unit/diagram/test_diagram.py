@@ -363,3 +363,44 @@ def test_a_bias_of_the_stack_stands_apart_from_contents_that_stand_side_by_side(
     wiring = spec.ParallelResidual(norm=spec.LayerNorm())
     biased = block(mixer=spec.Attention(num_heads=2, position=spec.RelativeBias()), wiring=wiring)
     check(decoder(biased, biased))
+
+
+def shapes(text: str) -> list[tuple[object, ...]]:
+    """What a picture shows: boxes with their places, lines from point to point, and texts with their fonts."""
+    root, styles, fonts = ElementTree.fromstring(text), {}, {}
+    for name, rule in re.findall(r"^\.?(\w+) \{ (.*) \}$", text.partition("@media")[0], re.MULTILINE):
+        (fonts if rule.startswith("font-size") else styles)[name] = rule
+    boxes = {each.get("id"): each for each in root.iter(f"{SVG}rect") if each.get("id")}
+    shown: list[tuple[object, ...]] = []
+    for each in root.iter():
+        at = [round(float(each.get(name, "0").rstrip("%"))) for name in ("x", "y")]
+        kinds = each.get("class", "").split()
+        if each.tag in (f"{SVG}rect", f"{SVG}use") and not each.get("id") and kinds != ["paper"]:
+            box = boxes.get(each.get("href", "#")[1:], each)
+            sizes = (round(float(box.get(name, "0"))) for name in ("width", "height", "rx"))
+            shown.append(("box", styles[box.get("class", "")], *at, *sizes))
+        elif each.tag == f"{SVG}text":
+            size = re.search(r"font-size: ([\d.]+)", " ".join(fonts.get(kind, "") for kind in (*kinds, "text")))
+            of = " ".join(fonts.get(kind, "") for kind in kinds)
+            anchor = re.search(r"text-anchor: (\w+)", of)
+            bold = "b" in kinds or "font-weight: 600" in of
+            written = float(each.get("font-size") or (size[1] if size else 0))
+            where = each.get("text-anchor") or (anchor[1] if anchor else "start")
+            shown.append(("text", styles[kinds[0]], *at, written, where, bold, each.text))
+        for path in re.findall(r"[^M]+", each.get("points") or each.get("d") or ""):
+            points = [round(float(value)) for value in re.findall(r"-?[\d.]+", path)]
+            shown.append(("line", styles[kinds[0]], *points))
+    return sorted(shown, key=repr)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("name", ["llama-tiny", "deepseek-v4-tiny", "t5-tiny"])
+def test_a_compact_picture_shows_the_same(name: str) -> None:
+    scene = draw(cost_report(preset(name)))
+    whole, compact = svg(scene), svg(scene, compact=True)
+    assert shapes(compact) == shapes(whole) and len(shapes(whole)) > 50
+    assert len(compact) < 0.7 * len(whole)
+    wrong = re.sub(r'(<use href="#\w+" x=")(\d+)', lambda one: f"{one[1]}{int(one[2]) + 2}", compact, count=1)
+    assert shapes(wrong) != shapes(whole)

@@ -52,6 +52,11 @@ def test_a_configuration_alone_makes_a_card(llama: Path, tmp_path: Path) -> None
     assert fingerprint(all_cards([entry])[-1].spec) == fingerprint(preset("llama-tiny"))
 
 
+def test_a_version_in_the_name_of_a_folder_stays(llama: Path, tmp_path: Path) -> None:
+    for source in (llama.rename(tmp_path / "Small-5.3"), tmp_path / "Small-5.3" / "config.json"):
+        assert run("add", source, *ONE, "--to", tmp_path / "site").strip().endswith("small-5.3.html")
+
+
 def test_what_cannot_be_said_is_a_grey_card(llama: Path, tmp_path: Path) -> None:
     values = json.loads((llama / "config.json").read_text())
     (llama / "config.json").write_text(json.dumps(values | {"architectures": ["BitNet"]}))
