@@ -93,5 +93,4 @@ class BlockIndex(LearnedIndex):
     def _blocks(self, x: Float[Tensor, "b h t S"], fill: float) -> Float[Tensor, "b h t blocks block"]:
         size, count = self.spec.block, x.shape[3]
         blocks = num_blocks(count, size)
-        padded: Tensor = nn.functional.pad(x, (0, blocks * size - count), value=fill)
-        return padded.unfold(3, size, size)
+        return nn.functional.pad(x, (0, blocks * size - count), value=fill).unfold(3, size, size)

@@ -100,8 +100,7 @@ class RWKV7(nn.Module):
             context.leave(v)
             return v
         share = torch.sigmoid(self.value_share + self._low_rank("value_share", x))
-        others: Vectors = context.left_by(source)
-        return torch.lerp(v, others, share.to(v.dtype))
+        return torch.lerp(v, context.left_by(source), share.to(v.dtype))
 
     def _low_rank(self, name: str, x: Vectors) -> Vectors:
         inner = self.get_submodule(f"{name}_down")(x)
