@@ -425,10 +425,6 @@ class BlockState(LayerState):
             lambda state: state.rows(start, stop), self.cross and self.cross.rows(start // each, stop // each)
         )
 
-    def without_source(self) -> "BlockState":
-        """Return the state without cross-attention. Its rows can be copied individually."""
-        return replace(self, cross=None)
-
     def _with(self, change: Callable[[LayerState], LayerState], cross: CrossKVCache | None) -> "BlockState":
         # a copy in which all states but `cross` are changed
         states: dict[str, Any] = {name: change(state) for name, state in self._own().items()}
@@ -499,7 +495,7 @@ class State:
     @property
     def targets(self) -> "State":
         """The state without cross-attention. Its rows can be copied individually."""
-        layers = [layer.without_source() if isinstance(layer, BlockState) else layer for layer in self.layers]
+        layers = [replace(layer, cross=None) if isinstance(layer, BlockState) else layer for layer in self.layers]
         return State(self.lengths, layers, self.capacity)
 
     def advance(self, lengths: Lengths) -> "State":

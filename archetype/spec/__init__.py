@@ -48,17 +48,16 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.native_sparse_attention.spec import *
     from archetype.parts.ngram.spec import *
     from archetype.parts.norm.spec import *
-    from archetype.parts.normed_sum.spec import *
     from archetype.parts.pattern.spec import *
     from archetype.parts.per_layer_input.spec import *
     from archetype.parts.pool_index.spec import *
     from archetype.parts.position.spec import *
     from archetype.parts.recurrent.spec import *
+    from archetype.parts.residual_sums.spec import *
     from archetype.parts.rg_lru.spec import *
     from archetype.parts.router.spec import *
     from archetype.parts.rwkv4.spec import *
     from archetype.parts.rwkv7.spec import *
-    from archetype.parts.scaled_sum.spec import *
     from archetype.parts.sentence_head.spec import *
     from archetype.parts.short_convolution.spec import *
     from archetype.parts.streams.spec import *
