@@ -7,8 +7,6 @@ from archetype.roles.norm import VectorNorm
 from archetype.roles.residual import Residual
 from archetype.spec.kinds import part
 
-__all__ = ["NormedSum", "ScaledSum"]
-
 
 @part
 class NormedSum(Residual):
