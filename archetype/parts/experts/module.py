@@ -203,12 +203,8 @@ class Experts(nn.Module):
 
     packed_parameters: ClassVar = ("gate", "up", "down")
     parameter_roles: ClassVar = {
-        "gate": "hidden",
-        "up": "hidden",
-        "down": "hidden",
-        "gate_bias": "bias",
-        "up_bias": "bias",
-        "down_bias": "bias",
+        **dict.fromkeys(packed_parameters, "hidden"),
+        **dict.fromkeys(("gate_bias", "up_bias", "down_bias"), "bias"),
     }
 
     def __init__(self, expert: Expert, num_experts: int, d_model: int) -> None:
