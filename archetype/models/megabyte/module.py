@@ -18,9 +18,10 @@ from archetype.models.initialization import init_weight
 from archetype.models.megabyte.spec import MegaByte as MegaByteSpec
 from archetype.models.output import Output
 from archetype.models.stack.module import Stack
-from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Lengths, Tokens
+from archetype.nn.layer_state import LayerState
 from archetype.nn.registry import module_for
+from archetype.nn.state import State
 from archetype.parts.embedding.module import check_positions_fit, table
 from archetype.parts.position.module import Learned
 from archetype.parts.position.spec import Learned as LearnedSpec

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from archetype.native.kernels import FUSED, Kernels
 from archetype.native.products import product
 from archetype.nn.autocast import cast_for_products
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward, build_norm, module_class, module_for
 from archetype.nn.symbolic import is_symbolic

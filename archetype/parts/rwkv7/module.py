@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import read_chunks, removal_chunk
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import MatrixState
 from archetype.nn.head_norm import HeadLayerNorm
+from archetype.nn.layer_state import LayerState, opened
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.nn.token_shift import mixed, previous_tokens
