@@ -19,13 +19,15 @@ from archetype.models.causal import CausalModel
 from archetype.models.cost import ModelCost
 from archetype.models.output import Output
 from archetype.models.spec import CausalSpec, ModelSpec
-from archetype.nn.cache import KVCache, LayerState, State
+from archetype.nn.cache import KVCache
 from archetype.nn.context import ForwardContext, Vectors, last_tokens
 from archetype.nn.convolution import ConvolutionState, MatrixState, after_newest
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_embedding, build_norm
 from archetype.nn.residual import ResidualStream
 from archetype.nn.selection import Choice, KeySelector
+from archetype.nn.state import State
 from archetype.parts.attention.core import attend
 from archetype.parts.embedding.cost import TokenEmbeddingCost
 from archetype.parts.head.cost import HeadCost

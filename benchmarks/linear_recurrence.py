@@ -41,8 +41,8 @@ from archetype import spec
 from archetype.models.initialization import initialize
 from archetype.native.library import library
 from archetype.native.recorder import Recorder
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_mixer
 from benchmarks.machine import heading

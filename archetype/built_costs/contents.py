@@ -11,8 +11,8 @@ from archetype.built_costs.counting import META, by_child, context_of, flops_of,
 from archetype.cost.formula import Counts, Formula, constant
 from archetype.cost.registry import Complexity, FeedForwardCost, MixerCost, PartCost, RouterCost, SelectionCost
 from archetype.cost.work import TrainingWork, Work
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward, build_mixer, module_class
 from archetype.nn.selection import build_selection

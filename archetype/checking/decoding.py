@@ -8,8 +8,8 @@ from torch.nn.functional import pad
 
 from archetype.checking.passes import EXACT
 from archetype.checking.subject import Inapplicable, Subject, Violated
-from archetype.nn.cache import State
 from archetype.nn.comparison import distance
+from archetype.nn.state import State
 
 
 def state_changes_nothing(subject: Subject) -> None:

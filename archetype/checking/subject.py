@@ -11,9 +11,9 @@ from torch import Tensor
 from archetype.models.build import Model, build
 from archetype.models.output import Output
 from archetype.models.spec import ModelSpec
-from archetype.nn.cache import State
 from archetype.nn.comparison import randomize
 from archetype.nn.registry import module_class
+from archetype.nn.state import State
 
 CPU = torch.device("cpu")
 ROWS = 4

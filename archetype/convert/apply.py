@@ -162,11 +162,6 @@ def _integers(rule: Rule, tensors: Tensors, device: torch.device | None) -> Tens
     return stored.to(device, copy=True)
 
 
-def _joint_shape(shapes: list[Shape]) -> Shape:
-    # a single tensor may be a number
-    return shapes[0] if len(shapes) == 1 else (sum(shape[0] for shape in shapes), *shapes[0][1:])
-
-
 def file_shape(rule: Rule, shapes: list[Shape]) -> Shape:
     """Return the shape of the file tensor that stores parameters of the given shapes."""
     shape = _shape_in_file(rule, shapes)
@@ -178,7 +173,8 @@ def file_shape(rule: Rule, shapes: list[Shape]) -> Shape:
 def _shape_in_file(rule: Rule, shapes: list[Shape]) -> Shape:
     # before transposition, if the rule asks for one
     if rule.shape is None:
-        return _joint_shape(shapes)
+        # a single tensor may be a number
+        return shapes[0] if len(shapes) == 1 else (sum(shape[0] for shape in shapes), *shapes[0][1:])
     return (*rule.shape[:-2], rule.shape[-1], rule.shape[-2]) if rule.transposed else rule.shape
 
 

@@ -19,7 +19,7 @@ from archetype.generate.step import is_native
 from archetype.models.build import GenerativeModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.native.products import max_rows
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from archetype.settings.generation import Beam
 from archetype.tokenizers import Tokenizer
 

@@ -12,7 +12,7 @@ from archetype.generate.filters import largest
 from archetype.generate.step import DecodeStep
 from archetype.models.build import GenerativeModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.nn.cache import State
+from archetype.nn.state import State
 
 
 class BeamStep(DecodeStep):

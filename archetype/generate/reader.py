@@ -15,7 +15,7 @@ from archetype.generate.step import DecodeStep, is_native
 from archetype.models.build import GenerativeModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.native.products import max_rows
-from archetype.nn.cache import State
+from archetype.nn.state import State
 
 LANES = 16  # 32-bit lanes of the widest vector registers
 

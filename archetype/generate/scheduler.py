@@ -20,7 +20,7 @@ from archetype.generate.speculate import Speculator
 from archetype.generate.step import PREFILL_CHUNK
 from archetype.models.build import GenerativeModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.nn.cache import State
+from archetype.nn.state import State
 
 AHEAD = 512  # tokens reserved in a request's row at first
 

@@ -11,7 +11,7 @@ from archetype.generate.step import DecodeStep, verify
 from archetype.models.build import GenerativeModel
 from archetype.models.causal import CausalModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.nn.cache import State
+from archetype.nn.state import State
 
 T = TypeVar("T")
 MIN_SHARED = 16  # tokens: a shorter common prefix is computed again

@@ -19,8 +19,8 @@ from archetype.models.build import GenerativeModel
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder
 from archetype.models.further_tokens.module import HiddenCache
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, last_tokens
+from archetype.nn.layer_state import LayerState
 
 MAX_NGRAM = 3
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from archetype.generate.request import Request
 from archetype.generate.slots import Slots
-from archetype.nn.cache import BlockState
+from archetype.nn.state import BlockState
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from archetype.native.arguments import FLOATS
 from archetype.native.library import Library, library
 from archetype.native.products import max_rows
 from archetype.native.recorder import Recorder, Replay
-from archetype.nn.cache import State
+from archetype.nn.state import State
 
 log = logging.getLogger(__name__)
 PREFILL_CHUNK = 1024

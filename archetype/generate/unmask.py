@@ -10,7 +10,7 @@ from archetype.generate.filters import filtered
 from archetype.generate.finite import check_finite
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from archetype.settings.generation import Sampling, Unmasking
 from archetype.tokenizers import Tokenizer
 

@@ -10,7 +10,7 @@ from transformers import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from archetype.errors import SpecError
-from archetype.nn.cache import State
+from archetype.nn.state import State
 
 OLDER = "past_key_values"
 # Name of the cache in arguments and outputs of this transformers: `cache` since 5.24, which deprecates the other.

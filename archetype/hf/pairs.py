@@ -17,8 +17,9 @@ from archetype.hf.model import ArchetypeModel
 from archetype.hf.rows import Rows
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.output import Output
-from archetype.nn.cache import LayerState, State
 from archetype.nn.context import EncoderOutput, ForwardContext
+from archetype.nn.layer_state import LayerState
+from archetype.nn.state import State
 
 
 @dataclass

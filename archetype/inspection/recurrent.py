@@ -13,9 +13,10 @@ from archetype.inspection import figures
 from archetype.inspection.names import layer_path, layers, module_at, shown_parts
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
-from archetype.nn.cache import KVCache, LayerState
+from archetype.nn.cache import KVCache
 from archetype.nn.context import ForwardContext
 from archetype.nn.inspect import Series
+from archetype.nn.layer_state import LayerState
 from archetype.nn.selection import IndexedKVCache
 from archetype.table import Table
 

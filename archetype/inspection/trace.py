@@ -24,9 +24,10 @@ from archetype.inspection.inputs import Inputs
 from archetype.inspection.names import SharedBlocks, activation_shapes, default_names, join, module_at
 from archetype.models.build import GenerativeModel, Model
 from archetype.models.megabyte.module import MegaByte
-from archetype.nn.cache import CrossKVCache, LayerState
+from archetype.nn.cache import CrossKVCache
 from archetype.nn.context import ForwardContext
 from archetype.nn.inspect import PartTrace
+from archetype.nn.layer_state import LayerState
 
 Change = Callable[[Tensor], Tensor]
 Indices = int | Sequence[int] | slice | None

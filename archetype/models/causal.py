@@ -4,8 +4,9 @@ import torch
 
 from archetype.models import spec
 from archetype.models.output import Output, TokenModel
-from archetype.nn.cache import LayerState, State
 from archetype.nn.context import Lengths, Tokens
+from archetype.nn.layer_state import LayerState
+from archetype.nn.state import State
 
 
 class CausalModel(TokenModel):

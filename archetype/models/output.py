@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.native.kernels import FUSED, Kernels
-from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext, Lengths, Observer, Tokens, Vectors
 from archetype.nn.registry import build_head
+from archetype.nn.state import State
 from archetype.roles.head import Head
 from archetype.weights.packed import PackedMatrix, Weight
 

@@ -52,12 +52,8 @@ def _one_of(name: str, entries: Sequence[torch.dtype | str]) -> Kind:
     return Kind(name, ctypes.c_int32, {entry: index for index, entry in enumerate(entries)}.__getitem__)
 
 
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
 WRITTEN, READ = (Kind(name, ctypes.c_void_p, Tensor.data_ptr) for name in ("written", "read"))
-OPTIONAL = Kind("optional", ctypes.c_void_p, _address)
+OPTIONAL = Kind("optional", ctypes.c_void_p, lambda tensor: None if tensor is None else tensor.data_ptr())
 KINDS = {  # by C++ type
     "int64_t": Kind("size", ctypes.c_int64),
     "double": Kind("number", ctypes.c_double),

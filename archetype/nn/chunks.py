@@ -185,8 +185,7 @@ def diagonal_chunk(
 
 def _chunks(x: Float[Tensor, "B T H *dims"], size: int) -> Float[Tensor, "N B H L *dims"]:
     # in the order in which all products read them
-    chunks: Tensor = x.unflatten(1, (-1, size))
-    return chunks.transpose(0, 1).transpose(2, 3).contiguous()
+    return x.unflatten(1, (-1, size)).transpose(0, 1).transpose(2, 3).contiguous()
 
 
 def _positions(y: Float[Tensor, "N B H L Q"]) -> Float[Tensor, "B T H Q"]:

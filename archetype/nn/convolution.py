@@ -7,8 +7,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from archetype.native.torch_hooks import is_watched
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 
 
 @dataclass

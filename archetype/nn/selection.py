@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from archetype.nn.cache import KVCache, LayerState
+from archetype.nn.cache import KVCache
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import module_class
 from archetype.nn.symbolic import is_symbolic

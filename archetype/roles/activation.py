@@ -4,8 +4,6 @@ from typing import Annotated, ClassVar
 
 from archetype.spec.kinds import ByKind, Part
 
-__all__ = ["Activation"]
-
 
 class Activation(Part):
     """Base class of activations.

@@ -172,14 +172,6 @@ class Joint(NamedTuple):
     rows: tuple[int, int] | None = None
 
 
-def nothing_joint(mixer: Any, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
-    return None  # each part has its own tensor
-
-
-def not_padded(mixer: Any, tensors: CheckpointMixer, param: str) -> int:
-    return 0  # the file's tensor has the size of ours
-
-
 @dataclass(frozen=True)
 class MixerReader:
     """Rules that recognize and read a kind of mixer."""
@@ -192,5 +184,6 @@ class MixerReader:
     parameters: NameTable = ()  # like `names`, for tensors whose names do not end in `.weight` or `.bias`
     stands_alone: bool = True  # whether a layer may have this mixer and no feed-forward part
     # (specification, tensors, our name, name in the file) -> the parts that this tensor of the file holds
-    joint: Callable[[Any, CheckpointMixer, str, str], Joint | None] = nothing_joint
-    padding: Callable[[Any, CheckpointMixer, str], int] = not_padded  # (specification, tensors, our name) -> zeros
+    joint: Callable[[Any, CheckpointMixer, str, str], Joint | None] = lambda mixer, tensors, path, name: None
+    # (specification, tensors, our name) -> zeros behind our numbers
+    padding: Callable[[Any, CheckpointMixer, str], int] = lambda mixer, tensors, param: 0

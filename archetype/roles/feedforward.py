@@ -6,8 +6,6 @@ from archetype.roles.content import Content
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.spec.kinds import ByKind, Part
 
-__all__ = ["FeedForward"]
-
 
 class FeedForward(Content, Part):
     """Base class of feed-forward parts."""

@@ -33,10 +33,6 @@ COLUMN, ROW = Cut(0), Cut(1)  # of a matrix (outputs, inputs)
 EACH, ONCE = Whole.EACH, Whole.ONCE
 
 
-def _keep_sizes(rank: int) -> None:  # for modules that store no sizes
-    pass
-
-
 @dataclass(frozen=True)
 class SplitPlan:
     """Plan by which the processes of a group compute one module, each with a share of its parameters."""
@@ -44,7 +40,7 @@ class SplitPlan:
     parameters: Parameters  # for every parameter; may contain names that the module does not have
     # total output features, if each process computes some of them (None: the outputs are summed)
     gathered: int | None = None
-    resize: Callable[[int], None] = _keep_sizes  # adapts sizes stored in the module to the process with the given rank
+    resize: Callable[[int], None] = lambda rank: None  # adapts sizes stored in the module to the process with this rank
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ from typing import Annotated, ClassVar, Literal
 
 from archetype.spec.kinds import ByKind, Part, part
 
-__all__ = ["Residual", "ResidualSum"]
-
 
 class Residual(Part):
     """Base class of residual wirings: how a sublayer reads from the residual stream and writes to it.

@@ -5,8 +5,6 @@ from typing import Annotated, ClassVar, Literal
 from archetype.spec.base import Flag, Positive
 from archetype.spec.kinds import ByKind, Part
 
-__all__ = ["Router"]
-
 
 class Router(Part):
     """Base class of routers: each token goes to the experts with the largest affinities, weighted by them.

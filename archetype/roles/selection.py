@@ -7,8 +7,6 @@ from archetype.roles.position import AttentionSizes
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import ByKind, Part
 
-__all__ = ["KeySelection"]
-
 
 class KeySelection(Part):
     """Base class of key selections, which choose keys by content (a pattern chooses them by position).

@@ -5,8 +5,6 @@ from typing import Annotated, ClassVar
 from archetype.roles.norm import Norm
 from archetype.spec.kinds import ByKind, Part
 
-__all__ = ["Wiring"]
-
 
 class Wiring(Part):
     """Base class of wirings."""

@@ -5,9 +5,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from archetype.parts.adapter.spec import Adapter
-from archetype.settings.described import described
 from archetype.spec.base import MAX_FLOAT, Flag, Index, Length, Positive, Probability, Size, Spec
 from archetype.spec.kinds import ByKind
+
+
+def described(text: str) -> Any:
+    """Return metadata with the help of a setting, which the JSON Schema and the command line show."""
+    return Field(description=text)
+
 
 # Files of training data
 TextFiles = Annotated[

@@ -4,6 +4,7 @@ This folder defines what all nodes of a specification have in common. The kinds 
 their own folders, and can all be imported from here: `from archetype.spec import Attention, Decoder, parse`.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -48,17 +49,16 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.parts.native_sparse_attention.spec import *
     from archetype.parts.ngram.spec import *
     from archetype.parts.norm.spec import *
-    from archetype.parts.normed_sum.spec import *
     from archetype.parts.pattern.spec import *
     from archetype.parts.per_layer_input.spec import *
     from archetype.parts.pool_index.spec import *
     from archetype.parts.position.spec import *
     from archetype.parts.recurrent.spec import *
+    from archetype.parts.residual_sums.spec import *
     from archetype.parts.rg_lru.spec import *
     from archetype.parts.router.spec import *
     from archetype.parts.rwkv4.spec import *
     from archetype.parts.rwkv7.spec import *
-    from archetype.parts.scaled_sum.spec import *
     from archetype.parts.sentence_head.spec import *
     from archetype.parts.short_convolution.spec import *
     from archetype.parts.streams.spec import *
@@ -93,7 +93,17 @@ def _public() -> dict[str, str]:
     role_modules = (f"{above}.{info.name}" for above in (__name__, "archetype.roles") for info in _modules_in(above))
     others = ("models.spec", "models.file", "models.stack.layers", "models.initialization_spec")
     modules = [*role_modules, *folders, *(f"archetype.{name}" for name in others), "archetype.estimate.width"]
-    return {name: module for module in modules for name in getattr(import_module(module), "__all__", ())}
+    return {name: module for module in modules for name in _names_of(import_module(module))}
+
+
+def _names_of(module: Any) -> Iterable[str]:
+    # those that it lists, or the specifications that it declares
+    from archetype.spec.base import Spec
+
+    if hasattr(module, "__all__"):
+        return module.__all__
+    own = {name: cls for name, cls in vars(module).items() if getattr(cls, "__module__", "") == module.__name__}
+    return [name for name, cls in own.items() if name[0] != "_" and isinstance(cls, type) and issubclass(cls, Spec)]
 
 
 def _modules_in(package: str) -> Any:

@@ -5,6 +5,7 @@ The descriptions are used in the JSON Schema, by `archetype explain`, and on the
 """
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,6 @@ from pydantic_core import PydanticUndefined
 
 from archetype.errors import SpecError, enumeration
 from archetype.spec.base import Spec
-from archetype.spec.docstring import attributes
 from archetype.spec.kinds import Part, load_all_kinds
 from archetype.spec.synonyms import meant_kind, unknown_word
 
@@ -162,6 +162,13 @@ def _default(field: FieldInfo) -> str:
     if value == "":
         return "empty"
     return "absent" if value is None else f"`{value}`".replace("`False`", "`false`").replace("`True`", "`true`")
+
+
+def attributes(docstring: str | None) -> dict[str, str]:
+    """Return {field: description} from the `Attributes:` of a docstring, each in one line."""
+    section = inspect.cleandoc(docstring or "").partition("Attributes:\n")[2]
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def _subclasses(cls: type[Spec]) -> Iterator[type[Spec]]:

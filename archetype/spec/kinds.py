@@ -224,12 +224,9 @@ class ByKind:
             add_descriptions(handler.resolve_ref_schema(references[-1]), cls)
             if self.default not in (None, kind):  # without a kind, a mapping is the default one
                 references[-1] = references[-1] | {"required": ["kind"]}
-        words = [kind for kind, cls in self.kinds().items() if _has_defaults(cls)]
+        fields = {kind: cls.model_fields.values() for kind, cls in self.kinds().items()}
+        words = [kind for kind, of_kind in fields.items() if not any(field.is_required() for field in of_kind)]
         return {"oneOf": references + ([{"enum": words}] if words else [])}
-
-
-def _has_defaults(cls: type[Part]) -> bool:
-    return not any(field.is_required() for field in cls.model_fields.values())
 
 
 class Named:

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -46,8 +46,7 @@ class Decision(Part):
 
     def margin_of(self, evidence: Evidence) -> float:
         """Return the smallest difference of interest in the metric's unit."""
-        margin: Any = getattr(self, "margin", "1%")
-        return read_margin(margin).of(float(np.mean(evidence.control)))
+        return read_margin(getattr(self, "margin", "1%")).of(float(np.mean(evidence.control)))
 
     def verdict(
         self,

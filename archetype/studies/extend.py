@@ -108,11 +108,6 @@ class ReportedPart(AnyPart):
     machines: list[str]
 
     @property
-    def decided_on(self) -> str:
-        # the first comparison decides
-        return self.comparisons[0].name
-
-    @property
     def others(self) -> set[str]:
         return {comparison.name for comparison in self.comparisons[1:]}
 
@@ -177,7 +172,8 @@ class ReportExtension:
     def _extended(self, part: Mapping[str, Any]) -> dict[str, Any]:
         name = part["id"]
         study, trials, reported = self.studies[name], self.trials[name], self.reported[name]
-        others, first = study.others(trials, reported.others), reported.decided_on
+        # the first comparison decides
+        others, first = study.others(trials, reported.others), reported.comparisons[0].name
         evidence = [(comparison.name, study.evidence(trials, comparison)) for comparison in others]
         has_failed, tests = self._has_learned_nothing(study, reported), []
         for test, before in zip(reported.tests, part["tests"], strict=True):

@@ -33,7 +33,7 @@ def exchange(old: Tokenizer, new: Tokenizer, old_size: int, new_size: int) -> Vo
     for id in range(min(old.vocab_size, old_size)):
         if id not in known.values():
             by_name.setdefault((old.token(id), before(id)), id)
-            if before(id) not in by_bytes or not _is_byte(old.token(id)):
+            if before(id) not in by_bytes or not old.token(id).startswith("<0x"):
                 by_bytes[before(id)] = id
     tokens = [NEW] * new_size
     pieces: dict[int, Sequence[int]] = {}
@@ -46,10 +46,6 @@ def exchange(old: Tokenizer, new: Tokenizer, old_size: int, new_size: int) -> Vo
         elif text and (cut := [piece for piece in _cut(old, before, text) if piece < old_size]):
             pieces[id] = cut
     return Vocabulary(tokens, pieces)
-
-
-def _is_byte(token: str) -> bool:
-    return token.startswith("<0x")
 
 
 def _cut(tokenizer: Tokenizer, bytes_of: TokenBytes, text: bytes) -> Sequence[int]:

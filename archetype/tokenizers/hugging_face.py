@@ -179,7 +179,7 @@ class HuggingFaceTokenizer(Tokenizer):
         special_tokens.write_config(folder, self, self.config, self._piece, self._opened)
 
     def stream(self) -> TextStream:
-        steps = [str(step.get("type")) for step in self._decoder_steps]
+        steps = [str(step.get("type")) for step in _flat(self.definition.get("decoder") or {})]
         joined = next((n for n, kind in enumerate(steps) if kind in ("Fuse", "ByteLevel")), len(steps))
         # CTC merges neighbours and cleaning works across tokens, so streaming must wait for the whole text; so must a
         # step after pieces are joined, except Strip, which changes only the start
@@ -193,10 +193,6 @@ class HuggingFaceTokenizer(Tokenizer):
         # special tokens do not end a run of <0x..> tokens
         piece = self._piece(id)
         return BYTE.fullmatch(piece) is not None or piece in self._special or not piece
-
-    @property
-    def _decoder_steps(self) -> list[Mapping[str, Any]]:
-        return _flat(self.definition.get("decoder") or {})
 
     def words(self, texts: Iterable[str]) -> Counter[str]:
         """Count the words of a text, which are never merged with each other. Special tokens are left out."""

@@ -84,8 +84,7 @@ def matrix_of(linear: nn.Module) -> Float[Tensor, "F D"]:
     if type(linear) is nn.Linear:
         return linear.weight
     weight: Any = linear.weight
-    columns: Tensor = linear(torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device))
-    return columns.mT
+    return linear(torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)).mT
 
 
 class WithMatrix(nn.Module):

@@ -185,10 +185,8 @@ def _bytes(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _by_turns(rows: Tensor) -> Tensor:
     # the order of the kernels: within each 64 numbers, i and i + 32 alternate
-    units: Tensor = rows.unflatten(1, (-1, 2, UNIT // 4))
-    return units.transpose(2, 3).flatten(1)
+    return rows.unflatten(1, (-1, 2, UNIT // 4)).transpose(2, 3).flatten(1)
 
 
 def _in_order(rows: Tensor) -> Tensor:
-    turns: Tensor = rows.unflatten(1, (-1, UNIT // 4, 2))
-    return turns.transpose(2, 3).flatten(1)
+    return rows.unflatten(1, (-1, UNIT // 4, 2)).transpose(2, 3).flatten(1)

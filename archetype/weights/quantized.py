@@ -110,13 +110,11 @@ def _packed(rows: Tensor, lanes: int, unit: int) -> Tensor:
     # (rows, columns) to (blocks, columns / unit, lanes, unit), flattened: rows of a block are interleaved in units of
     # columns, and zeros fill the last block
     padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % lanes))
-    blocks: Tensor = padded.view(-1, lanes, rows.shape[1] // unit, unit).transpose(1, 2)
-    return blocks.flatten(1).contiguous()
+    return padded.view(-1, lanes, rows.shape[1] // unit, unit).transpose(1, 2).flatten(1).contiguous()
 
 
 def _unpacked(blocks: Tensor, lanes: int, unit: int) -> Tensor:
-    rows: Tensor = blocks.unflatten(1, (-1, lanes, unit)).transpose(1, 2)
-    return rows.reshape(len(blocks) * lanes, -1)
+    return blocks.unflatten(1, (-1, lanes, unit)).transpose(1, 2).reshape(len(blocks) * lanes, -1)
 
 
 def quantize(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
 from archetype.models.decoder.spec import Decoder
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.experts.module import Experts

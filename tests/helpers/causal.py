@@ -11,7 +11,7 @@ from archetype.generate import Engine, Sampling
 from archetype.generate.step import prefill
 from archetype.models.build import Model, build
 from archetype.models.causal import CausalModel
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance, randomize

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype.nn.cache import State
+from archetype.nn.state import State
 
 
 def forward_step(model: nn.Module, *arguments: Any, **options: Any) -> tuple[Tensor, State]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from archetype import families, spec
 from archetype.models.build import build
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from tests.helpers.combinations import EXACT, combined, hybrid, padded, rows_of, text
 from tests.helpers.examples import examples
 from tests.helpers.passes import forward_step, taught

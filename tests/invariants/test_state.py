@@ -23,7 +23,7 @@ from archetype.checking.decoding import (
 from archetype.checking.subject import Subject
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from tests.helpers import causal as writing
 from tests.helpers import forked
 from tests.helpers.combinations import EXACT, SHARE, combined, hybrid, model_of, padded, rows_of, text

@@ -14,7 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import archetype
 from archetype.estimate.report import total_parameters
 from archetype.models.decoder.module import Decoder
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from tests.helpers.examples import every
 from tests.helpers.published import EXACT, WRONG, Change, same_tensors, swap
 from tests.helpers.weights import distance, randomize

@@ -74,18 +74,15 @@ def demo(
         print(re.sub(r"\s+", " ", piece), end="", flush=True)  # in one line
     print()
     out.print("\n[bold]Try next[/]")
+    # after `make demo` it is not in PATH, so the commands shown have its path
+    program = "archetype" if shutil.which("archetype") else sys.argv[0]
     for arguments, meaning in (
         (f'generate {folder} "The first argument"', "your own prompt"),
         (f"set {folder} num_layers=6 --to deeper.yaml", "another architecture, for `train --spec`"),
         (f"export {folder} --to {folder}-hf", "a folder that transformers loads"),
         (f"serve {folder} --open", _web_ui()),
     ):
-        out.print(f"  {_program()} {arguments:<52} {meaning}", soft_wrap=True, markup=False)
-
-
-def _program() -> str:
-    # after `make demo` it is not in PATH, so the commands shown have its path
-    return "archetype" if shutil.which("archetype") else sys.argv[0]
+        out.print(f"  {program} {arguments:<52} {meaning}", soft_wrap=True, markup=False)
 
 
 def _web_ui() -> str:

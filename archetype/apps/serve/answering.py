@@ -13,11 +13,6 @@ from archetype.apps.serve.errors import ApiError, api_error, event
 log = logging.getLogger("archetype.apps.serve.app")
 
 
-def request_id() -> str:
-    """Return a new id for the x-request-id header."""
-    return f"req_{secrets.token_hex(12)}"
-
-
 class Answering:
     """Response to one request: records the status and adds the common headers.
 
@@ -33,7 +28,7 @@ class Answering:
         self._send, self._headers = send, headers
         # 499 is nginx's status for a client that has closed the connection before a response
         self.status, self._is_stream, self._is_complete = 499, False, False
-        self.id = request_id()
+        self.id = f"req_{secrets.token_hex(12)}"
 
     async def send(self, message: Message) -> None:
         """Send an ASGI message. The first message also carries the request id and the common headers."""

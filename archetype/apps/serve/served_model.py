@@ -74,7 +74,7 @@ class ServedModel:
     @cached_property
     def token_bytes(self) -> Callable[[int], bytes]:
         """Return a function that maps a token id to its bytes."""
-        return _no_bytes if self.lm.tokenizer is None else TokenBytes(self.lm.tokenizer)
+        return (lambda token: b"") if self.lm.tokenizer is None else TokenBytes(self.lm.tokenizer)
 
     @cached_property
     def special(self) -> dict[int, str]:
@@ -135,10 +135,6 @@ class ServedModel:
             verbs = ", ".join(name for name, possible in able.items() if possible) or "no task of this API"
             message = f"model: {self.name} (kind {self.lm.spec.kind}) does not support {task}; it supports {verbs}"
             raise ApiError("invalid_value", message, "model")
-
-
-def _no_bytes(token: int) -> bytes:
-    return b""
 
 
 def _fingerprint(lm: LanguageModel) -> str:

@@ -5,8 +5,7 @@ from archetype.convert.infer.names import GATED_STREAMS
 from archetype.convert.infer.tensors import GroupedTensors
 from archetype.parts.depth_attention.spec import DepthAttention
 from archetype.parts.norm.spec import Affine, NoNorm
-from archetype.parts.normed_sum.spec import NormedSum
-from archetype.parts.scaled_sum.spec import ScaledSum
+from archetype.parts.residual_sums.spec import NormedSum, ScaledSum
 from archetype.parts.streams.spec import GatedStreams, Streams
 from archetype.roles.residual import Residual, ResidualSum
 

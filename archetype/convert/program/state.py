@@ -9,7 +9,7 @@ from torch import Tensor
 
 from archetype.models.build import build_on_meta
 from archetype.models.causal import CausalModel
-from archetype.nn.cache import LayerState
+from archetype.nn.layer_state import LayerState
 
 META = torch.device("meta")
 FEW = 8  # tokens of the states whose values before the first token are read

@@ -9,7 +9,7 @@ from archetype.convert.program.trace import LENGTH, ROWS, Inputs, export_module,
 from archetype.errors import CheckpointError
 from archetype.models.causal import CausalModel
 from archetype.models.spec import CausalSpec, ModelSpec
-from archetype.nn.cache import State
+from archetype.nn.state import State
 
 SLOTS = 13  # slots of the traced state: another size than those of the tokens
 

@@ -124,7 +124,8 @@ def read_settings(files: Files) -> SentenceSettings:
     if name is not None and name not in prompts:
         cause = f"{name!r:.40} is not one of the prompts"
         raise CheckpointError(f"{PROMPTS}: default_prompt_name", cause, "fix the file")
-    pooling = [read_json(files, f"{module['path']}/{CONFIG}") for module in listed_modules(files) if is_pooling(module)]
+    modules = (module for module in listed_modules(files) if module["type"].rpartition(".")[2] == "Pooling")
+    pooling = [read_json(files, f"{module['path']}/{CONFIG}") for module in modules]
     return SentenceSettings(
         max_length=length,
         lowercase=settings.get("do_lower_case") is True,
@@ -132,11 +133,6 @@ def read_settings(files: Files) -> SentenceSettings:
         default_prompt=name,
         pools_prompt=all(config.get("include_prompt", True) is True for config in pooling),
     )
-
-
-def is_pooling(module: Mapping[str, str]) -> bool:
-    """Return whether a module in modules.json pools token vectors."""
-    return module["type"].rpartition(".")[2] == "Pooling"
 
 
 def listed_modules(files: Files, folder: str = "") -> list[dict[str, str]]:

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from archetype.errors import SpecError
 from archetype.models.block import spec
 from archetype.nn.autocast import cast_for_products
-from archetype.nn.cache import BlockState, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, module_class, module_for
 from archetype.nn.residual import ResidualStream
+from archetype.nn.state import BlockState
 from archetype.parts.attention.cross import CrossAttention
 from archetype.parts.norm.module import normalize_stream
 from archetype.roles.residual import Residual

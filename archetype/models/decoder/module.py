@@ -11,10 +11,10 @@ from archetype.models.further_tokens.module import FurtherTokens, HiddenCache
 from archetype.models.output import Classifier, Output
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.module import Stack
-from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors, last_tokens
 from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.shared_rows import PositionShares
+from archetype.nn.state import State
 from archetype.roles.content import Content
 
 

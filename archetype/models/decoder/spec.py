@@ -21,8 +21,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Context, Vocabulary, Width
 
-__all__ = ["Decoder"]
-
 
 @part
 class Decoder(EndsWithNorm, CausalSpec):

@@ -7,10 +7,10 @@ from torch import Tensor
 from archetype.models.encoder import spec
 from archetype.models.output import Classifier, Output, TokenModel
 from archetype.models.stack.module import Stack
-from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors, mean_over_tokens
 from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.shared_rows import PositionShares
+from archetype.nn.state import State
 from archetype.parts.head.module import Pooler
 
 

@@ -24,8 +24,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Context, Vocabulary, Width
 
-__all__ = ["Encoder"]
-
 
 @part
 class Encoder(EndsWithNorm, ModelSpec):

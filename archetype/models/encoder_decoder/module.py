@@ -10,9 +10,9 @@ from archetype.models.block.module import Block
 from archetype.models.encoder_decoder import spec
 from archetype.models.output import Output, TokenModel
 from archetype.models.stack.module import Stack
-from archetype.nn.cache import State, with_source
 from archetype.nn.context import EncoderOutput, ForwardContext, Lengths, Tokens, Vectors, last_tokens
 from archetype.nn.registry import build_embedding, module_for
+from archetype.nn.state import State, with_source
 
 
 @module_for(spec.EncoderDecoder)

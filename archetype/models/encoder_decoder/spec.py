@@ -18,8 +18,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Context, Vocabulary, Width
 
-__all__ = ["EncoderDecoder", "StateBridge"]
-
 
 class StateBridge(Spec):
     """Initialize each recurrent decoder layer with the last state of its encoder layer (Sutskever 2014)."""

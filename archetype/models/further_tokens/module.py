@@ -11,8 +11,9 @@ from archetype.models.block.module import build_block
 from archetype.models.further_tokens.spec import FurtherTokens as FurtherTokensSpec
 from archetype.models.stack.module import places_of
 from archetype.models.stack.spec import StackView
-from archetype.nn.cache import LayerState, write_slots
+from archetype.nn.cache import write_slots
 from archetype.nn.context import ForwardContext, Lengths, Vectors
+from archetype.nn.layer_state import LayerState
 from archetype.nn.registry import build_norm
 from archetype.weights.linear import Linear
 

@@ -9,8 +9,6 @@ from archetype.roles.norm import VectorNorm
 from archetype.spec.base import NotNegative, Size, Spec
 from archetype.spec.errors import invalid
 
-__all__ = ["FurtherTokens"]
-
 
 class FurtherTokens(Spec):
     """Prediction of `count` tokens after the next token, each by a separate block (DeepSeek-AI 2024b, section 2.2).

@@ -18,9 +18,10 @@ from archetype.models.initialization import init_weight
 from archetype.models.megabyte.spec import MegaByte as MegaByteSpec
 from archetype.models.output import Output
 from archetype.models.stack.module import Stack
-from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Lengths, Tokens
+from archetype.nn.layer_state import LayerState
 from archetype.nn.registry import module_for
+from archetype.nn.state import State
 from archetype.parts.embedding.module import check_positions_fit, table
 from archetype.parts.position.module import Learned
 from archetype.parts.position.spec import Learned as LearnedSpec
@@ -81,8 +82,7 @@ class GlobalEmbedding(WithStartToken):
         # vectors of patches; the first patch has index `first` in its sequence
         offsets = torch.arange(text.shape[1] * text.shape[2], device=text.device)
         positions = self.position(first * text.shape[2] + offsets).unflatten(1, text.shape[1:])
-        vectors: Tensor = self.token(text) + positions
-        return vectors.flatten(2)  # (B, M, J, D_g / J) -> (B, M, D_g)
+        return (self.token(text) + positions).flatten(2)  # (B, M, J, D_g / J) -> (B, M, D_g)
 
 
 class LocalEmbedding(WithStartToken):
@@ -211,8 +211,7 @@ class MegaByte(CausalModel):
         x = x.flatten(0, 1)  # (B M, J, D)
         inner = _context_of(context, x, num_tokens=num_tokens.flatten())
         y: Tensor = self.local_model.final_norm(self.local_model.run(x, inner), inner)
-        bytes_of_patches: Tensor = y.unflatten(0, text.shape[:2])
-        return bytes_of_patches.flatten(1, 2)
+        return y.unflatten(0, text.shape[:2]).flatten(1, 2)
 
 
 def _partial(state: State) -> PartialPatch:

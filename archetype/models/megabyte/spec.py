@@ -15,8 +15,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Context
 
-__all__ = ["MegaByte"]
-
 
 @part
 class MegaByte(CausalSpec):

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from archetype.models.causal import CausalModel
 from archetype.models.ngram.spec import NGram as NGramSpec
 from archetype.models.output import Output
-from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
+from archetype.nn.layer_state import LayerState
 from archetype.nn.registry import module_for
+from archetype.nn.state import State
 from archetype.parts.activation.module import activation
 from archetype.parts.embedding.module import Embedding
 from archetype.parts.embedding.spec import Embedding as EmbeddingSpec

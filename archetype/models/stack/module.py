@@ -12,11 +12,12 @@ from archetype.models.block.module import build_block
 from archetype.models.stack.early_exit import ExitGate
 from archetype.models.stack.recompute import recomputed
 from archetype.models.stack.spec import StackView
-from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_class
 from archetype.nn.residual import build_exit, stream_class
+from archetype.nn.state import State
 from archetype.parts.norm import spec as norm_spec
 from archetype.parts.norm.module import L2Norm, normalize_stream
 

@@ -22,8 +22,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = ["VisionEncoder"]
-
 
 @part
 class VisionEncoder(EndsWithNorm, ModelSpec):

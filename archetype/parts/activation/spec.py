@@ -6,21 +6,6 @@ from archetype.roles.activation import Activation
 from archetype.spec.base import Positive
 from archetype.spec.kinds import part
 
-__all__ = [
-    "GELU",
-    "XIELU",
-    "GELUTanh",
-    "NoActivation",
-    "PolyNorm",
-    "ReLU",
-    "ReLU2",
-    "SiLU",
-    "SiTU",
-    "Sigmoid",
-    "Swish",
-    "Tanh",
-]
-
 
 @part
 class NoActivation(Activation):

@@ -5,8 +5,6 @@ from typing import Literal
 from archetype.spec.base import Positive, Probability, Size
 from archetype.spec.kinds import Part, part
 
-__all__ = ["Adapter", "DoRA", "LoRA"]
-
 
 class Adapter(Part):
     """Base of adapters: an update B A of a matrix W, with A (rank, inputs) and B (outputs, rank).

@@ -1,7 +1,6 @@
 """Attention scores and weights of a recorded pass, recomputed from queries and keys."""
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from archetype.nn.cache import CrossKVCache
@@ -20,7 +19,8 @@ def attention(part: PartTrace) -> AttentionSteps:
     q, k, v = (part.activations[name] for name in "qkv")
     if isinstance(module, CrossAttention):
         assert isinstance(part.state, CrossKVCache)
-        return attention_steps(module.score_function, q, k, v, padding_mask(part.state.num_tokens, k))
+        present = present_keys(part.state.num_tokens, torch.arange(k.shape[2], device=k.device))
+        return attention_steps(module.score_function, q, k, v, present)
     assert part.context is not None
     v = v if module.differential is None else values_of_pairs(v)
     if (further := part.activations.get("position_query")) is not None:
@@ -61,11 +61,6 @@ def attention_steps(score: ScoreFunction, q: Tensor, k: Tensor, v: Tensor, mask:
     else:
         masked = scores + mask
     return AttentionSteps(scores, masked, score.softmax(masked.clamp(min=MASKED)), v)
-
-
-def padding_mask(num_tokens: Tensor | None, k: Tensor) -> Bool[Tensor, "B 1 1 S"] | None:
-    """Return a mask that is True for keys that are not padding; None without padding."""
-    return None if num_tokens is None else present_keys(num_tokens, torch.arange(k.shape[2], device=k.device))
 
 
 provides("inspect", Attention)(Shown(attention=attention))

@@ -191,5 +191,4 @@ def gated(
     # (B, T, H, Q), or (B, T, H, 1) with one gate per head
     of_heads = logits.unflatten(-1, (y.shape[1], -1))
     of_heads = of_heads if bias is None else of_heads + bias[:, None].to(logits.dtype)
-    factors: Tensor = activation(of_heads).transpose(1, 2)
-    return y * factors
+    return y * activation(of_heads).transpose(1, 2)

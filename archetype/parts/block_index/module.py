@@ -5,8 +5,8 @@ import math
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.nn.selection import EVERY_KEY, Choice, best_blocks, mean_divergence, of_blocks
@@ -93,5 +93,4 @@ class BlockIndex(LearnedIndex):
     def _blocks(self, x: Float[Tensor, "b h t S"], fill: float) -> Float[Tensor, "b h t blocks block"]:
         size, count = self.spec.block, x.shape[3]
         blocks = num_blocks(count, size)
-        padded: Tensor = nn.functional.pad(x, (0, blocks * size - count), value=fill)
-        return padded.unfold(3, size, size)
+        return nn.functional.pad(x, (0, blocks * size - count), value=fill).unfold(3, size, size)

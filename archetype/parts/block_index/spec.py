@@ -15,8 +15,6 @@ from archetype.spec.errors import invalid, refuse_set
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 
-__all__ = ["BlockIndex"]
-
 
 @part
 class BlockIndex(LearnedIndex):

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, opened
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import ConvolutionState
+from archetype.nn.layer_state import LayerState, opened
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.nn.token_shift import mixed, previous_tokens

@@ -7,8 +7,6 @@ from archetype.spec.base import Flag
 from archetype.spec.kinds import part
 from archetype.spec.sizes import WideWidth
 
-__all__ = ["ChannelMixing"]
-
 MixOf = Literal["token", "previous"]
 
 

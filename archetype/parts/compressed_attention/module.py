@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from archetype.nn.cache import KeepsKeys, LayerState, RingKVCache, write_slots
+from archetype.nn.cache import KeepsKeys, RingKVCache, write_slots
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import after_newest
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import Choice, best_keys, learn, mean_divergence

@@ -15,8 +15,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth, Width
 
-__all__ = ["CompressedAttention", "PooledIndex", "Pooling"]
-
 
 class PooledIndex(Spec):
     """Index of pooled keys: the `top_k` with the largest sum_j w_tj ReLU(q_tj k_s), scored as in `lightning`.

@@ -8,9 +8,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, ConvolutionState
+from archetype.nn.layer_state import LayerState
 from archetype.parts.convolutions import spec
 
 Convolve = Callable[[str, Vectors], Vectors]  # of a place and its vectors

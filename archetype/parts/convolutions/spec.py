@@ -3,8 +3,6 @@
 from archetype.spec.base import Flag, Size, Spec
 from archetype.spec.errors import invalid
 
-__all__ = ["Convolutions"]
-
 
 class Convolutions(Spec):
     """Short convolutions y_t + sum_i w_i y_{t-i} inside a part (Allen-Zhu 2025, canon layers; Inkling).

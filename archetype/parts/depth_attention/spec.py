@@ -6,8 +6,6 @@ from archetype.roles.residual import Residual
 from archetype.spec.base import Flag, Positive, Size
 from archetype.spec.kinds import part
 
-__all__ = ["DepthAttention"]
-
 
 @part
 class DepthAttention(Residual):

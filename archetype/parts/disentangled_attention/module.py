@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.attention.core import attend

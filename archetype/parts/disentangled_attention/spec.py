@@ -14,8 +14,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads
 
-__all__ = ["DisentangledAttention", "RelativeVectors"]
-
 
 class RelativeVectors(Spec):
     """Embeddings of relative positions, shared by all layers of a stack.

@@ -14,8 +14,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = ["Embedding", "PairEmbedding", "PerLayerEmbedding"]
-
 
 class PerLayerEmbedding(Spec):
     """Per-layer embeddings: a second table with a vector per token id and reading layer (Gemma 3n).

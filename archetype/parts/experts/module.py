@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from archetype.native.kernels import FUSED, Kernels
 from archetype.native.products import product
 from archetype.nn.autocast import cast_for_products
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward, build_norm, module_class, module_for
 from archetype.nn.symbolic import is_symbolic
@@ -203,12 +203,8 @@ class Experts(nn.Module):
 
     packed_parameters: ClassVar = ("gate", "up", "down")
     parameter_roles: ClassVar = {
-        "gate": "hidden",
-        "up": "hidden",
-        "down": "hidden",
-        "gate_bias": "bias",
-        "up_bias": "bias",
-        "down_bias": "bias",
+        **dict.fromkeys(packed_parameters, "hidden"),
+        **dict.fromkeys(("gate_bias", "up_bias", "down_bias"), "bias"),
     }
 
     def __init__(self, expert: Expert, num_experts: int, d_model: int) -> None:

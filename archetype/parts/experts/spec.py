@@ -16,8 +16,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = ["ExpertGroups", "MixtureOfExperts"]
-
 
 class ExpertGroups(Spec):
     """Group-limited routing: a token selects `groups_per_token` of `num_groups` groups, then experts within them.

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from archetype.native import fused
 from archetype.native.kernels import Kernels
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.activation.module import Function, activation, gelu_tanh, soft_capped

@@ -2,8 +2,6 @@
 
 from archetype.spec.base import Flag, Positive, Spec
 
-__all__ = ["Gain"]
-
 
 class Gain(Spec):
     """Learned factor of each feature (nGPT, Loshchilov 2024, section 2.6).

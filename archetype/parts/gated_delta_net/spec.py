@@ -11,8 +11,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 
-__all__ = ["GatedDeltaNet"]
-
 Negative = Annotated[float, Field(strict=True, ge=-MAX_FLOAT, lt=0, allow_inf_nan=False)]
 
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from archetype.native import attention as native
 from archetype.native.kernels import Kernels
-from archetype.nn.cache import KeepsKeys, KVCache, LayerState
+from archetype.nn.cache import KeepsKeys, KVCache
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import EVERY_KEY, build_selection, gather_chosen, indexed, learn, without_index

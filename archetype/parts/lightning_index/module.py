@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import KeepsKeys, LayerState, write_slots
+from archetype.nn.cache import KeepsKeys, write_slots
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import EVERY_KEY, Choice, IndexKeys, KeySelector, best_keys, mean_divergence

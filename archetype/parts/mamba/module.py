@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, opened
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution
+from archetype.nn.layer_state import LayerState, opened
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.mamba import spec

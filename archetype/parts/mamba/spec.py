@@ -13,8 +13,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = ["Mamba"]
-
 
 @part
 class Mamba(Mixer):

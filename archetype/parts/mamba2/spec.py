@@ -12,8 +12,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 
-__all__ = ["Mamba2"]
-
 
 @part
 class Mamba2(Mixer):

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import linear_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.layer_state import LayerState, opened
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.mamba.module import draw_steps

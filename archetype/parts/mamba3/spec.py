@@ -12,8 +12,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 
-__all__ = ["Mamba3"]
-
 
 @part
 class Mamba3(Mixer):

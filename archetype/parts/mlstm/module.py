@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import linear_chunk, read_chunks, stabilized
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.head_norm import HeadLayerNorm
+from archetype.nn.layer_state import LayerState, opened
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.parts.mlstm import spec

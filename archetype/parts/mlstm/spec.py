@@ -8,8 +8,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 
-__all__ = ["MLSTM"]
-
 
 @part
 class MLSTM(Mixer):

@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import KeepsKeys, KVCache, LayerState, write_tokens
+from archetype.nn.cache import KeepsKeys, KVCache, write_tokens
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import after_newest
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.nn.selection import EVERY_KEY, Choice, best_blocks, of_blocks

@@ -15,8 +15,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth, Width
 
-__all__ = ["BlockCompression", "BlockSelection", "NativeSparseAttention"]
-
 BRANCHES = ("compressed", "selected", "window")
 
 

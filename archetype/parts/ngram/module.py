@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, opened
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, ConvolutionState, after_newest
+from archetype.nn.layer_state import LayerState, opened
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.ngram import spec
@@ -142,8 +142,7 @@ class NgramMemory(NgramTables):
         value = context.probe(self, "value", value.flatten(2)).unflatten(-1, streams)
         y, conv = self.conv.convolve(normalized(self.conv_norm, value, context).flatten(2), context, before.conv)
         cache.keep(conv=conv, tokens=newest)
-        result: Tensor = value + nn.functional.silu(y).unflatten(-1, streams)
-        return result.view_as(x)
+        return (value + nn.functional.silu(y).unflatten(-1, streams)).view_as(x)
 
     def row_ids(self, history: Int[Tensor, "B S"]) -> Int[Tensor, "B T R"]:
         sizes, offsets = self.sizes_and_offsets(history.device)  # (n - 1, heads)

@@ -8,10 +8,6 @@ from archetype.parts.norm import module, spec
 from archetype.spec.registry import provides
 
 
-def _none(norm: module.NoNorm, x: Tensor) -> FrozenNorm:
-    return FrozenNorm(lambda y: y, _zero(x))
-
-
 def _rms(norm: module.RMSNorm, x: Tensor) -> FrozenNorm:
     scale = torch.rsqrt(x.double().square().mean() + norm.eps) * _weight(norm)
     return FrozenNorm(lambda y: y * scale, _zero(x))
@@ -64,7 +60,7 @@ def _zero(x: Tensor) -> Tensor:
     return torch.zeros_like(x, dtype=torch.float64)
 
 
-provides("inspect", spec.NoNorm)(Shown(frozen=_none))
+provides("inspect", spec.NoNorm)(Shown(frozen=lambda norm, x: FrozenNorm(lambda y: y, _zero(x))))
 provides("inspect", spec.RMSNorm)(Shown(frozen=_rms))
 provides("inspect", spec.GatedRMSNorm)(Shown(frozen=_gated_rms))
 provides("inspect", spec.L2Norm)(Shown(frozen=_length))

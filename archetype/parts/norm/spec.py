@@ -10,18 +10,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = [
-    "Affine",
-    "BatchNorm",
-    "DynamicErf",
-    "DynamicTanh",
-    "GatedRMSNorm",
-    "L2Norm",
-    "LayerNorm",
-    "NoNorm",
-    "RMSNorm",
-]
-
 Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 
 

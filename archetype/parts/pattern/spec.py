@@ -10,8 +10,6 @@ from archetype.spec.base import MAX_SIZE, Flag, Size
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
-__all__ = ["BigBird", "BlockCausal", "Chunked", "Fixed", "Full", "GlobalWindow", "Strided", "Window"]
-
 
 @part
 class Full(Pattern):

@@ -5,8 +5,8 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.parts.feedforward.module import gated_product

@@ -8,8 +8,6 @@ from archetype.roles.feedforward import FeedForward
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = ["PerLayerInput"]
-
 
 @part
 class PerLayerInput(FeedForward):

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.nn.selection import EVERY_KEY, Choice, best_keys, mean_divergence

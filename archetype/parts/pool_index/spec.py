@@ -11,8 +11,6 @@ from archetype.spec.base import Flag, NotNegative, Size
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 
-__all__ = ["PoolIndex"]
-
 
 @part
 class PoolIndex(LearnedIndex):

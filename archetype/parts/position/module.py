@@ -273,8 +273,7 @@ class TransformerXL(QueryBias):
             weight = matrix_of(self.projection).unflatten(0, (-1, self.sizes.head_dim))  # (K, P, D)
             waves = self.waves(distance[:, 0], q.dtype)  # (b, S, D)
             # the query is projected to D features first: (B, K, G, 1, P) @ (K, 1, P, D) @ (b, 1, 1, D, S)
-            added: Tensor = grouped @ weight[:, None] @ waves[:, None, None].transpose(-1, -2)
-            return added.flatten(1, 2)  # (B, H, 1, S)
+            return (grouped @ weight[:, None] @ waves[:, None, None].transpose(-1, -2)).flatten(1, 2)  # (B, H, 1, S)
         count = keys.shape[1]
         each = torch.arange(count, device=q.device)  # distances 0 to S - 1
         waves = context.cached(("waves", self.theta, count, q.dtype), lambda: self.waves(each, q.dtype))
@@ -320,5 +319,4 @@ class RelativeLogits(QueryBias):
         of_distances = q[..., -self.rank :] @ self.bank.to(q.dtype)  # (B, H, T, extent)
         distance = (queries[:, None, :, None] - keys[:, None, None, :]).clamp(min=0)  # (b, 1, T, S)
         index = distance.clamp(max=self.extent - 1).expand(*of_distances.shape[:2], -1, -1)
-        biases: Tensor = of_distances.gather(-1, index)
-        return biases.masked_fill(distance >= self.extent, 0.0)
+        return of_distances.gather(-1, index).masked_fill(distance >= self.extent, 0.0)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from archetype.native.torch_hooks import without_onednn
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.nn.symbolic import is_symbolic, scan

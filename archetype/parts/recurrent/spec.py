@@ -7,8 +7,6 @@ from archetype.spec.base import Flag
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
-__all__ = ["GRU", "LSTM", "RNN"]
-
 
 class _Recurrent(Mixer):
     """Base of recurrent mixers. `bidirectional` reads the sequence in both directions (Schuster 1997; encoders only).

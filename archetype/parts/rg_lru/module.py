@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import diagonal_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution
+from archetype.nn.layer_state import LayerState, opened
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.parts.activation.module import activation

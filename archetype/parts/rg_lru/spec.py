@@ -10,8 +10,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, Width
 
-__all__ = ["RGLRU"]
-
 
 @part
 class RGLRU(Mixer):

@@ -12,16 +12,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = [
-    "HashRouter",
-    "LinearRouter",
-    "MLPRouter",
-    "SigmoidRouter",
-    "SoftmaxRouter",
-    "SparseMixerRouter",
-    "SqrtSoftplusRouter",
-]
-
 
 class LinearRouter(Router):
     """Base of routers whose logits are a projection of the token's vector.

@@ -8,8 +8,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = ["RWKV4"]
-
 
 @part
 class RWKV4(Mixer):

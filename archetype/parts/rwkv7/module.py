@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, opened
 from archetype.nn.chunks import read_chunks, removal_chunk
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import MatrixState
 from archetype.nn.head_norm import HeadLayerNorm
+from archetype.nn.layer_state import LayerState, opened
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.nn.token_shift import mixed, previous_tokens
@@ -100,8 +100,7 @@ class RWKV7(nn.Module):
             context.leave(v)
             return v
         share = torch.sigmoid(self.value_share + self._low_rank("value_share", x))
-        others: Vectors = context.left_by(source)
-        return torch.lerp(v, others, share.to(v.dtype))
+        return torch.lerp(v, context.left_by(source), share.to(v.dtype))
 
     def _low_rank(self, name: str, x: Vectors) -> Vectors:
         inner = self.get_submodule(f"{name}_down")(x)

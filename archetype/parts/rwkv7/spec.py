@@ -8,8 +8,6 @@ from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, Width
 
-__all__ = ["RWKV7"]
-
 MIXED = ("r", "decay", "k", "v", "rate", "gate")  # what x_t and x_{t-1} are mixed for: r, w, k, v, a, g of the paper
 
 

@@ -11,8 +11,6 @@ from archetype.spec.base import Flag, Spec
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = ["DenseLayer", "SentenceEmbeddingHead"]
-
 PoolingMode = Literal["first", "max", "mean", "mean_sqrt_len", "weighted_mean", "last"]
 
 

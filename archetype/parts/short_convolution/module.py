@@ -5,9 +5,9 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from archetype.nn.cache import LayerState, opened
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, ConvolutionState
+from archetype.nn.layer_state import LayerState, opened
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.parts.short_convolution import spec

@@ -6,8 +6,6 @@ from archetype.roles.mixer import Mixer
 from archetype.spec.base import Flag, Size
 from archetype.spec.kinds import part
 
-__all__ = ["ShortConvolution"]
-
 
 @part
 class ShortConvolution(Mixer):

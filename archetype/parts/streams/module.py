@@ -116,8 +116,7 @@ class StreamsModule(ResidualStream):
             for logits in mixing:
                 square = logits.unflatten(-1, (self.spec.num_streams, -1))  # (B, T, n, n)
                 exact = doubly_stochastic(square, self.spec.sinkhorn_steps, self.spec.eps).mT @ exact
-            after: Tensor = exact + written
-            return after.to(stream.dtype)
+            return (exact + written).to(stream.dtype)
 
 
 class StreamsExit(StreamWeights):

@@ -9,8 +9,6 @@ from archetype.spec.base import Flag, NotNegative, Positive, Size
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 
-__all__ = ["GatedStreams", "Streams"]
-
 
 @part
 class Streams(Residual):

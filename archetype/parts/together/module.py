@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_class, module_for
 from archetype.parts.convolutions.module import Convolutions, convolving

@@ -15,8 +15,6 @@ from archetype.spec.base import Finite, Flag, Spec
 from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import part
 
-__all__ = ["FeedForwardsTogether", "MixersTogether", "SumConvolutions"]
-
 Scales = tuple[Finite, ...]
 OutputScales = Scales | Literal["learned"] | None
 Norms = tuple[VectorNorm, ...]

@@ -35,6 +35,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("- 1 - (ends[:, None] - 1 - slots) % size", "- (ends[:, None] - slots) % size"),
         ("torch.where(newest < 0, EMPTY_SLOT, newest)", "torch.where(newest < 0, 0, newest)"),
         ("written = torch.where(inside, written, buffer[rows, :, index])", "pass"),
+    ],
+    "nn/state.py": [
         ("return State(self.lengths[rows], [", "return State(self.lengths, ["),
     ],
     "parts/norm/module.py": [

@@ -19,8 +19,8 @@ from archetype.apps.cli.made_with import model_hash
 from archetype.errors import ArchetypeError, ChangedExtension, CheckpointError, SpecError
 from archetype.inspection.attention import attention_steps
 from archetype.models.block.module import PreNormBlock
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import module_class
 from archetype.nn.selection import Choice, KeySelector

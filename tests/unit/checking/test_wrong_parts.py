@@ -16,8 +16,8 @@ from archetype.checking.run import Report, check_kind
 from archetype.checking.subject import Inapplicable, Subject
 from archetype.cost.formula import Counts, Formula, constant
 from archetype.cost.registry import Complexity, MixerCost, NormCost
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import Part

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from archetype import cost, families, spec
 from archetype.errors import SpecError
 from archetype.models.build import build
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from archetype.roles.pattern import MaskContext, pattern_rule
 from tests.helpers.examples import examples
 from tests.helpers.passes import forward_step

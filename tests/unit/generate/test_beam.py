@@ -18,8 +18,8 @@ from archetype.generate.hypotheses import Candidates, Hypotheses
 from archetype.generate.step import DecodeStep
 from archetype.models.build import build
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext
+from archetype.nn.state import State
 from archetype.settings.generation import Beam
 from tests.helpers.cases import case
 from tests.helpers.kernels import kernels

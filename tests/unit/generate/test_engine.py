@@ -15,7 +15,7 @@ from archetype.generate import Engine, Sampler, Sampling, prefill, sample, step
 from archetype.generate.request import Request
 from archetype.generate.slots import Slots
 from archetype.models.build import Model, build
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from tests.helpers.causal import decoded
 from tests.helpers.weights import randomize
 

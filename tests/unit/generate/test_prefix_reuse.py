@@ -16,7 +16,7 @@ from archetype.generate import scheduler, slots
 from archetype.generate.engine import Engine
 from archetype.generate.slots import MIN_SHARED
 from archetype.models.build import build
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from tests.helpers.cases import case
 from tests.helpers.examples import every
 from tests.helpers.weights import randomize

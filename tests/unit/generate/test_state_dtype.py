@@ -18,7 +18,8 @@ from archetype.models.build import build
 from archetype.models.causal import CausalModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.native.kernels import plain_operations
-from archetype.nn.cache import CrossKVCache, KVCache, RingKVCache, State, write_slots
+from archetype.nn.cache import CrossKVCache, KVCache, RingKVCache, write_slots
+from archetype.nn.state import State
 from archetype.parts.attention.cross import CrossAttention
 from archetype.spec import assign
 from tests.helpers.cases import case

@@ -16,7 +16,7 @@ from archetype.models.causal import CausalModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.native.arguments import OPERATIONS
 from archetype.native.recorder import TorchCall
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from archetype.spec import assign
 from tests.helpers.kernels import kernels
 from tests.helpers.weights import distance, randomize

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.models.block.module import build_block
 from archetype.models.initialization import initialize
-from archetype.nn.cache import BlockState, KVCache
+from archetype.nn.cache import KVCache
 from archetype.nn.context import EncoderOutput, ForwardContext
 from archetype.nn.place import Place
+from archetype.nn.state import BlockState
 from tests.helpers.weights import distance, randomize
 
 D = 8

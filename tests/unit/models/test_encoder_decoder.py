@@ -9,8 +9,8 @@ from archetype.errors import SpecError
 from archetype.models.build import build, build_on_meta
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.initialization import initialize
-from archetype.nn.cache import BlockState
 from archetype.nn.context import ForwardContext
+from archetype.nn.state import BlockState
 from archetype.parts.recurrent.module import LSTMState
 from tests.helpers.examples import every
 from tests.helpers.passes import forward_step, taught

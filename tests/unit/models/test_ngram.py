@@ -6,7 +6,7 @@ import torch
 from archetype import spec
 from archetype.models.build import build_on_meta
 from archetype.models.ngram.module import NGram
-from archetype.nn.cache import State
+from archetype.nn.state import State
 from tests.helpers import causal as writing
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance

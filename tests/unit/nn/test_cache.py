@@ -12,8 +12,10 @@ from archetype.native import attention
 from archetype.native.attention import append
 from archetype.native.kernels import plain_operations
 from archetype.native.library import library
-from archetype.nn.cache import EMPTY_SLOT, BlockState, CrossKVCache, KVCache, LayerState, RingKVCache, State
+from archetype.nn.cache import CrossKVCache, KVCache, RingKVCache
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import EMPTY_SLOT, LayerState
+from archetype.nn.state import BlockState, State
 from tests.helpers.examples import examples
 from tests.helpers.kernels import kernels
 

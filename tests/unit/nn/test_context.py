@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.generate.step import DecodeStep
 from archetype.models.build import build
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.spec.registry import PROVIDED

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from archetype import spec
 from archetype.errors import SpecError
 from archetype.models.block.module import Block, build_block
-from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import (
     build_feedforward,

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from archetype import spec
-from archetype.nn.cache import KVCache, LayerState, RingKVCache
+from archetype.nn.cache import KVCache, RingKVCache
 from archetype.nn.context import ForwardContext
+from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.parts.attention.module import Attention
 from archetype.parts.position.module import RelativeBias, Rotary

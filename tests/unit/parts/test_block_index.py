@@ -16,10 +16,10 @@ from archetype.errors import SpecError
 from archetype.generate.step import DecodeStep
 from archetype.models.causal import CausalModel
 from archetype.models.cost import model_cost
-from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.selection import EVERY_KEY
+from archetype.nn.state import State
 from archetype.parts.block_index.module import BlockIndex
 from archetype.parts.block_index.spec import BlockIndex as BlockIndexSpec
 from tests.helpers.examples import every

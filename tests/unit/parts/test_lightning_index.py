@@ -17,10 +17,10 @@ from archetype.estimate.report import cost_report
 from archetype.generate.step import DecodeStep
 from archetype.models.causal import CausalModel
 from archetype.models.cost import model_cost
-from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.selection import Choice, IndexedKVCache
+from archetype.nn.state import State
 from archetype.parts.attention.module import Attention
 from archetype.parts.latent_attention.module import LatentAttention
 from archetype.parts.lightning_index.module import LightningIndex, best_keys, relevances

@@ -1,4 +1,4 @@
-"""Specification of residual sums whose terms are normed or have learned factors."""
+"""Specification of residual sums whose terms are normed or have factors."""
 
 from typing import ClassVar, Literal
 
@@ -6,8 +6,6 @@ from archetype.parts.norm.spec import Affine, NoNorm
 from archetype.roles.norm import VectorNorm
 from archetype.roles.residual import Residual
 from archetype.spec.kinds import part
-
-__all__ = ["NormedSum"]
 
 
 @part
@@ -23,3 +21,15 @@ class NormedSum(Residual):
     kind: Literal["normed_sum"] = "normed_sum"
     carried: VectorNorm = Affine(bias=False)
     added: VectorNorm = NoNorm()
+
+
+@part
+class ScaledSum(Residual):
+    """Sum of the embedding and the outputs of n sublayers, divided by sqrt(n + 1) (Beam).
+
+    Sublayer n replaces the stream x by sqrt(n / (n + 1)) x + F(x) / sqrt(n + 1), which keeps the variance of a sum of
+    independent terms constant with depth.
+    """
+
+    title: ClassVar[str] = "Scaled sum"
+    kind: Literal["scaled_sum"] = "scaled_sum"

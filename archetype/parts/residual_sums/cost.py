@@ -1,9 +1,11 @@
-"""Cost of residual sums with normed terms."""
+"""Cost of residual sums."""
 
 from archetype.cost.formula import ZERO, Formula
 from archetype.cost.registry import NormCost, ResidualCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
-from archetype.parts.normed_sum import spec
+from archetype.parts.residual_sums import spec
+
+cost_of(spec.ScaledSum)(ResidualCost)  # constant factors are not counted
 
 
 @cost_of(spec.NormedSum)
