@@ -24,7 +24,9 @@ from archetype.training.synthetic import SyntheticData
 
 NUM_EVALUATIONS, NUM_CHECKPOINTS, EVALUATE_BATCHES = 10, 4, 8
 NOT_OURS = ("spec", "data", "seed", "steps", "version")  # fields of a recipe that the study sets
+SHARED = {"recipe.": NOT_OURS, "metric.": ("name", "better", "task", "limit")}  # what no arm can change
 WARMUP_SHARE = 0.1
+ROUNDING = 0.05  # share of the control's tokens by which whole batches of another size may differ
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,11 @@ def _arm(
         else:
             prefix = next(prefix for prefix in parts if path.startswith(prefix))
             parts[prefix][path.removeprefix(prefix)] = value
-    if clash := [path for path in parts["recipe."] if path.partition(".")[0] in NOT_OURS]:
-        raise SpecError(f"recipe.{clash[0]}", "is the same for all arms", "remove it")
+    if data.test and parts["data."]:  # guesses, losses and the test count the tokens of one text
+        raise SpecError(f"data.{next(iter(parts['data.']))}", "is the same for all arms of a text", "remove it")
+    for prefix, fields in SHARED.items():
+        if clash := [path for path in parts[prefix] if path.partition(".")[0] in fields]:
+            raise SpecError(f"{prefix}{clash[0]}", "is the same for all arms", "remove it")
     start = None if others["from"] is None else start_from(str(others["from"]), not others["as_is"])
     if others["as_is"] not in (True, False) or (others["as_is"] and start is None):
         raise SpecError("as_is", "needs weights to evaluate, and true", "write as_is: true and from: FOLDER")
@@ -145,6 +150,8 @@ def _arm(
     put(values, _assignments(parts["recipe."]))
     values["data"] = data.recipe | parts["data."]
     parsed = Recipe.parse(values | {"spec": spec.dump(), "dtype": values.get("dtype", "float32")})
+    if isinstance(parsed.data, SyntheticData):
+        data = replace(data, baseline=parsed.data.baseline())
     # rounded up, so that no arm trains on fewer tokens
     steps = parsed.steps if tokens is None else math.ceil(tokens / (parsed.batch_size * row_length(parsed, spec)))
     settings: dict[str, Any] = {"steps": steps}
@@ -223,10 +230,11 @@ def _check_matched(arms: Sequence[Arm], matched: Match) -> None:
     control, *others = (quantities(arm) for arm in arms)
     limits = {"params": "non_embedding", "flops": "flops_per_token", "state": "state_bytes"}
     for arm, values in zip(arms[1:], others, strict=True):
-        # with equal batch sizes only the row length can differ; other batch sizes round to other token counts
-        is_equal = values["tokens"] == control["tokens"] or not (arm.is_trained and arms[0].is_trained)
-        if not is_equal and arm.recipe.batch_size == arms[0].recipe.batch_size:
-            raise SpecError(f"arms.{arm.name}", "trains on a different number of tokens", "use the same row length")
+        # rounded up to whole batches: other batch sizes or row lengths may add a few tokens
+        is_trained = arm.is_trained and arms[0].is_trained
+        if is_trained and abs(values["tokens"] - control["tokens"]) > ROUNDING * control["tokens"]:
+            cause = f"trains on {values['tokens']:,.0f} tokens, but the control on {control['tokens']:,.0f}"
+            raise SpecError(f"arms.{arm.name}", cause, "use more tokens, or batches of equally many tokens")
         for field, name in limits.items():
             share: float | None = getattr(matched, field)
             # a control without state (0 bytes) must not divide by zero

@@ -265,12 +265,12 @@ class Identity(Decision):
     kind: Literal["identity"] = "identity"
 
     def p_value(self, evidence: Evidence) -> float:
-        return 0.0 if not any(evidence.differences) else 1.0
+        return float(evidence.control != evidence.treated)
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
         effect = statistics.paired_interval(evidence.differences)
-        num_different = sum(difference != 0 for difference in evidence.differences)
-        reason = f"{num_different} of {len(evidence.differences)} seeds differ"
+        num_different = sum(a != b for a, b in zip(evidence.control, evidence.treated, strict=True))
+        reason = f"{num_different} of {len(evidence.control)} seeds differ"
         return Verdict(SHOWN if num_different == 0 else NOT_SHOWN, reason, effect, would_change="one seed that differs")
 
 

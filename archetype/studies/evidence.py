@@ -16,6 +16,7 @@ CONTROL_FAILED = "control failed"  # prefix of a verdict's reason
 NOT_RUN = "not run"
 ALPHA = 0.05
 LEAST_PAIRS = 6  # with fewer pairs a sign-flip test cannot reach 0.05
+ROUNDING = 1e-5  # relative difference of two losses of the same text that the order of sums can make
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,9 @@ class Evidence:
 
     @property
     def differences(self) -> list[float]:
-        """Treated arm's value minus the control's, by seed."""
-        return [b - a for a, b in zip(self.control, self.treated, strict=True)]
+        """Treated arm's value minus the control's, by seed; 0 within rounding."""
+        pairs = zip(self.control, self.treated, strict=True)
+        return [0.0 if abs(b - a) <= ROUNDING * abs(a) else b - a for a, b in pairs]
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,12 @@ EQUAL = 0.005  # relative difference below which two costs are called the same
 
 def sentences(part: Mapping[str, Any]) -> list[str]:
     first, as_is = part["comparisons"][0], part.get("as_is", ())
-    tokens = max(arm["tokens"] for arm in part["arms"].values())
-    runs = len(first["seeds"]) * (len(first["values"]) - len(as_is))
-    lines = [f"Each of {runs} runs learned from {tokens:,} tokens of {first['name']}."] if runs else []
+    tokens = {name: f"{arm['tokens']:,}" for name, arm in part["arms"].items() if name not in as_is}
+    runs = len(first["seeds"]) * len(tokens)
+    is_equal = len({*tokens.values()}) == 1
+    each = {*tokens.values()} if is_equal else (f"{count} ({arm})" for arm, count in tokens.items())
+    amount = enumeration(each, "or")
+    lines = [f"Each of {runs} runs learned from {amount} tokens of {first['name']}."] if runs else []
     if as_is:
         lines.append(f"{enumeration(as_is)} {'is' if len(as_is) == 1 else 'are'} evaluated without training.")
     if taught := part.get("taught"):

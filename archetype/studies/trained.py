@@ -20,7 +20,6 @@ from archetype.studies.times import PlannedRun
 from archetype.studies.trials import Point, Trials, best, edges, extend
 
 FEW_SEEDS = 4  # for further corpora and sizes
-ROUNDING = 1e-5  # relative difference of two losses of the same text that the order of sums can make
 NEAR_BASELINE = 0.1  # nats; a run whose loss is this close to guessing has failed to learn
 
 
@@ -283,7 +282,7 @@ class TrainedStudy:
 
 
 def _without_seeds(evidence: Evidence, control: RunResult, treated: RunResult, metric: Metric) -> Evidence:
-    """Return the evidence with the values of passages, of which differences within rounding count as none.
+    """Return the evidence with the values of passages.
 
     Other seeds would repeat the same values. A metric without passages has one value of each model.
     """
@@ -295,7 +294,6 @@ def _without_seeds(evidence: Evidence, control: RunResult, treated: RunResult, m
     before, after = (
         tuple(pair) or (result.values[key],) for pair, result in zip(pairs, (control, treated), strict=True)
     )
-    after = tuple(a if abs(b - a) <= ROUNDING * abs(a) else b for a, b in zip(before, after, strict=True))
     return replace(evidence, control=before, treated=after, by_arm={})
 
 

@@ -35,6 +35,8 @@ MISTAKES = [
 IMPOSSIBLE = [
     ({"arms": {"a": {}, "b": {"d_mdoel": 4}}}, "arms.b: d_mdoel: is not a known key; did you mean d_model?"),
     ({"arms": {"a": {}, "b": {"recipe.seed": 4}}}, "arms.b: recipe.seed: is the same for all arms"),
+    ({"arms": {"a": {}, "b": {"metric.name": "test.accuracy"}}}, "arms.b: metric.name: is the same for all arms"),
+    ({"arms": {"a": {}, "b": {"data.tokenizer": "words"}}, "data": "words"}, "data.tokenizer: is the same for all"),
     ({"arms": {"a": {}, "b": {"recipe.batch_siz": 4}}}, "batch_siz: is not a known key; did you mean batch_size?"),
     ({"match": {"params": "0.5%"}}, "arms.wide: non_embedding is"),
     ({"data": "nowhere"}, "nowhere: there is no such corpus"),
@@ -64,6 +66,7 @@ def test_a_search_and_an_experiment_are_told_apart() -> None:
 
 
 def test_what_cannot_be_trained_is_refused_before_any_run(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("Some words to learn from, and some more. " * 500)
     for change, message in IMPOSSIBLE:
         with pytest.raises(ArchetypeError) as error:
             study(tmp_path, "full", trained(**change))
@@ -100,6 +103,7 @@ def test_an_arm_changes_recipe_data_metric_and_seeds(tmp_path: Path) -> None:
     change = {
         "recipe.optimizer.kind": "lion",
         "data.num_pairs": 3,
+        "data.symbols": 10,
         "metric.minus": {"data": {"num_pairs": 1}},
         "seed_offset": 5,
     }
@@ -108,6 +112,8 @@ def test_an_arm_changes_recipe_data_metric_and_seeds(tmp_path: Path) -> None:
     assert (b.recipe.optimizer.kind, b.recipe.data.num_pairs, b.seed_offset) == ("lion", 3, 5)  # type: ignore[attr-defined]
     assert b.metric.minus == {"data": {"num_pairs": 1}} and arms["a"].metric.minus is None
     assert b.recipe.steps == 6 and b.tokens == 192
+    # each arm is compared with a guess at its own task
+    assert b.data.baseline == b.recipe.data.baseline() != arms["a"].data.baseline  # type: ignore[attr-defined]
 
 
 def test_the_files_of_the_claims_are_whole_and_obey_the_schema() -> None:

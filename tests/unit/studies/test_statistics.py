@@ -146,6 +146,7 @@ BETTER = [-0.031, -0.028, -0.035, -0.022, -0.03, -0.027, -0.033, -0.026]
 SMALL = [0.001, -0.002, 0.0015, -0.0005, 0.001, -0.001, 0.0007, -0.0012]
 WIDE = [0.3, -0.25, 0.1, -0.4, 0.2, 0.35, -0.3, -0.1]
 WORSE = [-difference for difference in BETTER]
+ROUNDED = [difference / 1e4 for difference in BETTER]  # of one sign, as the order of sums can make them
 
 
 def test_every_rule_gives_each_of_its_verdicts() -> None:
@@ -156,6 +157,7 @@ def test_every_rule_gives_each_of_its_verdicts() -> None:
         (equal, SMALL, NO_DIFFERENCE), (equal, WIDE, NOT_SHOWN), (equal, BETTER, NOT_SHOWN),
         (AtLeast(than=0.02, side="below"), BETTER, SHOWN), (AtLeast(than=0.029, side="below"), BETTER, NOT_SHOWN),
         (AtLeast(than="1%"), WORSE, SHOWN), (Identity(), [0.0] * 3, SHOWN), (Identity(), SMALL, NOT_SHOWN),
+        (difference, ROUNDED, NO_DIFFERENCE), (Identity(), ROUNDED, NOT_SHOWN),
     ]  # fmt: skip
     for decision, differences, expected in table:
         assert verdict(decision, differences) == expected, (decision, differences)

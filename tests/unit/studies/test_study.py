@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -204,6 +205,18 @@ def test_another_corpus_must_agree_in_sign(tmp_path: Path) -> None:
     store.result = reversed_there.__get__(store)  # type: ignore[method-assign]
     (part,) = one.outcome()["parts"]
     assert part["verdict"] == NOT_SHOWN and part["reason"].startswith("recall does not agree")
+
+
+def test_arms_that_learn_from_other_numbers_of_tokens_are_told_apart_or_refused(tmp_path: Path) -> None:
+    def part(rows: int) -> dict[str, Any]:
+        return trained(arms={"a": {}, "b": {"recipe.batch_size": rows}})
+
+    told = {8: "Each of 4 runs learned from 192 tokens of recall.", 5: "from 192 (a) or 200 (b) tokens of recall."}
+    for rows, sentence in told.items():
+        outcome = pretended(tmp_path / str(rows), "full", part(rows))[0].outcome()
+        assert outcome["parts"][0]["sentences"][0].endswith(sentence)
+    with pytest.raises(SpecError, match=r"arms\.b: trains on 256 tokens, but the control on 192; use more tokens"):
+        study(tmp_path, "full", part(16))
 
 
 def test_equivalence_is_what_is_claimed_where_it_is(tmp_path: Path) -> None:
