@@ -17,6 +17,8 @@ from typing import Any
 import jaxtyping
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from jaxtyping import install_import_hook
 
 from tests.helpers.examples import examples
@@ -78,6 +80,8 @@ if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents in
 os.environ.pop("COLUMNS", None)  # tables are as wide as where there is no terminal, whoever starts the tests
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it
 os.fsync = lambda fd: None  # waits for the disk, so that files outlast a power failure: a test sees that it is called
+# Hypothesis also draws the literals of our modules that are loaded by then: examples would depend on the tests before
+providers._get_local_constants = Constants
 # the same examples in every run, and no time limit: the first builds what the others share, and the machine is busy
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
 PROFILE = {"derandomize": True, "deadline": None, "database": None, "phases": PHASES}
