@@ -75,6 +75,7 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"sliding_window": 0}, "agrees"),  # as its class writes without windows
     ],
     "starcoder2": [({"sliding_window": 0}, "refused")],
+    "hrm_text": [({"sliding_window": 4}, "refused")],
     "lfm3": [({"partial_rotary_factor": 0.5}, "agrees")],
     "gemma3_text": [({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": ABSENT}, "refused"),
         ({"rope_parameters": ABSENT, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "agrees")],

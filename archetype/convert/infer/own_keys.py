@@ -385,18 +385,24 @@ def doge(keys: Config) -> dict[str, Any]:
     return {}
 
 
+def _refuse_window_of_cache(keys: Config) -> None:
+    # classes that apply a window only to cached keys
+    window, context = keys.get("sliding_window"), keys.get("max_position_embeddings")
+    if isinstance(window, int) and isinstance(context, int) and window < context:
+        cause = f"{window} keys are seen with a cache, and all {context} without one"
+        raise keys.error("sliding_window", cause, "set it to max_position_embeddings")
+
+
 def hrm_text(keys: Config) -> dict[str, Any]:
     """Accept HRM's keys about gradients and token types; without token types, its class is causal."""
+    _refuse_window_of_cache(keys)
     keys.used |= {"L_bp_cycles", "prefix_lm"}
     return {}
 
 
 def moshi(keys: Config) -> dict[str, Any]:
-    """Refuse a window shorter than the context, since Moshi's class applies it only to cached keys."""
-    window, context = keys.get("sliding_window"), keys.get("max_position_embeddings")
-    if isinstance(window, int) and isinstance(context, int) and window < context:
-        cause = f"{window} keys are seen with a cache, and all {context} without one"
-        raise keys.error("sliding_window", cause, "set it to max_position_embeddings")
+    """Refuse a window that has no mask, and accept the keys of sound."""
+    _refuse_window_of_cache(keys)
     keys.used |= {"num_codebooks", "codebook_size", "depth_decoder_config"}  # of sound
     return {}
 
