@@ -56,6 +56,7 @@ class Windows:
         size: window of a file that does not say it (0: none).
         theta: base of rotations in layers with windows where a file has none (absent: that of the other layers).
         scaled: whether these rotations are scaled as those of the other layers.
+        has_base: whether these rotations may have a base of their own.
     """
 
     period: int = 0
@@ -65,6 +66,7 @@ class Windows:
     size: int = 0
     theta: float | None = None
     scaled: bool = True
+    has_base: bool = True
 
     def usual(self, num_layers: int) -> list[bool]:
         """Return the layers with sliding windows if a file has no pattern."""
@@ -115,6 +117,7 @@ class Graph:
         marked: whether 0 key heads mark the layers that have another mixer.
         together: whether attention is parallel to the other mixer of a layer (Falcon-H1).
         apart: whether a layer may lack a mixer, and with Nemotron-H has either a mixer or a feed-forward part.
+        usual: keys -> values of keys that a file may lack.
         finish: (keys, the model that everything else describes) -> the model (see `finish.py`).
         further: additional keys, which `finish` reads.
         stored: model -> the model with only the layers that a file stores; `finish` adds the others.
@@ -157,6 +160,7 @@ class Graph:
     marked: bool = True
     together: bool = False
     apart: bool = False
+    usual: Callable[[FileKeys], Keys] = lambda keys: {}
     finish: Callable[[FileKeys, Any], Any] = lambda keys, model: model
     further: Callable[[Any], Keys] = lambda model: {}
     stored: Callable[[Any], Any] = lambda model: model
@@ -179,6 +183,7 @@ class Graph:
     def read(self, config: Any) -> Any:
         """Return the model that a file describes."""
         keys: FileKeys = config
+        keys.values = self.usual(keys) | keys.values
         num_layers, sizes = keys.size("block_count", most=MAX_LAYERS), keys.sizes()
         d_model = sizes["d_model"]
         keys.used |= {"attention.head_count", "attention.head_count_kv"}  # of no layer, where none has attention
@@ -274,7 +279,7 @@ class Graph:
     def _logit_scale(self, keys: FileKeys) -> float:
         if not self.logits:
             return 1.0
-        scale = keys.number("logit_scale", 0.0) or 1.0
+        scale = keys.positive("logit_scale", 1.0)
         return scale if self.logits == "multiply" else 1.0 / scale
 
     def _windows(self, keys: FileKeys, num_layers: int) -> list[int]:
@@ -372,7 +377,10 @@ class Graph:
             raise keys.error("rope.dimension_sections", "has a fourth part", "fix the file")
         if not finetuned:
             return NoPosition()
-        local_theta = keys.positive("rope.freq_base_swa", self.windows.theta or theta) if self.windows else theta
+        local_theta = theta
+        if self.windows is not None:  # some architectures do not use the key
+            own = keys.positive("rope.freq_base_swa", self.windows.theta or theta)
+            local_theta = own if self.windows.has_base else theta
         is_scaled = not local or self.windows is None or self.windows.scaled
         return Rotary(
             theta=local_theta if local else theta,
@@ -463,7 +471,7 @@ class Graph:
         if self.sections:
             pairs = (position.dim or head_dim) // 2
             keys["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
-        if self.windows is not None and _window(local.pattern):
+        if self.windows is not None and self.windows.has_base and _window(local.pattern):
             keys["rope.freq_base_swa"] = local_position.theta
         return keys | written_scaling(position.scaling, self.truncate, self.every_yarn)
 

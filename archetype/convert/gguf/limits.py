@@ -16,10 +16,10 @@ def _names(text: str) -> frozenset[str]:
 
 # the widths of all heads sum to d_model
 SQUARE = _names("""
-    baichuan bert bitnet bloom chatglm codeshell cohere2 command-r dbrx deepseek deepseek2-ocr dream eurobert exaone4
-    falcon gpt2 gptneox grok internlm2 jais jamba jina-bert-v2 jina-bert-v3 lfm2 lfm2moe llada-moe modern-bert mpt
-    nemotron neo-bert nomic-bert nomic-bert-moe olmo olmo2 olmoe orion phi2 phi3 plamo qwen qwen2 qwen2moe qwen2vl
-    stablelm starcoder starcoder2 xverse
+    baichuan bailingmoe2 bert bitnet bloom chatglm codeshell cohere2 command-r dbrx deepseek deepseek2-ocr dream
+    eurobert exaone4 falcon gpt2 gptneox grok internlm2 jais jamba jina-bert-v2 jina-bert-v3 lfm2 lfm2moe llada-moe
+    modern-bert mpt nemotron neo-bert nomic-bert nomic-bert-moe olmo olmo2 olmoe orion phi2 phi3 plamo qwen qwen2
+    qwen2moe qwen2vl stablelm starcoder starcoder2 xverse
 """)
 # heads are rotated as a whole
 WHOLE = _names("""
