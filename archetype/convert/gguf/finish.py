@@ -327,9 +327,6 @@ def periodic(keys: FileKeys, model: Any) -> Any:
 
 def periodic_keys(model: Any) -> Keys:
     layers, sparse = model.layers, [isinstance(block.feedforward, MixtureOfExperts) for block in model.layers]
-    widths = {getattr(part, "expert", part).width(model.d_model) for part in (block.feedforward for block in layers)}
-    if len(widths) > 1:
-        raise unsupported("layers[*].feedforward.d_ff", "experts of another width than the other networks here")
     places = [layer for layer, is_sparse in enumerate(sparse) if is_sparse]
     period = places[1] - places[0] if len(places) > 1 else len(places) * len(layers)
     if sparse != [period > 0 and layer % period == 1 for layer in range(len(layers))]:

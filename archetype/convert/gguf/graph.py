@@ -51,7 +51,6 @@ class Windows:
     Attributes:
         period: every `period`-th layer has full attention where a file has no pattern (0: every file has a pattern).
         full_first: whether full attention begins each period instead of ending it.
-        required: whether llama.cpp reads no file without a window.
         layers: number of layers with which llama.cpp reads windows (0: any).
         size: window of a file that does not say it (0: none).
         theta: base of rotations in layers with windows where a file has none (absent: that of the other layers).
@@ -61,7 +60,6 @@ class Windows:
 
     period: int = 0
     full_first: bool = False
-    required: bool = False
     layers: int = 0
     size: int = 0
     theta: float | None = None
@@ -107,7 +105,6 @@ class Graph:
         mlp_bias: whether feed-forward parts have biases.
         embedding: embedding, apart from its scale.
         root: whether token vectors are multiplied by the square root of their width.
-        head: whether the head may be tied, must be, or must not be.
         head_bias: whether logits have a bias.
         scales: keys of factors: `embedding`, `residual` and `attention`.
         logits: whether `logit_scale` multiplies the logits, or divides them.
@@ -150,7 +147,6 @@ class Graph:
     mlp_bias: Has = "no"
     embedding: Embedding = TABLE
     root: bool = False
-    head: Literal["any", "tied", "own"] = "any"
     head_bias: bool = False
     scales: tuple[str, ...] = ()
     logits: Literal["", "multiply", "divide"] = ""
@@ -248,8 +244,6 @@ class Graph:
         if decoder.further_tokens is not None:
             raise unsupported("further_tokens", "multi-token prediction", "remove it, or keep the run directory")
         lm_head = expect_kind(LanguageModelHead, decoder.head, "head")
-        if self.head != "any" and lm_head.tied != (self.head == "tied"):
-            raise unsupported("head.tied", f"{'a tied' if lm_head.tied else 'an untied'} head in this architecture")
         keys = self._write_body(decoder)
         if "embedding" in self.scales:
             keys["embedding_scale"] = float(getattr(decoder.embedding, "scale", 1.0))
@@ -447,8 +441,6 @@ class Graph:
             return {}
         sizes = [_window(getattr(block.mixer, "pattern", Full())) for block in decoder.layers]
         if not any(sizes):
-            if self.windows.required:
-                raise unsupported("layers[*].mixer.pattern", "this architecture without windows")
             return {}
         local = [size > 0 for size in sizes]
         keys: Keys = {"attention.sliding_window": max(sizes)}
