@@ -30,13 +30,7 @@ SHOWN = 16  # names in a message
 LLAMA = row(
     "llama", output_bias="any", mlp_bias="any", routing=Routing(), changed=changes.PAIRED, computed=without_windows
 )
-GEMMA = Graph(
-    norm=RMSNorm(unit_offset=True),
-    activation=GELUTanh(),
-    embedding=Embedding(round_scale=True),
-    root=True,
-    head="tied",
-)
+GEMMA = Graph(norm=RMSNorm(unit_offset=True), activation=GELUTanh(), embedding=Embedding(round_scale=True), root=True)
 GEMMA_2 = replace(
     GEMMA, wiring="sandwich", windows=Windows(2, size=4096), finish=finish.gemma2, further=finish.gemma2_keys
 )

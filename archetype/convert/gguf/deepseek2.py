@@ -134,6 +134,8 @@ def read_indexed(layer: Layer, eps: float, interleaved: bool, **fields: Any) -> 
     head_dim, rope_dim = keys.size(f"{INDEX}.key_length"), mixer.qk_rope_head_dim
     # layers whose tensors or flags say so use the selection of the last layer that has its own
     types = keys.get(f"{INDEX}.types", [])
+    if not isinstance(types, list):
+        raise keys.error(f"{INDEX}.types", f"{types!r:.80} is not a list", "fix the file")
     own = [
         before
         for before in range(layer.index + 1)

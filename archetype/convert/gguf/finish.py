@@ -26,7 +26,7 @@ CHUNK = 8192  # constant of llama.cpp: size of Llama 4's chunks, and positions b
 WITHOUT_NORMS = 128  # experts of Llama 4 Maverick, whose queries and keys have no norms
 LARGEST_SLOPE = 8.0  # exponent of ALiBi's slopes in all known models
 POST_EPS = 1e-8  # constant of llama.cpp: epsilon of Muse Glimmer's norms of outputs
-EMBEDDING, RESIDUAL, WIDTH = 12.0, 1.4, 256  # constants of MiniCPM3 in llama.cpp: factors, and the width of the head
+EMBEDDING, RESIDUAL, WIDTH = 12.0, 1.4, 256  # constants of MiniCPM in llama.cpp: factors, and the width of the head
 
 
 def changed(model: Any, mixer: Callable[[Any], Any], feedforward: Callable[[Any], Any] | None = None) -> Any:
@@ -82,6 +82,9 @@ def growing(keys: FileKeys, model: Any) -> Any:
 def growing_keys(model: Any) -> Keys:
     growth = _first(model).query_scale
     return {} if growth is None else {"attention.temperature_scale": growth.beta}
+
+
+OLD_GROK = {"logit_scale": 3**-0.5, "embedding_scale": 6144**0.5}  # factors of a file without their keys
 
 
 def grok(keys: FileKeys, model: Any) -> Any:
@@ -171,6 +174,12 @@ def gemma3_keys(model: Any) -> Keys:
     if thetas - {GEMMA3_THETA}:
         raise unsupported("layers[*].mixer.position", "a theta other than 10,000 in layers with windows in gemma3")
     return capped_keys(model)
+
+
+def old_minicpm(keys: FileKeys) -> Keys:
+    """Return the factors of a file without their keys."""
+    scales = {"embedding_scale": EMBEDDING, "residual_scale": RESIDUAL / keys.size("block_count") ** 0.5}
+    return scales | {"logit_scale": WIDTH / keys.size("embedding_length")}
 
 
 def minicpm3(keys: FileKeys, model: Any) -> Any:
@@ -318,9 +327,6 @@ def periodic(keys: FileKeys, model: Any) -> Any:
 
 def periodic_keys(model: Any) -> Keys:
     layers, sparse = model.layers, [isinstance(block.feedforward, MixtureOfExperts) for block in model.layers]
-    widths = {getattr(part, "expert", part).width(model.d_model) for part in (block.feedforward for block in layers)}
-    if len(widths) > 1:
-        raise unsupported("layers[*].feedforward.d_ff", "experts of another width than the other networks here")
     places = [layer for layer, is_sparse in enumerate(sparse) if is_sparse]
     period = places[1] - places[0] if len(places) > 1 else len(places) * len(layers)
     if sparse != [period > 0 and layer % period == 1 for layer in range(len(layers))]:
@@ -406,15 +412,16 @@ def unlimited(keys: FileKeys, model: Any) -> Any:
 
 
 def step35(keys: FileKeys, model: Any) -> Any:
-    """A rotation of half of each head in layers that see everything."""
+    """A rotation of half as many features in layers that see everything."""
     keys.used.add("moe_every_n_layers")
+    rotated = keys.size("rope.dimension_count", _first(model).sizes(model.d_model).head_dim)
 
     def half(mixer: Any) -> Any:
         if isinstance(mixer.pattern, Window):
             return mixer
         if mixer.position.scaling != NoScaling():
             raise keys.error("rope.scaling.type", "scales rotations", "this model is not supported")
-        return mixer.replace(position=mixer.position.replace(dim=mixer.sizes(model.d_model).head_dim // 2))
+        return mixer.replace(position=mixer.position.replace(dim=rotated // 2))
 
     return changed(unlimited(keys, model), half)
 

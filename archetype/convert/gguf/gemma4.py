@@ -40,10 +40,12 @@ class Gemma4(DecoderTable):
         period = local.index(False) + 1
         if local != [(layer + 1) % period != 0 for layer in range(num_layers)]:
             raise keys.error(f"{WINDOW}_pattern", "has no period", "this model is not supported")
+        if False not in local[: num_layers - keys.count("attention.shared_kv_layers", 0)]:
+            raise keys.error("attention.shared_kv_layers", "leaves no layer of each kind with keys", "fix the file")
         layers = [Layer(keys, index) for index in range(num_layers)]
         first, full, last = layers[0], layers[period - 1], layers[-1]
         sparse = first.has("ffn_gate_inp.weight")
-        theta, local_theta = keys.positive("rope.freq_base", 1e6), keys.positive("rope.freq_base_swa", 1e4)
+        theta, local_theta = keys.positive("rope.freq_base", 1e4), keys.positive("rope.freq_base_swa", 1e4)
         head_dim, full_head_dim = keys.size("attention.key_length_swa"), keys.size("attention.key_length")
         for name, value in {
             "attention.value_length": full_head_dim,

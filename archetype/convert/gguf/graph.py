@@ -51,20 +51,20 @@ class Windows:
     Attributes:
         period: every `period`-th layer has full attention where a file has no pattern (0: every file has a pattern).
         full_first: whether full attention begins each period instead of ending it.
-        required: whether llama.cpp reads no file without a window.
         layers: number of layers with which llama.cpp reads windows (0: any).
         size: window of a file that does not say it (0: none).
         theta: base of rotations in layers with windows where a file has none (absent: that of the other layers).
         scaled: whether these rotations are scaled as those of the other layers.
+        has_base: whether these rotations may have a base of their own.
     """
 
     period: int = 0
     full_first: bool = False
-    required: bool = False
     layers: int = 0
     size: int = 0
     theta: float | None = None
     scaled: bool = True
+    has_base: bool = True
 
     def usual(self, num_layers: int) -> list[bool]:
         """Return the layers with sliding windows if a file has no pattern."""
@@ -105,7 +105,6 @@ class Graph:
         mlp_bias: whether feed-forward parts have biases.
         embedding: embedding, apart from its scale.
         root: whether token vectors are multiplied by the square root of their width.
-        head: whether the head may be tied, must be, or must not be.
         head_bias: whether logits have a bias.
         scales: keys of factors: `embedding`, `residual` and `attention`.
         logits: whether `logit_scale` multiplies the logits, or divides them.
@@ -115,6 +114,7 @@ class Graph:
         marked: whether 0 key heads mark the layers that have another mixer.
         together: whether attention is parallel to the other mixer of a layer (Falcon-H1).
         apart: whether a layer may lack a mixer, and with Nemotron-H has either a mixer or a feed-forward part.
+        usual: keys -> values of keys that a file may lack.
         finish: (keys, the model that everything else describes) -> the model (see `finish.py`).
         further: additional keys, which `finish` reads.
         stored: model -> the model with only the layers that a file stores; `finish` adds the others.
@@ -147,7 +147,6 @@ class Graph:
     mlp_bias: Has = "no"
     embedding: Embedding = TABLE
     root: bool = False
-    head: Literal["any", "tied", "own"] = "any"
     head_bias: bool = False
     scales: tuple[str, ...] = ()
     logits: Literal["", "multiply", "divide"] = ""
@@ -157,6 +156,7 @@ class Graph:
     marked: bool = True
     together: bool = False
     apart: bool = False
+    usual: Callable[[FileKeys], Keys] = lambda keys: {}
     finish: Callable[[FileKeys, Any], Any] = lambda keys, model: model
     further: Callable[[Any], Keys] = lambda model: {}
     stored: Callable[[Any], Any] = lambda model: model
@@ -179,6 +179,7 @@ class Graph:
     def read(self, config: Any) -> Any:
         """Return the model that a file describes."""
         keys: FileKeys = config
+        keys.values = self.usual(keys) | keys.values
         num_layers, sizes = keys.size("block_count", most=MAX_LAYERS), keys.sizes()
         d_model = sizes["d_model"]
         keys.used |= {"attention.head_count", "attention.head_count_kv"}  # of no layer, where none has attention
@@ -243,8 +244,6 @@ class Graph:
         if decoder.further_tokens is not None:
             raise unsupported("further_tokens", "multi-token prediction", "remove it, or keep the run directory")
         lm_head = expect_kind(LanguageModelHead, decoder.head, "head")
-        if self.head != "any" and lm_head.tied != (self.head == "tied"):
-            raise unsupported("head.tied", f"{'a tied' if lm_head.tied else 'an untied'} head in this architecture")
         keys = self._write_body(decoder)
         if "embedding" in self.scales:
             keys["embedding_scale"] = float(getattr(decoder.embedding, "scale", 1.0))
@@ -274,7 +273,7 @@ class Graph:
     def _logit_scale(self, keys: FileKeys) -> float:
         if not self.logits:
             return 1.0
-        scale = keys.number("logit_scale", 0.0) or 1.0
+        scale = keys.positive("logit_scale", 1.0)
         return scale if self.logits == "multiply" else 1.0 / scale
 
     def _windows(self, keys: FileKeys, num_layers: int) -> list[int]:
@@ -372,7 +371,10 @@ class Graph:
             raise keys.error("rope.dimension_sections", "has a fourth part", "fix the file")
         if not finetuned:
             return NoPosition()
-        local_theta = keys.positive("rope.freq_base_swa", self.windows.theta or theta) if self.windows else theta
+        local_theta = theta
+        if self.windows is not None:  # some architectures do not use the key
+            own = keys.positive("rope.freq_base_swa", self.windows.theta or theta)
+            local_theta = own if self.windows.has_base else theta
         is_scaled = not local or self.windows is None or self.windows.scaled
         return Rotary(
             theta=local_theta if local else theta,
@@ -439,8 +441,6 @@ class Graph:
             return {}
         sizes = [_window(getattr(block.mixer, "pattern", Full())) for block in decoder.layers]
         if not any(sizes):
-            if self.windows.required:
-                raise unsupported("layers[*].mixer.pattern", "this architecture without windows")
             return {}
         local = [size > 0 for size in sizes]
         keys: Keys = {"attention.sliding_window": max(sizes)}
@@ -463,7 +463,7 @@ class Graph:
         if self.sections:
             pairs = (position.dim or head_dim) // 2
             keys["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
-        if self.windows is not None and _window(local.pattern):
+        if self.windows is not None and self.windows.has_base and _window(local.pattern):
             keys["rope.freq_base_swa"] = local_position.theta
         return keys | written_scaling(position.scaling, self.truncate, self.every_yarn)
 

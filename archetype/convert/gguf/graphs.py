@@ -62,7 +62,7 @@ def row(
     settings = {"computed": plain} | {key: facts.pop(key) for key in OF_FILES if key in facts}
     graph = replace(of, **facts)
     norms = norms or names.NORMS[graph.wiring].replace("ffn_norm", graph.second_norm)
-    graph = replace(graph, whole=graph.whole or changes.PAIRED[0] in changed)
+    graph = replace(graph, whole=changes.PAIRED[0] in changed)
     rules = rules or weight_rules("\n".join((outer, norms, attention, network, *tensors)))
     return Gguf(name, graph, rules, changed, **settings)
 
@@ -89,7 +89,7 @@ OF_GPT2 = Graph(norm=LAYER_NORM, gated=False, output_bias="all", mlp_bias="all")
 OF_BERT = Graph(encodes=True, norm=LAYER_NORM, wiring="post")
 GRANITE = Graph(scales=SCALES, logits="divide", output_bias="any", mlp_bias="any")
 GRANITE_MOE = Routing(shared="expert_shared_feed_forward_length", has_shared="any")
-COHERE = Graph(norm=NO_BIAS, wiring="parallel", interleaved=True, head="tied", logits="multiply")
+COHERE = Graph(norm=NO_BIAS, wiring="parallel", interleaved=True, logits="multiply")
 GLM_4_MOE = Routing(
     "key", usual="sigmoid", renormalize=None, scaled=True, shared="expert_shared_count", correction="all", dense="first"
 )
@@ -123,24 +123,17 @@ QWEN_DELTA = Graph(
 # model type -> architecture
 ROWS: dict[str, Gguf] = {
     "olmo": row("olmo", norm=LayerNorm(weight=False, bias=False), clip=True, changed=PAIRED),
-    "olmo2": row("olmo2", wiring="output", qk_norm="all", head="own", windows=Windows(4)),
-    "olmoe": row("olmoe", qk_norm="all", grouped=False, head="own", routing=Routing(renormalize=False)),
+    "olmo2": row("olmo2", wiring="output", qk_norm="all", windows=Windows(4, scaled=False, has_base=False)),
+    "olmoe": row("olmoe", qk_norm="all", grouped=False, routing=Routing(renormalize=False)),
     "qwen2_moe": row(
         "qwen2moe",
-        head="own",
         routing=Routing(renormalize=False, shared_gate=True, shared="expert_shared_feed_forward_length"),
         changed=(changes.GATE_VECTOR,),
     ),
-    "stablelm": row("stablelm", norm=LAYER_NORM, wiring="parallel tensor", head="own"),
+    "stablelm": row("stablelm", norm=LAYER_NORM, wiring="parallel tensor"),
     # llama.cpp only has the tanh approximation of GELU, which its converter uses for these types' exact GELU
     "gpt_neox": row(
-        "gptneox",
-        of=OF_GPT2,
-        wiring="parallel key",
-        activation=GELU(),
-        qkv_bias="all",
-        head="own",
-        attention=names.FUSED,
+        "gptneox", of=OF_GPT2, wiring="parallel key", activation=GELU(), qkv_bias="all", attention=names.FUSED
     ),
     "falcon": row(
         "falcon",
@@ -152,7 +145,7 @@ ROWS: dict[str, Gguf] = {
         qkv_bias="no",
         rules=names.falcon_rules,
     ),
-    "phi": row("phi2", of=OF_GPT2, wiring="parallel", activation=GELUTanh(), head="own", head_bias=True),
+    "phi": row("phi2", of=OF_GPT2, wiring="parallel", activation=GELUTanh(), head_bias=True),
     "phi3": row("phi3", attention=names.FUSED, network=names.FUSED_NETWORK, computed=without_windows),
     "gpt_bigcode": row(
         "starcoder",
@@ -171,11 +164,10 @@ ROWS: dict[str, Gguf] = {
         gated=False,
         output_bias="any",
         mlp_bias="any",
-        head="own",
         changed=(changes.AROUND_ONE,),
     ),
     "cohere": row("command-r", of=COHERE),
-    "cohere2": row("cohere2", of=COHERE, windows=Windows(4, required=True), rotates=PERIODS["with windows"]),
+    "cohere2": row("cohere2", of=COHERE, windows=Windows(4, has_base=False), rotates=PERIODS["with windows"]),
     "smollm3": row("smollm3", rotates=PERIODS["all but every fourth"], changed=PAIRED),
     "arcee": row("arcee", activation=ReLU2(), gated=False, changed=PAIRED),
     "seed_oss": row("seed_oss", second_norm="post_attention_norm"),
@@ -185,21 +177,20 @@ ROWS: dict[str, Gguf] = {
         "exaone4",
         wiring="output",
         qk_norm="head",
-        windows=Windows(4, layers=64),
+        windows=Windows(4, layers=64, size=4096, has_base=False),
         rotates=PERIODS["with windows, or all"],
     ),
     "exaone_moe": row(
         "exaone-moe",
         qk_norm="head",
-        head="own",
-        windows=Windows(4, required=True),
+        windows=Windows(4, has_base=False),
         rotates=PERIODS["with windows"],
         routing=replace(SHARED, shared="expert_shared_feed_forward_length"),
     ),
     "glm": row("chatglm", interleaved=True, network=names.FUSED_NETWORK),
     "glm4": row("glm4", wiring="sandwich", interleaved=True, network=names.FUSED_NETWORK),
     "glm4_moe": row("glm4moe", qk_norm="head", has_qk_norm="any", second_norm="post_attention_norm", routing=GLM_4_MOE),
-    "granite": row("granite", of=GRANITE, changed=PAIRED),
+    "granite": row("granite", of=GRANITE, unrotated=True, changed=PAIRED),
     "granitemoe": row("granitemoe", of=GRANITE, routing=GRANITE_MOE, mlp_bias="no", changed=PAIRED),
     "granitemoehybrid": row(
         "granitehybrid",
@@ -218,16 +209,15 @@ ROWS: dict[str, Gguf] = {
         changed=(latents.LATENTS, *latents.SCALES, *latents.INDEX_IN_HALVES),
         computed=dots3.computed,
     ),
-    "dots1": row("dots1", qk_norm="head", grouped=False, head="own", routing=SHARED),
+    "dots1": row("dots1", qk_norm="head", grouped=False, routing=SHARED),
     "hunyuan_v1_dense": row("hunyuan-dense", qk_norm="late"),
     "hunyuan_v1_moe": row("hunyuan-moe", qk_norm="late", routing=Routing(shared="expert_shared_feed_forward_length")),
     "gpt_oss": row(
         "gpt-oss",
         second_norm="post_attention_norm",
         sinks="all",
-        windows=Windows(2, required=True),
+        windows=Windows(2),
         output_bias="all",
-        head="own",
         truncate=False,
         routing=Routing(biases=True, expert=SWIGLU_OAI),
     ),
@@ -236,21 +226,20 @@ ROWS: dict[str, Gguf] = {
         minimax_m3.INDEX,
         norm=RMSNorm(unit_offset=True),
         qk_norm="head",
-        head="own",
         routing=replace(SHARED, correction="all", expert=SWIGLU_OAI),
         finish=minimax_m3.with_blocks,
         further=minimax_m3.index_keys,
         changed=(changes.AROUND_ONE,),
     ),
-    "minimax_m2": row("minimax-m2", qk_norm="all", head="own", routing=Routing("key", correction="all")),
-    "mellum": row("mellum", qk_norm="head", head="own", windows=Windows(4), routing=Routing()),
+    "minimax_m2": row("minimax-m2", qk_norm="all", routing=Routing("key", correction="all")),
+    "mellum": row("mellum", qk_norm="head", windows=Windows(4, has_base=False), routing=Routing()),
     "afmoe": row(
         "afmoe",
         wiring="sandwich",
         qk_norm="head",
         gate=OutputGate(),
         root=True,
-        windows=Windows(4, required=True),
+        windows=Windows(4),
         rotates=PERIODS["all but every fourth"],
         routing=replace(GLM_4_MOE, has_shared="any"),
     ),
@@ -261,7 +250,6 @@ ROWS: dict[str, Gguf] = {
         gated=False,
         qk_norm="head",
         output_bias="any",
-        head="own",
         numbers={"xielu.alpha_p": (1,), "xielu.alpha_n": (1,), "xielu.beta": (), "xielu.eps": ()},
     ),
     "jais2": row("jais2", of=OF_GPT2, activation=ReLU2()),
@@ -352,11 +340,10 @@ ROWS: dict[str, Gguf] = {
         interleaved=True,
         routing=Routing(shared="expert_shared_feed_forward_length", has_shared="any", correction="any", dense="every"),
     ),
-    "granite_swa": row("granite_swa", of=GRANITE, sinks="all", windows=Windows(0, required=True), changed=PAIRED),
+    "granite_swa": row("granite_swa", of=GRANITE, sinks="all", windows=Windows(0, has_base=False), changed=PAIRED),
     "hy_v3": row(
         "hy_v3",
         qk_norm="head",
-        output_bias="any",
         routing=CORRECTED_SIGMOID,
         network=names.EXPERTS.replace("exp_probs_b.bias", "exp_probs_b"),
     ),
@@ -367,11 +354,11 @@ ROWS: dict[str, Gguf] = {
         windows=Windows(4, full_first=True),
         routing=replace(CORRECTED_SIGMOID, correction="all", dense="first"),
     ),
-    "minicpm": row("minicpm", of=GRANITE, scales=SCALES[:2], changed=PAIRED),
+    "minicpm": row("minicpm", of=GRANITE, scales=SCALES[:2], usual=finish.old_minicpm, changed=PAIRED),
     "deepseek_v2": _latent("deepseek2", deepseek2.LATENT, deepseek2.check),
 }
 ROWS |= {
-    "internlm2": row("internlm2", head="own", changed=PAIRED),
+    "internlm2": row("internlm2", changed=PAIRED),
     "hrm_text": row(
         "hrm_text",
         norm=RMSNorm(weight=False),
@@ -386,18 +373,17 @@ ROWS |= {
     "nanbeige": row(
         "nanbeige", finish=finish.looped, further=finish.looped_keys, stored=finish.one_pass, changed=PAIRED
     ),
-    "xverse": row("xverse", head="own", changed=PAIRED),
-    "orion": row("orion", norm=LAYER_NORM, head="own"),
-    "codeshell": row("codeshell", of=OF_GPT2, activation=GELUTanh(), head="own", attention=names.FUSED),
-    "PanguEmbedded": row("pangu-embedded", output_bias="all", mlp_bias="any"),
+    "xverse": row("xverse", changed=PAIRED),
+    "orion": row("orion", norm=LAYER_NORM),
+    "codeshell": row("codeshell", of=OF_GPT2, activation=GELUTanh(), attention=names.FUSED),
+    "PanguEmbedded": row("pangu-embedded", output_bias="all"),
     "maincoder": row("maincoder", qk_norm="late", interleaved=True),
-    "spark2_5": row("spark2_5", activation=GELUTanh(), gate=OutputGate(per="head"), windows=Windows(0, required=True)),
-    "openelm": row("openelm", qk_norm="head", qkv_bias="no", head="tied", attention=names.FUSED),
+    "spark2_5": row("spark2_5", activation=GELUTanh(), gate=OutputGate(per="head"), windows=Windows()),
+    "openelm": row("openelm", qk_norm="head", qkv_bias="no", attention=names.FUSED),
     "qwen": row(
         "qwen",
         grouped=False,
         qkv_bias="all",
-        head="own",
         finish=finish.halved_width,
         further=finish.doubled_width,
         attention=names.FUSED,
@@ -416,36 +402,29 @@ ROWS |= {
         changed=(latents.LATENTS, changes.POSITIVE_RATES),
     ),
     "bailing_moe": row(
-        "bailingmoe",
-        head="own",
-        routing=Routing(renormalize=None, scaled=True, shared="expert_shared_count"),
-        changed=PAIRED,
+        "bailingmoe", routing=Routing(renormalize=None, scaled=True, shared="expert_shared_count"), changed=PAIRED
     ),
-    "sarvam_moe": row("bailingmoe2", qk_norm="head", qkv_bias="no", head="own", routing=SHARED, attention=names.FUSED),
+    "sarvam_moe": row("bailingmoe2", qk_norm="head", qkv_bias="no", routing=SHARED, attention=names.FUSED),
     "dbrx": row(
         "dbrx",
         norm=NO_BIAS,
         second_norm="attn_output_norm",
         clip=True,
         qkv_bias="no",
-        head="own",
         routing=Routing(),
         attention=names.FUSED,
     ),
-    "bitnet": row("bitnet", names.SUB_NORMS, head="tied", finish=finish.bitnet),
+    "bitnet": row("bitnet", names.SUB_NORMS, qkv_bias="no", finish=finish.bitnet),
     "cohere2_moe": row(
         "cohere2moe",
         of=COHERE,
-        whole=True,
-        head="any",
-        windows=Windows(4, full_first=True, required=True),
+        windows=Windows(4, full_first=True, has_base=False),
         rotates=PERIODS["with windows, or dense"],
         routing=Routing("key", usual="sigmoid", renormalize=None, scaled=True, dense="first"),
     ),
     "llama4_text": row(
         "llama4",
         interleaved=True,
-        whole=True,
         rotates=PERIODS["all but every fourth"],
         routing=Routing("sigmoid", renormalize=False, shared="alike", dense="step"),
         finish=finish.llama4,
@@ -463,10 +442,10 @@ ROWS |= {
         "grok",
         wiring="sandwich",
         activation=GELUTanh(),
-        whole=True,
         scales=("embedding",),
         logits="multiply",
         routing=Routing(),
+        usual=lambda keys: finish.OLD_GROK,
         finish=finish.grok,
         further=finish.grok_keys,
         norms=names.GROK_NORMS,
@@ -474,10 +453,10 @@ ROWS |= {
     ),
     "mimo_v2_flash": row(
         "mimo2",
-        head="own",
+        qkv_bias="no",
         sinks="any",
         wide_values=True,
-        windows=Windows(0, required=True, theta=10000.0),
+        windows=Windows(0, theta=10000.0, scaled=False),
         routing=Routing("sigmoid", correction="any", dense="any"),
         finish=finish.scaled_values,
         further=finish.scaled_values_keys,
@@ -489,7 +468,6 @@ ROWS |= {
         "hy_v4",
         names.STREAMS,
         mixers=(deepseek2.HY,),
-        head="own",
         routing=SHARED,
         finish=streams.hy4,
         further=streams.hy4_keys,
@@ -497,9 +475,7 @@ ROWS |= {
         changed=(latents.LATENTS, *latents.LAST_IN_PAIRS),
         computed=lambda model: plain(finish.in_pairs(model)),
     ),
-    "plm": row(
-        "plm", mixers=(deepseek2.PLAIN,), activation=ReLU2(), gated=False, head="tied", attention=deepseek2.ATTENTION
-    ),
+    "plm": row("plm", mixers=(deepseek2.PLAIN,), activation=ReLU2(), gated=False, attention=deepseek2.ATTENTION),
     "deepseek_ocr_text": row("deepseek2-ocr", grouped=False, routing=SHARED, finish=finish.deepseek_ocr),
     "mistral4": _latent("mistral4", deepseek2.GROWING, deepseek2.check_later),
     "deepseek_v32": _latent("deepseek32", deepseek2.INDEXED, deepseek2.check_later),
@@ -507,7 +483,6 @@ ROWS |= {
     "kimi_linear": row(
         "kimi-linear",
         mixers=(mixers.CHANNEL_DELTA_NET, deepseek2.UNROTATED),
-        head="own",
         routing=replace(SHARED, correction="all", renormalize=True),
         rules=names.kimi_rules,
         changed=(latents.LATENTS, changes.RATES_OF_HEADS),
@@ -516,7 +491,6 @@ ROWS |= {
     "kimi_k3": row(
         "kimi-k3",
         mixers=(mixers.K3_CHANNELS, deepseek2.UNROTATED_GATED),
-        head="own",
         activation=SiTU(beta=1.0),
         routing=replace(SHARED, correction="all", latent=True),
         finish=kimi_k3.with_depth,
@@ -528,7 +502,6 @@ ROWS |= {
     "glm5_next_text": row(
         "glm5-next",
         mixers=(mixers.BOUNDED_CHANNELS, deepseek2.POOLED),
-        head="own",
         routing=GLM_4_MOE,
         finish=streams.glm5,
         further=streams.glm5_keys,
@@ -549,27 +522,26 @@ ROWS |= {
         changed=(*changes.FOLDED, *STATES_2),
         computed=lambda model: plain(finish.without_factors(model)),
     ),
-    "baichuan": row("baichuan", head="own", rotates=PERIODS["32 layers"], finish=finish.baichuan, changed=PAIRED),
+    "baichuan": row("baichuan", rotates=PERIODS["32 layers"], finish=finish.baichuan, changed=PAIRED),
     "jais": row(
         "jais",
         of=OF_GPT2,
         gated=True,
         qkv_bias="all",
-        head="own",
         rotates=PERIODS["none"],
         finish=finish.jais,
         further=finish.jais_keys,
         attention=names.FUSED,
     ),
     "gpt_refact": row("refact", rotates=PERIODS["none"], finish=finish.slopes),
-    "plamo": row("plamo", wiring="parallel", whole=True, head="own"),
+    "plamo": row("plamo", wiring="parallel"),
     "plamo3": row(
         "plamo3",
         wiring="sandwich",
         qk_norm="head",
         qkv_bias="no",
         wide_values=True,
-        windows=Windows(8, theta=10000.0),
+        windows=Windows(8, theta=10000.0, scaled=False),
         norms=names.PRE + names.BARE,
         attention=names.FUSED,
         network=names.FUSED_NETWORK,
@@ -580,8 +552,7 @@ ROWS |= {
     "maple": row(
         "maple",
         qk_norm="head",
-        head="own",
-        windows=Windows(0, required=True),
+        windows=Windows(),
         rotates=PERIODS["with windows"],
         routing=Routing(),
         finish=finish.limited,
@@ -593,9 +564,8 @@ ROWS |= {
         interleaved=True,
         qk_norm="head",
         gate=OutputGate(),
-        windows=Windows(4, required=True),
+        windows=Windows(4, scaled=False),
         rotates=PERIODS["with windows"],
-        head="own",
         logits="multiply",
         finish=finish.muse_glimmer,
         further=finish.capped_keys,
@@ -605,8 +575,7 @@ ROWS |= {
         qk_norm="head",
         has_qk_norm="any",
         gate=OutputGate(per="head"),
-        head="own",
-        windows=Windows(0, required=True, theta=10000.0),
+        windows=Windows(0, theta=10000.0),
         routing=CORRECTED_SIGMOID,
         finish=finish.step35,
         further=finish.step35_keys,
@@ -647,9 +616,7 @@ ROWS |= {
     "llama_bidirec": row("llama-embed", encodes=True, changed=PAIRED),
     "llada": row("llada", encodes=True, fills_masks=True, changed=PAIRED),
     "Dream": row("dream", encodes=True, fills_masks=True),
-    "llada_moe": row(
-        "llada-moe", encodes=True, fills_masks=True, qk_norm="head", head="own", routing=Routing(renormalize=False)
-    ),
+    "llada_moe": row("llada-moe", encodes=True, fills_masks=True, qk_norm="head", routing=Routing(renormalize=False)),
     "rnd1": row("rnd1", encodes=True, fills_masks=True, qk_norm="head", routing=Routing()),
     "gemma_embedding": row(
         "gemma-embedding",
@@ -659,7 +626,7 @@ ROWS |= {
         activation=GELUTanh(),
         qk_norm="head",
         root=True,
-        windows=Windows(6, required=True),
+        windows=Windows(6),
         changed=(changes.AROUND_ONE,),
     ),
     "jina_bert_v3": row(

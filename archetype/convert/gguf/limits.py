@@ -7,6 +7,7 @@ from archetype.convert.gguf.keys import unsupported
 from archetype.parts.attention.spec import Attention
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.pattern.spec import Window
 from archetype.parts.position.spec import Llama3Scaling, Rotary
 
 
@@ -14,18 +15,30 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+# the head has weights of its own, or those of the embedding
+OWN_HEAD = _names("""
+    apertus baichuan bailingmoe bailingmoe2 codeshell dbrx dots1 exaone-moe glm5-next gpt-oss gptneox hy_v4 internlm2
+    jais kimi-k3 kimi-linear llada-moe maple mellum mimo2 minimax-m2 minimax-m3 muse-glimmer nemotron olmo2 olmoe orion
+    phi2 plamo qwen qwen2moe stablelm step35 xverse
+""")
+TIED_HEAD = _names("bitnet cohere2 command-r gemma gemma2 gemma3 openelm plm")
+# some layers have windows
+WINDOWED = _names("""
+    afmoe cohere2 cohere2moe exaone-moe gemma-embedding gpt-oss granite_swa maple mimo2 muse-glimmer spark2_5 step35
+""")
 # the widths of all heads sum to d_model
 SQUARE = _names("""
-    baichuan bert bitnet bloom chatglm codeshell cohere2 command-r dbrx deepseek deepseek2-ocr dream eurobert exaone4
-    falcon gpt2 gptneox grok internlm2 jais jamba jina-bert-v2 jina-bert-v3 lfm2 lfm2moe llada-moe modern-bert mpt
-    nemotron neo-bert nomic-bert nomic-bert-moe olmo olmo2 olmoe orion phi2 phi3 plamo qwen qwen2 qwen2moe qwen2vl
-    stablelm starcoder starcoder2 xverse
+    baichuan bailingmoe2 bert bitnet bloom chatglm codeshell cohere2 command-r dbrx deepseek deepseek2-ocr dream
+    eurobert exaone4 falcon gpt2 gptneox grok internlm2 jais jamba jina-bert-v2 jina-bert-v3 lfm2 lfm2moe llada-moe
+    modern-bert mpt nemotron neo-bert nomic-bert nomic-bert-moe olmo olmo2 olmoe orion phi2 phi3 plamo qwen qwen2
+    qwen2moe qwen2vl stablelm starcoder starcoder2 xverse
 """)
 # heads are rotated as a whole
 WHOLE = _names("""
-    apertus bailingmoe codeshell dbrx dots1 dream ernie4_5 ernie4_5-moe exaone exaone-moe exaone4 falcon gpt-oss
-    hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 jais2 llada-moe maincoder mellum olmo2 olmoe orion paddleocr
-    pangu-embedded qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe rnd1 seed_oss starcoder2
+    apertus bailingmoe codeshell cohere2moe dbrx dots1 dream ernie4_5 ernie4_5-moe exaone exaone-moe exaone4 falcon
+    gpt-oss grok hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 jais2 llada-moe llama4 maincoder mellum olmo2 olmoe
+    orion paddleocr pangu-embedded plamo qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe rnd1 seed_oss
+    starcoder2
 """)
 # frequencies may have divisors, which is Llama 3's scaling
 DIVIDED = _names("""
@@ -45,8 +58,12 @@ def check_limits(architecture: str, model: Any) -> None:
     Raises:
         CheckpointError: names the field.
     """
-    layers = getattr(model, "layers", ())
+    tied, layers = getattr(getattr(model, "head", None), "tied", None), getattr(model, "layers", ())
+    if (tied is True and architecture in OWN_HEAD) or (tied is False and architecture in TIED_HEAD):
+        raise unsupported("head.tied", f"{'a tied' if tied else 'an untied'} head in {architecture}")
     attentions = [mixer for block in layers for mixer in block.mixer.each() if isinstance(mixer, Attention)]
+    if architecture in WINDOWED and not any(isinstance(mixer.pattern, Window) for mixer in attentions):
+        raise unsupported("layers[*].mixer.pattern", f"{architecture} without windows")
     for mixer in attentions:
         sizes, position = mixer.sizes(model.d_model), mixer.position
         if architecture in SQUARE and sizes.head_dim * sizes.num_heads != model.d_model:

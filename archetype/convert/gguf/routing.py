@@ -94,7 +94,7 @@ def read_experts(layer: Layer, routing: Routing, expert: Callable[..., MLP | Gat
             expert_bias=has(routing.correction, layer.has("exp_probs_b.bias") or layer.has("exp_probs_b")),
             bias=routing.biases,
         ),
-        groups=_groups(keys),
+        groups=_groups(keys, routing),
     )
 
 
@@ -144,7 +144,9 @@ def written_router(part: MixtureOfExperts, routing: Routing, width: int, d_model
     return keys
 
 
-def _groups(keys: FileKeys) -> ExpertGroups | None:
+def _groups(keys: FileKeys, routing: Routing) -> ExpertGroups | None:
     num_groups, used = keys.count("expert_group_count", 0), keys.count("expert_group_used_count", 0)
+    if num_groups > 1 and routing.biases:
+        raise keys.error("expert_group_count", "groups experts by logits", "only groups by affinities are supported")
     # llama.cpp ranks groups by the sum of their two best experts
     return ExpertGroups(num_groups=num_groups, groups_per_token=used, top_k_in_group=2) if num_groups > 1 else None

@@ -23,7 +23,7 @@ from archetype.spec.edit import assign
 from tests.helpers.cases import case
 from tests.helpers.examples import every
 from tests.helpers.gguf_specs import SPECS, family_of, type_of
-from tests.helpers.weights import randomize
+from tests.helpers.weights import distance, randomize
 
 TOKENS = torch.arange(4, 12)[None]
 RMS, LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
@@ -332,7 +332,8 @@ def copied(file: Any, architecture: str, path: Path, changed: dict[str, Any]) ->
             kinds = file.fields[key].types if key in file.fields else [None, None]
             writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, sub_type=kinds[-1])
         elif value is not None and not key.startswith("general.architecture"):
-            kind = file.fields[key].types[0] if key not in changed else gguf.GGUFValueType.FLOAT32
+            usual = gguf.GGUFValueType.UINT32 if isinstance(value, int) else gguf.GGUFValueType.FLOAT32
+            kind = usual if key in changed else file.fields[key].types[0]
             writer.add_key_value(key, value, kind)
     for one in file.tensors:
         writer.add_tensor(one.name, np.asarray(one.data), raw_dtype=one.tensor_type)
@@ -417,6 +418,32 @@ EDITS: dict[str, tuple[str, list[str], str]] = {
     "queries of two widths": (
         "dots3_note_text", ["layers[1].mixer.query.rank=7"], "layers[1].mixer.query.rank: llama.cpp does not support 7",
     ),
+    "wide heads": ("olmo2", ["layers[*].mixer.head_dim=16"], "layers[*].mixer.head_dim: llama.cpp does not support"),
+    "half a head": ("exaone", ["layers[*].mixer.position.dim=4"], "layers[*].mixer.position.dim: llama.cpp does not"),
+    "divisors": (
+        "PanguEmbedded",
+        ["layers[*].mixer.position.scaling={kind: llama3, factor: 4, low_frequency_factor: 1, high_frequency_factor: 4,"
+         " original_context_length: 64}"],
+        "layers[*].mixer.position.scaling: llama.cpp does not support llama3",
+    ),
+    "unequal heads": ("arcee", ["layers[0].mixer.num_kv_heads=1"], "layers[*].mixer.num_heads: llama.cpp does not"),
+    "unequal networks": ("arcee", ["layers[0].feedforward.d_ff=64"], "layers[*].feedforward.d_ff: llama.cpp does not"),
+    "a dense network of another width": (
+        "jamba", ["layers[0].feedforward.d_ff=64"], "layers[*].feedforward.d_ff: llama.cpp does not support",
+    ),
+    "unequal experts": (
+        "step3p5", ["layers[-1].feedforward.num_experts=6"], "layers[*].feedforward.num_experts: llama.cpp does not",
+    ),
+    "another base in windows": (
+        "mellum", ["layers[0].mixer.position.theta=50"], "layers[1].mixer.position.theta: llama.cpp does not support",
+    ),
+    "scaled rotations in windows": (
+        "olmo3", ["layers[0].mixer.position.scaling={kind: linear, factor: 4}"],
+        "layers[0].mixer.position.scaling.kind: llama.cpp does not support",
+    ),
+    "biases that are not added": (
+        "mimo_v2_flash", ["layers[*].mixer.bias.q=true"], "layers[*].mixer.bias: llama.cpp does not support",
+    ),
     "slopes": ("jais", ["layers[*].mixer.position.scale=0.5"], "layers[*].mixer.position.scale"),
     "another mixer": (
         "lfm2", ["layers[1].mixer={kind: mamba}"], "layers[1].mixer: only kind",
@@ -470,6 +497,38 @@ def test_a_first_state_other_than_zero_is_refused(tmp_path: Path) -> None:
     tensor(file, "hrm.z_l_init")[3] = 1e-3
     with pytest.raises(CheckpointError, match=r"hrm\.z_l_init: is not a vector of zeros"):
         read_gguf(tmp_path / "model.gguf")
+
+
+@torch.no_grad()
+def test_keys_that_old_files_lack(tmp_path: Path) -> None:
+    """llama.cpp's values of these keys, such as the constant factors of the first MiniCPM and Grok."""
+    lacking: dict[str, dict[str, float]] = {
+        "minicpm": {"embedding_scale": 12.0, "logit_scale": 8.0, "residual_scale": 1.4 / 2**0.5},
+        "grok": {"embedding_scale": 6144**0.5, "logit_scale": 3**-0.5},
+        "gemma4_text": {"rope.freq_base": 10_000.0},
+    }
+    for name, values in lacking.items():
+        _, file = written(name, SPECS[name], tmp_path / name)
+        for key, value in values.items():
+            with case(key):
+                path = f"{gguf_of(name, SPECS[name]).architecture}.{key}"
+                for kind, changed in (("without", None), ("with", value), ("other", 3 * value)):
+                    copied(file, path.split(".")[0], tmp_path / kind, {path: changed})
+                models = (read_gguf(tmp_path / kind).model for kind in ("without", "with", "other"))
+                without, same, other = (outputs(model, TOKENS) for model in models)
+                assert distance(without, same) < 1e-5 < 0.01 < distance(other, same)
+    _, file = written("exaone4", SPECS["exaone4"], tmp_path / "exaone4")
+    copied(file, "exaone4", tmp_path / "without", {"exaone4.attention.sliding_window": None})
+    layers: Any = read_gguf(tmp_path / "without").model.spec.layers
+    assert layers[0].mixer.pattern == spec.Window(size=4096) and layers[3].mixer.pattern == spec.Full()
+
+
+def test_a_switch_of_rotations_is_read(tmp_path: Path) -> None:
+    model, file = written("granite", SPECS["granite"], tmp_path / "model.gguf")
+    assert file.get_field("granite.rope.scaling.finetuned").contents() is True
+    still = assign(model.spec, ["layers[*].mixer.position={kind: none}"])
+    written("granite", still, tmp_path / "still.gguf")
+    assert read_gguf(tmp_path / "still.gguf").model.spec.layers[0].mixer.position.is_absent
 
 
 def test_rows_of_llama_cpp_are_known() -> None:
