@@ -9,6 +9,7 @@ from typing import Any
 
 from archetype.diagram.architecture import draw_in
 from archetype.diagram.svg import svg
+from archetype.families.index import preset_facts
 from archetype.gallery.card import Card, Layers, Mark
 from archetype.gallery.entries import LISTED, TINY, Entry, entries
 from archetype.gallery.ideas import Adoption
@@ -96,6 +97,15 @@ def _head(card: Card, descendants: Sequence[str]) -> str:
             place = f"https://{GITHUB}/{config['repository']}/blob/{config['commit']}/{config['path']}"
             text = f'<a href="{escape(place)}">{text}</a>'
         facts.append(f"<dt>read from</dt><dd>{text}</dd>")
+    elif entry.spec:
+        base, *changes = entry.spec.split("; ")
+        of = (
+            f"preset <code>{base}</code> ({escape(preset_facts()[base].source)})"
+            if base in preset_facts()
+            else link(base)
+        )
+        count = f", {len(changes)} field{'s' * (len(changes) > 1)} changed" if changes else ""
+        facts.append(f"<dt>specification</dt><dd>{of}{count}</dd>")
     if entry.ancestor:
         facts.append(f"<dt>comes from</dt><dd>{link(entry.ancestor)}</dd>")
     if descendants:

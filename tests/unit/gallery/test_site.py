@@ -90,6 +90,9 @@ def test_the_page_says_what_the_card_has() -> None:
     counts = ("1,026,408,209,408", "32,861,477,888", "published as 32B", "68.62 KiB", "2025-07-10")
     for text in (*counts, "archetype set deepseek-v3", "&#x27;layers[*].mixer.num_heads=64&#x27;", "kimi-k2.5.html"):
         assert text in page
+    # where no published file was read, the page says what the specification is
+    assert "preset <code>glm-4.5</code> (GLM Team 2025, table 1" in card_page(cards()["glm-4.7"], [])
+    assert '<dd><a href="mimo-v2.5.html">Xiaomi MiMo-V2.5 310B</a></dd>' in card_page(cards()["mimo-v2.6-flash"], [])
     card = next(card for card in cards().values() if card.entry.evidence.needs)
     grey, needs = card_page(card, []), escape(card.entry.evidence.needs)
     assert "Not supported yet" in grey and f"Needs {needs}." in grey and "<svg" not in grey
