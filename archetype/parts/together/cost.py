@@ -89,7 +89,8 @@ class MixersTogetherCost(TogetherCost, MixerCost):
         super().__init__(part, d)
         self.parts = tuple(MixerCost.of(inner, d) for inner in part.parts)
         # "O(T^2 D) + O(T D Z)": the sum of the parts' orders, each once
-        self.complexity = Complexity(*(" + ".join(dict.fromkeys(orders)) for orders in zip(*map(_orders, self.parts))))  # noqa: B905
+        orders = zip(*(part.complexity for part in self.parts), strict=True)
+        self.complexity = Complexity(*(" + ".join(dict.fromkeys(summands)) for summands in orders))
         self.differs_by_layer = any(inner.differs_by_layer for inner in self.parts)
 
     def flops(self, work: Work) -> Counts:
@@ -131,7 +132,3 @@ class FeedForwardsTogetherCost(TogetherCost, FeedForwardCost):
     def hidden_gradient(self, work: TrainingWork) -> int:
         largest: int = max(part.hidden_gradient(work) for part in self.parts)
         return largest
-
-
-def _orders(cost: MixerCost) -> Complexity:
-    return cost.complexity
