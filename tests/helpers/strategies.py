@@ -814,7 +814,9 @@ def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) 
         scaled=st.booleans(),
         norm_weight=st.booleans(),
     )
-    grows = not any(block.wiring.reads_first or block.reads_again is not None for block in layers)
+    grows = not any(
+        block.wiring.reads_first or block.reads_again is not None or block.weights_of == 0 for block in layers
+    )
     normed = st.builds(spec.NormedSum, carried=vector_norms(wild), added=vector_norms(wild))
     sums = st.sampled_from([spec.ResidualSum(), spec.ScaledSum()]) | normed
     return draw(st.one_of(sums, streams, gated, *([depth] if grows else [])))

@@ -205,6 +205,9 @@ class StackView(NamedTuple):
             field = "reinject" if block.reinject else "adds_input_of"
             cause = f"{kind} adds vectors in each pass, which {path}.{field} cannot sum"
             invalid(place, cause, f"remove {field}, or use residual: sum")
+        if self.residual.grows and block.weights_of == 0:
+            cause = f"{kind} has no query in the first sublayer of layer 0, whose weights {path} uses"
+            invalid(place, cause, "share the weights of a later layer, or use residual: sum")
 
     def _check_tokens(self) -> None:
         # a stack of vectors has no token ids to look up
@@ -244,10 +247,8 @@ class StackView(NamedTuple):
     def _check_repetition(self, index: int, block: Block) -> None:
         # a layer shares weights only with an earlier, equal layer that does not share any itself
         if block.adds_input_of is not None and block.adds_input_of >= index:
-            place, cause = (
-                f"{self.prefix}layers[{index}].adds_input_of",
-                f"{block.adds_input_of} is not an earlier layer",
-            )
+            place = f"{self.prefix}layers[{index}].adds_input_of"
+            cause = f"{block.adds_input_of} is not an earlier layer"
             invalid(place, cause, f"use less than {index}" if index else "remove it")
         if block.weights_of is None:
             return

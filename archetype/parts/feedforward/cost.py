@@ -16,6 +16,7 @@ class MLPCost(FeedForwardCost[spec.MLP | spec.GatedMLP]):
 
     inputs: tuple[str, ...] = ("up",)  # projections that read the input
     saved_inner = 1  # saved vectors of the inner width, in addition to the activation's
+    state_name = "convolution state"
 
     def __init__(self, part: spec.MLP | spec.GatedMLP, d: Formula) -> None:
         super().__init__(part, d)

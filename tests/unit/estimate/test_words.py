@@ -14,6 +14,7 @@ from archetype.estimate.roofline import predict, time_table
 from archetype.legend import LEGEND
 from archetype.machine.hardware import device
 from archetype.spec import assign
+from archetype.spec.kinds import parts_within
 from tests.helpers.cases import in_one_test
 from tests.helpers.presets import PRESETS
 
@@ -30,7 +31,7 @@ STATES = {
     "mamba3": "SSM state, angles and last token", "mlstm": "mLSTM state",
     "rwkv4": "token shift and weighted sums", "rwkv7": "token shift and delta-rule state",
     "linear_attention": "linear attention state", "rg_lru": "convolution and recurrent state",
-    "short_convolution": "convolution state",
+    "short_convolution": "convolution state", "channel_mixing": "token shift", "ngram_memory": "n-gram state",
 }  # fmt: skip
 
 
@@ -53,12 +54,7 @@ def test_every_letter_that_is_printed_has_a_meaning(name: str) -> None:
 
 @in_one_test("name", [*PRESETS, *HYBRID])
 def test_a_letter_means_what_the_legend_or_a_part_of_the_model_says(name: str) -> None:
-    said = [report(name).spec.letters]
-    for stack in report(name).spec.stacks:
-        for block in stack.layers:
-            parts = (getattr(block.mixer, name, None) for name in ("pattern", "index"))
-            said += [block.mixer.letters, *(part.letters for part in parts if part is not None)]
-        said.append(stack.residual.letters)
+    said = [report(name).spec.letters, *(getattr(part, "letters", {}) for part in parts_within(report(name).spec))]
     for letter, meaning in meanings(name).items():
         letter = letter if letter in LEGEND else letter.rstrip("0123456789")
         assert meaning in (LEGEND.get(letter), *(letters.get(letter) for letters in said)), letter
@@ -105,9 +101,12 @@ def test_the_state_is_called_after_the_mixers_that_keep_it(name: str) -> None:
     stack = one.spec.stacks[-1 if isinstance(one.spec, spec.EncoderDecoder) else 0]
     expected = {STATES[block.mixer.kind] for block in stack.layers if not block.mixer.is_absent}  # type: ignore[attr-defined]
     expected |= {"KV cache"} if any(block.cross_attention for block in stack.layers) else set()
-    expected |= {"token shift"} if any(block.feedforward.kind == "channel_mixing" for block in stack.layers) else set()
+    feedforwards = [part for block in stack.layers for part in parts_within(block.feedforward)]
+    expected |= {STATES[part.kind] for part in feedforwards if part.kind in ("channel_mixing", "ngram_memory")}
+    is_convolved = any(getattr(part, "convolutions", None) is not None for part in feedforwards)
+    expected |= {"convolution state"} if is_convolved else set()
     expected |= {"open patch"} if isinstance(one.spec, spec.MegaByte) else set()
-    assert set(one.state_name.split(", ")) == expected
+    assert set(one.state_name.split(", ")) == set(", ".join(expected).split(", "))
     assert f"state ({one.state_name})" in one.table()
 
 

@@ -167,6 +167,7 @@ def test_products_are_counted(residual: Any) -> None:
     [
         ([block(wiring={"kind": "parallel", "norm": "rms"})], "needs sequential sublayers"),
         ([{"repeat": 2, "shared": True, "reinject": True, "blocks": [block()]}], "adds vectors in each pass"),
+        ([{"repeat": 2, "shared": True, "blocks": [block()]}], r"no query in .* whose weights layers\[1\] uses"),
         ([block(wiring={"kind": "post_norm", "norm": "rms"})], "adds outputs to the stream"),
     ],
 )
