@@ -85,7 +85,6 @@ class Documents:
         weights: Sequence[Fraction] = (Fraction(1),),
         separate: bool = False,
         max_validation_tokens: int = 2**20,
-        place: str = "data",
     ) -> None:
         splits = [source.split(fraction) for source in sources]
         self.training, self.held_out = [training for training, _ in splits], [held_out for _, held_out in splits]
@@ -95,13 +94,13 @@ class Documents:
                 counts = " and ".join(f"{side.num_documents:,}" for side in sides)
                 cause = f"the {source.num_documents:,} documents split into {counts} for training and validation"
                 remedy = "add documents, change validation_fraction, set the document separator, or use kind: corpus"
-                raise DataError(place if len(sources) == 1 else f"{place}.parts[{index}]", cause, remedy)
+                raise DataError("data" if len(sources) == 1 else f"data.parts[{index}]", cause, remedy)
         # fractions, so that in a cycle of rows (the common denominator) each source has exactly its share
         shares = [weight / sum(weights) for weight in weights]
         self.cycle = math.lcm(*(share.denominator for share in shares))
         if self.cycle > MAX_CYCLE:
             raise SpecError(
-                f"{place}.parts", f"these weights need a cycle of {self.cycle:,} rows", "use weights with fewer digits"
+                "data.parts", f"these weights need a cycle of {self.cycle:,} rows", "use weights with fewer digits"
             )
         self.counts = [int(share * self.cycle) for share in shares]
         self.ends = np.cumsum(self.counts)

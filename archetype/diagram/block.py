@@ -27,10 +27,9 @@ class Kind(NamedTuple):
 def put_block(rail: Rail, path: str, kind: Kind, stack: StackCost, costs: ReportCosts) -> None:
     """Draw the sublayers of a block on a residual stream."""
     layer_costs = costs.of_layers(stack, kind.layers)
-    cost = layer_costs.take("wiring")
-    if cost.parameters or cost.flops:  # a registered wiring may have weights
-        rail.put(Box(f"{path}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), cost,
-                     field=f"{field_of(kind, stack)}.wiring", sets=layer_costs.owners))  # fmt: skip
+    box = _box(path, "wiring", title(kind.block.wiring), f"{field_of(kind, stack)}.wiring", layer_costs)
+    if box.cost.parameters or box.cost.flops:  # a registered wiring may have weights
+        rail.put(box)
     put_branches(rail, path, kind, stack, layer_costs, tuple(contents(kind.block)))
 
 
@@ -52,10 +51,8 @@ def put_branches(
     """Draw sublayers of a block next to the residual stream, connected according to the block's wiring."""
     _put_wired(rail, path, kind, stack, layer_costs, names)
     if is_scaled(kind.block, names):
-        name = "output_scale"
-        rail.put(Box(f"{path}.{name}", 0, 0, W, SLIM, "operation", "× learned scale", "", layer_costs.count,
-                     layer_costs.take(name), field=f"{field_of(kind, stack)}.{name}",
-                     sets=layer_costs.owners))  # fmt: skip
+        field = f"{field_of(kind, stack)}.output_scale"
+        rail.put(_box(path, "output_scale", "× learned scale", field, layer_costs))
 
 
 def _put_wired(
@@ -74,27 +71,12 @@ def _put_wired(
             return None
         # as the module and its cost row are called: mixer_norm, feedforward_post_norm
         name = f"{sublayer}_{ending}"
-        return Box(
-            f"{path}.{name}",
-            0,
-            0,
-            W,
-            SLIM,
-            "norm",
-            title(norm),
-            layer_costs.shape(name),
-            layer_costs.count,
-            layer_costs.take(name),
-            field=f"{field}.wiring",
-            sets=layer_costs.owners,
-        )
+        return _box(path, name, title(norm), f"{field}.wiring", layer_costs, "norm", layer_costs.shape(name))
 
     def carry(*names: str) -> None:  # boxes that several residual streams pass before a sublayer reads them
         for name in () if stack.stack.residual.is_sum else names:
-            residual = f"{name}_residual"
-            rail.put(Box(f"{path}.{residual}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
-                         "", layer_costs.count, layer_costs.take(residual), field=f"{stack.prefix}residual",
-                         sets=layer_costs.owners))  # fmt: skip
+            residual, field = stack.stack.residual, f"{stack.prefix}residual"
+            rail.put(_box(path, f"{name}_residual", title(residual), field, layer_costs))
 
     columns = max(
         [3.0 if rail.legible is None else 1.0, *(end - start for start, end in map(extent, drawings.values()))]
@@ -115,9 +97,15 @@ def _put_wired(
         # every wiring adds the encoder's contribution to its query's vector
         rail.branch(f"{path}.{name}", sublayer, before, after, behind, branch.residual or name == "cross")
         for ending in layer_costs.block.wiring.further_parameters(name):
-            row = f"{name}_{ending}"
-            rail.put(Box(f"{path}.{row}", 0, 0, W, SLIM, "operation", ending, "", layer_costs.count,
-                         layer_costs.take(row), field=f"{field}.wiring", sets=layer_costs.owners))  # fmt: skip
+            rail.put(_box(path, f"{name}_{ending}", ending, f"{field}.wiring", layer_costs))
+
+
+def _box(
+    path: str, row: str, label: str, field: str, costs: LayerCosts, kind: str = "operation", shape: str = ""
+) -> Box:
+    # it takes the cost of the row in each of the layers
+    cost = costs.take(row)
+    return Box(f"{path}.{row}", 0, 0, W, SLIM, kind, label, shape, costs.count, cost, field=field, sets=costs.owners)
 
 
 def field_of(kind: Kind, stack: StackCost) -> str:

@@ -43,9 +43,9 @@ class Rail:
         self.y = placed.y + placed.h
         return placed
 
-    def _stream(self, box: Box, *, kind: str = "stream") -> None:
+    def _stream(self, box: Box) -> None:
         if self.last is not None:
-            self.layout.wire(self.last, box, kind, [(0, self.last.y + self.last.h), (0, box.y)])
+            self.layout.wire(self.last, box, "stream", [(0, self.last.y + self.last.h), (0, box.y)])
         self.last = box
 
     def stream_note(self, text: str) -> None:

@@ -178,17 +178,8 @@ def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[
             row = [start + cycle * period + offset for cycle in range(times) for offset in range(repeats)]
             sharing = _sharing(kinds[index].layers if is_by_kind else row, stack)
             shape = " · ".join(filter(None, (f"× {repeats}" if repeats > 1 else "", sharing)))
-            box = Box(
-                f"{stack.prefix}layers.{start}",
-                0,
-                0,
-                W,
-                H if sharing else SLIM,
-                f"layer{index % 6}",
-                names[index],
-                shape,
-                repeats * times,
-            )
+            path, height = f"{stack.prefix}layers.{start}", H if sharing else SLIM
+            box = Box(path, 0, 0, W, height, f"layer{index % 6}", names[index], shape, repeats * times)
             wide = max(wide, rail.put(box).w)
             start += repeats
         if times > 1:

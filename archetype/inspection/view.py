@@ -75,12 +75,12 @@ def save_figure(figure: "Figure", file: Path) -> None:
         atomic.write_with(file, write)
 
 
-def rounded(tensor: Tensor, digits: int = 5) -> Any:
-    """Convert a tensor to nested lists, rounded to `digits` significant digits. NaN and infinities become None."""
-    return _rounded(tensor.detach().cpu().double().tolist(), digits)
+def rounded(tensor: Tensor) -> Any:
+    """Convert a tensor to nested lists, rounded to 5 significant digits. NaN and infinities become None."""
+    return _rounded(tensor.detach().cpu().double().tolist())
 
 
-def _rounded(value: Any, digits: int) -> Any:
+def _rounded(value: Any) -> Any:
     if isinstance(value, list):
-        return [_rounded(item, digits) for item in value]
-    return float(f"{value:.{digits}g}") if value == value and abs(value) != float("inf") else None
+        return [_rounded(item) for item in value]
+    return float(f"{value:.5g}") if value == value and abs(value) != float("inf") else None

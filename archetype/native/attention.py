@@ -14,41 +14,25 @@ from archetype.native.translations import SERIAL
 PART = 1024
 
 
-def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
+def append(
+    kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor, scales: Tensor | None = None
+) -> Tensor | None:
     """Write new keys or values, (B, K, T, P), into the slots of a cache buffer, (B, K, S, P).
 
     The slot of a token is its position modulo S. Returns the buffer, or None for unsupported data types.
+
+    Args:
+        scales: factors of an int8 buffer, (B, K, S, 1), which are written too (None: numbers are stored as they are).
     """
-    if new.dtype not in FLOATS or buffer.dtype not in CACHED or new.stride(-1) != 1 or buffer.stride(-1) != 1:
+    stored = CACHED if scales is None else (torch.int8,)
+    if new.dtype not in FLOATS or buffer.dtype not in stored or new.stride(-1) != 1 or buffer.stride(-1) != 1:
         return None
     batch, heads, length, features = new.shape
-    entry = Append(
-        buffer=buffer,
-        added=new,
-        positions=positions,
-        batch=batch,
-        heads=heads,
-        added_places=length,
-        features=features,
-        places=buffer.shape[2],
-        positions_strides=_strides_of_positions(positions),
-    )
-    kernels.emit(entry, serial=new.numel() <= SERIAL)
-    return buffer
-
-
-def append_scaled(kernels: Kernels, new: Tensor, buffer: Tensor, scales: Tensor, positions: Tensor) -> Tensor | None:
-    """Write new keys or values, (B, K, T, P), into an int8 buffer, (B, K, S, P), with their factors, (B, K, S, 1).
-
-    Like `append` otherwise.
-    """
-    if new.dtype not in FLOATS or buffer.dtype != torch.int8 or new.stride(-1) != 1 or buffer.stride(-1) != 1:
-        return None
-    batch, heads, length, features = new.shape
-    entry = AppendScaled(
-        buffer=buffer, scales=scales, added=new, positions=positions, batch=batch, heads=heads, added_places=length,
-        features=features, places=buffer.shape[2], positions_strides=_strides_of_positions(positions),
-    )  # fmt: skip
+    fields = {
+        "buffer": buffer, "added": new, "positions": positions, "batch": batch, "heads": heads, "added_places": length,
+        "features": features, "places": buffer.shape[2], "positions_strides": _strides_of_positions(positions),
+    }  # fmt: skip
+    entry = Append(**fields) if scales is None else AppendScaled(**fields, scales=scales)
     kernels.emit(entry, serial=new.numel() <= SERIAL)
     return buffer
 

@@ -105,18 +105,17 @@ def rotate(kernels: Kernels, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved
     return _Rotation.apply(kernels, x, cos, sin, is_interleaved, 1)  # type: ignore[no-untyped-call]
 
 
-def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
-    """Write new keys or values, (B, K, T, P), into their slots of a buffer, (B, K, S, P); None with gradients."""
-    if torch.is_grad_enabled() or not (kernels.records or kernels.support(new, buffer)):
-        return None
-    return native.append(kernels, new, buffer, positions)
+def append(
+    kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor, scales: Tensor | None = None
+) -> Tensor | None:
+    """Write new keys or values, (B, K, T, P), into their slots of a buffer, (B, K, S, P); None with gradients.
 
-
-def append_scaled(kernels: Kernels, new: Tensor, buffer: Tensor, scales: Tensor, positions: Tensor) -> Tensor | None:
-    """Write new keys or values into an int8 buffer and its scales; None with gradients. Like `append` otherwise."""
-    if torch.is_grad_enabled() or not (kernels.records or kernels.support(new)):
+    An int8 buffer with `scales` gets the factors, too.
+    """
+    floats = (new, buffer) if scales is None else (new,)
+    if torch.is_grad_enabled() or not (kernels.records or kernels.support(*floats)):
         return None
-    return native.append_scaled(kernels, new, buffer, scales, positions)
+    return native.append(kernels, new, buffer, positions, scales)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:

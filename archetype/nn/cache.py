@@ -131,14 +131,12 @@ def write_slots(
     scales: Float[Tensor, "B K S 1"] | None = None,
 ) -> None:
     """Write each new token to the slot whose index is its position, and its scale if the buffer is int8."""
+    kernels, positions = context.kernels, context.positions
+    if context.num_tokens is None and fused.append(kernels, new, buffer, positions, scales) is not None:
+        return
     if scales is not None:
-        kernels, positions = context.kernels, context.positions
-        if context.num_tokens is None and fused.append_scaled(kernels, new, buffer, scales, positions) is not None:
-            return
         new, new_scales = quantized(new)
         write_slots(scales, new_scales, context)
-    if context.num_tokens is None and fused.append(context.kernels, new, buffer, context.positions) is not None:
-        return
     if torch.compiler.is_exporting():  # without an index, whose translation depends on sizes
         places, ends = torch.arange(buffer.shape[2], device=new.device), context.ends[:, None]  # (S,), (B, 1)
         write_tokens(buffer, new, torch.where(places < ends, places, -1) - context.positions[:, :1])
@@ -195,12 +193,8 @@ class RingKVCache(KVCache):
         if context.num_tokens is not None:
             return False
         kernels, positions = context.kernels, context.positions
-        if not self.scales:
-            is_done = fused.append(kernels, keys, self.keys, positions) is not None
-            return is_done and fused.append(kernels, values, self.values, positions) is not None
-        key_scales, value_scales = self.scales
-        is_done = fused.append_scaled(kernels, keys, self.keys, key_scales, positions) is not None
-        return is_done and fused.append_scaled(kernels, values, self.values, value_scales, positions) is not None
+        is_done = fused.append(kernels, keys, self.keys, positions, self.key_scales) is not None
+        return is_done and fused.append(kernels, values, self.values, positions, self.value_scales) is not None
 
     def _rounded(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         # as the numbers will be read from the buffer

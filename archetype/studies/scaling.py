@@ -61,13 +61,13 @@ class Fit:
         return value, float(low) - scatter, float(high) + scatter
 
 
-def fit_law(parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float], seed: int = 0) -> Fit:
+def fit_law(parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float]) -> Fit:
     """Fit a scaling law by the Huber loss of log residuals from many starting points, and bootstrap its intervals."""
     n, d, loss = (np.asarray(values, dtype=float) for values in (parameters, tokens, losses))
     # the fit has local minima: keep the best of several starts (Hoffmann 2022, appendix D)
     best = min((_fitted(n, d, loss, start) for start in STARTS), key=lambda result: result[1])
     law, _ = best
-    generator, drawn = np.random.default_rng(seed), []
+    generator, drawn = np.random.default_rng(0), []
     # bootstrap samples start at the law of all runs, instead of at every starting point
     start = (math.log(law.E), math.log(law.A), law.a, math.log(law.B), law.b)
     for _ in range(NUM_BOOTSTRAPS):

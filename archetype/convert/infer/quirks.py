@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from archetype.convert.infer import own_keys
+from archetype.convert.infer import own_keys, own_names
 from archetype.convert.infer.names import HASHES
 from archetype.families.config import Config
 from archetype.parts.activation.spec import GELUTanh, ReLU
@@ -130,10 +130,10 @@ LONGCAT = FamilyQuirks(
     delayed_experts=True,
     derive=own_keys.longcat_flash,
     renames=(
-        (r"(model\.layers\.)(\d+)\.mlp\.(.*)", own_keys.first_half),
+        (r"(model\.layers\.)(\d+)\.mlp\.(.*)", own_names.first_half),
         (
             r"(model\.layers\.)(\d+)\.(self_attn|mlps|(?:input|post_attention)_layernorm)\.([01])\.(.*)",
-            own_keys.half_layer,
+            own_names.half_layer,
         ),
     ),
 )
@@ -389,7 +389,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         output_norms=True,
         derive=own_keys.dory,
         renames=(
-            (r"(.*layers\.)(\d+)\.(mixer|attn_alpha|mlp_alpha)(.*)", own_keys.pair_of_layers),
+            (r"(.*layers\.)(\d+)\.(mixer|attn_alpha|mlp_alpha)(.*)", own_names.pair_of_layers),
             (r"lm_head\.logit_scale", "lm_head.gain.weight"),
             (r"self_attn\.sqk", "self_attn.query_gain.weight"),
             (r"self_attn\.s_gate", "self_attn.gate_gain.weight"),
@@ -403,7 +403,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         derive=own_keys.hrm_text,
         asks=("embedding_scale", "num_layers_per_stack"),
         zeros=r"model\.z_L_init",
-        renames=((r"(model\.)([HL])_module\.layers\.(\d+)\.(.*)", own_keys.stack_in_turn),),
+        renames=((r"(model\.)([HL])_module\.layers\.(\d+)\.(.*)", own_names.stack_in_turn),),
     ),
     "moshi": FamilyQuirks(
         derive=own_keys.moshi,

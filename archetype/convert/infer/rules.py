@@ -3,8 +3,8 @@
 import re
 from dataclasses import replace
 
-from archetype.convert.infer.block import gate_up_order
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
+from archetype.convert.infer.feedforward import gate_up_order
 from archetype.convert.infer.mixer import InferredMixer, ModelDims
 from archetype.convert.infer.tensors import GroupedTensors, Layer, Names
 from archetype.errors import CheckpointError

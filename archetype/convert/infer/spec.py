@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from archetype.convert.infer.block import read_feedforward, read_wiring
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.embedding import context_length, outer_norm, read_embedding, vocabulary
+from archetype.convert.infer.feedforward import read_feedforward
 from archetype.convert.infer.head import read_head
 from archetype.convert.infer.mixer import InferredMixer, ModelDims
 from archetype.convert.infer.ngrams import read_memory, read_ngrams
@@ -25,6 +25,7 @@ from archetype.convert.infer.rules import inferred_rules
 from archetype.convert.infer.spellings import CONTEXT, INITIAL_STD, NEUTRAL, OF_ATTENTION, OF_EXPERTS
 from archetype.convert.infer.tensors import GroupedTensors, Layer, group_tensors
 from archetype.convert.infer.uneven import BLOCKS, check_uneven_layers
+from archetype.convert.infer.wiring import read_wiring
 from archetype.errors import CheckpointError, SpecError
 from archetype.families.as_read import family_as_read
 from archetype.families.class_keys import DERIVED, keys_read

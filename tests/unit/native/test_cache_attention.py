@@ -18,7 +18,6 @@ NARROW = (torch.bfloat16, torch.float16)  # data types of a cache of keys and va
 LENGTHS = torch.tensor([[0], [15], [16], [70], [37]])  # of each row's query; a cache has 80 places
 GENERATOR = torch.Generator().manual_seed(0)
 append_by_kernels = without_context(native.append)
-append_scaled_by_kernels = without_context(native.append_scaled)
 attend_by_kernels = without_context(native.attend)  # of the recording in which it is called
 
 
@@ -183,7 +182,7 @@ def test_numbers_are_rounded_to_int8_as_torch_rounds(instructions: str) -> None:
             codes, scales = torch.ones(1, 2, 40, features, dtype=torch.int8), torch.ones(1, 2, 40, 1)
 
             def step(new: Tensor, buffer: Tensor, scales: Tensor, positions: Tensor) -> Tensor:
-                y = append_scaled_by_kernels(new, buffer, scales, positions)
+                y = append_by_kernels(new, buffer, positions, scales)
                 assert y is not None
                 return y
 
