@@ -607,7 +607,7 @@ ROWS |= {
         norm=NO_BIAS,
         activation=GELU(),
         qkv_bias="no",
-        windows=Windows(3, full_first=True, theta=10000.0),
+        windows=Windows(3, full_first=True, theta=10000.0, scaled=False),
         attention=names.FUSED,
         network=names.FUSED_NETWORK,
         changed=(changes.NO_POOLER,),
@@ -626,7 +626,7 @@ ROWS |= {
         activation=GELUTanh(),
         qk_norm="head",
         root=True,
-        windows=Windows(6),
+        windows=Windows(6, scaled=False),
         changed=(changes.AROUND_ONE,),
     ),
     "jina_bert_v3": row(
