@@ -606,6 +606,7 @@ ROWS |= {
         encodes=True,
         norm=NO_BIAS,
         activation=GELU(),
+        grouped=False,
         qkv_bias="no",
         windows=Windows(3, full_first=True, theta=10000.0, scaled=False),
         attention=names.FUSED,
