@@ -8,7 +8,7 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.pattern.spec import Window
-from archetype.parts.position.spec import Llama3Scaling, Rotary
+from archetype.parts.position.spec import Rotary
 
 
 def _names(text: str) -> frozenset[str]:
@@ -70,12 +70,8 @@ def check_limits(architecture: str, model: Any) -> None:
             raise unsupported(
                 "layers[*].mixer.head_dim", f"a head_dim other than d_model / num_heads in {architecture}"
             )
-        if not isinstance(position, Rotary):
-            continue
-        if architecture in WHOLE and sizes.rotary_dim != sizes.head_dim:
+        if architecture in WHOLE and isinstance(position, Rotary) and sizes.rotary_dim != sizes.head_dim:
             raise unsupported("layers[*].mixer.position.dim", f"partially rotated heads in {architecture}")
-        if architecture not in DIVIDED and isinstance(position.scaling, Llama3Scaling):
-            raise unsupported("layers[*].mixer.position.scaling", f"llama3 scaling in {architecture}")
     if architecture not in UNEQUAL_HEADS:
         sizes_of_heads = (mixer.sizes(model.d_model) for mixer in attentions)
         _check_equal("mixer.num_heads", ((size.num_heads, size.num_kv_heads) for size in sizes_of_heads))

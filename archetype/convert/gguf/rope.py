@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
+from archetype.convert.gguf.limits import DIVIDED
 from archetype.errors import CheckpointError
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.attention.spec import Attention
@@ -58,7 +59,12 @@ def read_scaling(
         raise config.error("rope.scaling.type", f"{kind!r} is not supported", "use 'none', 'linear' or 'yarn'")
     if FACTORS in config.shapes:
         config.used_tensors.add(FACTORS)
-        return _of_factors(config, config.vector(FACTORS), theta, dim)
+        divided = _of_factors(config, config.vector(FACTORS), theta, dim)
+        if divided != NoScaling() and (factor not in (0.0, 1.0) or config.architecture not in DIVIDED):
+            cause = f"divides frequencies that llama.cpp scales otherwise in {config.architecture}"
+            raise CheckpointError(f"{config.place}: {FACTORS}", cause, "this model is not supported")
+        if divided != NoScaling():
+            return divided
     if kind == "none" or factor in (0.0, 1.0):
         return NoScaling()
     return LinearScaling(factor=config.positive("rope.scaling.factor", factor))

@@ -10,6 +10,7 @@ from torch import Tensor
 from archetype.convert.apply import export_tensors, file_shape, shapes_of
 from archetype.convert.gguf.k_quants import as_half
 from archetype.convert.gguf.keys import Gguf
+from archetype.convert.gguf.limits import DIVIDED
 from archetype.convert.gguf.quantize import dequantize, own_blocks, quantize
 from archetype.convert.gguf.rope import FACTORS, frequency_factors
 from archetype.convert.gguf.types import BLOCKS, FILE_TYPES
@@ -115,7 +116,7 @@ def file_shapes(
 
 def constants(model: ModelSpec, target: Gguf) -> dict[str, list[float]]:
     """Return the vectors of the file that hold no parameters, by name."""
-    factors = frequency_factors(model)
+    factors = frequency_factors(model) if target.architecture in DIVIDED else None
     return {**target.constants(model), **({} if factors is None else {FACTORS: factors})}
 
 

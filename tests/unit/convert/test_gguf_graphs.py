@@ -424,7 +424,7 @@ EDITS: dict[str, tuple[str, list[str], str]] = {
         "PanguEmbedded",
         ["layers[*].mixer.position.scaling={kind: llama3, factor: 4, low_frequency_factor: 1, high_frequency_factor: 4,"
          " original_context_length: 64}"],
-        "layers[*].mixer.position.scaling: llama.cpp does not support llama3",
+        "layers[*].mixer.position.scaling.kind: llama.cpp does not support 'llama3' in pangu",
     ),
     "unequal heads": ("arcee", ["layers[0].mixer.num_kv_heads=1"], "layers[*].mixer.num_heads: llama.cpp does not"),
     "unequal networks": ("arcee", ["layers[0].feedforward.d_ff=64"], "layers[*].feedforward.d_ff: llama.cpp does not"),
@@ -521,6 +521,18 @@ def test_keys_that_old_files_lack(tmp_path: Path) -> None:
     copied(file, "exaone4", tmp_path / "without", {"exaone4.attention.sliding_window": None})
     layers: Any = read_gguf(tmp_path / "without").model.spec.layers
     assert layers[0].mixer.pattern == spec.Window(size=4096) and layers[3].mixer.pattern == spec.Full()
+
+
+def test_divisors_of_scaled_frequencies_are_refused(tmp_path: Path) -> None:
+    scaling = (
+        "{kind: llama3, factor: 4, low_frequency_factor: 1, high_frequency_factor: 4, original_context_length: 64}"
+    )
+    model = assign(SPECS["arcee"], [f"layers[*].mixer.position.scaling={scaling}"])
+    _, file = written("arcee", model, tmp_path / "model.gguf")
+    assert read_gguf(tmp_path / "model.gguf").model.spec.layers == model.layers  # type: ignore[union-attr]
+    copied(file, "arcee", tmp_path / "both.gguf", {"arcee.rope.scaling.factor": 4.0})
+    with pytest.raises(CheckpointError, match=r"rope_freqs\.weight: divides frequencies that llama\.cpp scales"):
+        read_gguf(tmp_path / "both.gguf")
 
 
 def test_a_switch_of_rotations_is_read(tmp_path: Path) -> None:
