@@ -163,10 +163,11 @@ def _lengths(card: Card) -> str:
         for name, peaks in DEVICES.items()
     )
     rows = []
-    for length in (*(length for length in LENGTHS if length < points[-1].length), points[-1].length):
-        state, flops, read = at_length(card, length)
-        seconds = least_seconds(card.weights_read + read, flops, DEVICE)
-        rows.append(f"<tr><th>{length:,}</th><td>{size(state)}</td><td>{seconds * 1e3:.3g} ms</td></tr>")
+    for point in points:
+        if point.length in LENGTHS or point is points[-1]:
+            seconds = least_seconds(card.weights_read + point.read, point.flops, DEVICE)
+            cells = (f"<th>{point.length:,}</th>", f"<td>{size(point.state)}</td>", f"<td>{seconds * 1e3:.3g} ms</td>")
+            rows.append(f"<tr>{''.join(cells)}</tr>")
     return (
         '<section class="lengths"><h2>State and minimum time per token</h2>\n'
         f'<div class="slider" hidden><label>Length <input type="range" min="0" max="1000" value="600"></label>'
@@ -181,16 +182,6 @@ def _lengths(card: Card) -> str:
         "that an indexer leaves out. Real programs are slower, and a model may need several devices.</small></p>"
         "</section>"
     )
-
-
-def at_length(card: Card, length: int) -> tuple[int, ...]:
-    """Return state bytes, and FLOPs and state bytes read of the next token, interpolated between the card's points."""
-    points = card.points
-    after = next((index for index, point in enumerate(points) if point.length >= length), len(points) - 1)
-    right, left = points[after], points[max(after - 1, 0)]
-    share = (length - left.length) / (right.length - left.length) if right.length != left.length else 1.0
-    share = max(share, 0.0)
-    return tuple(round(before + share * (after - before)) for before, after in zip(left[1:], right[1:], strict=True))
 
 
 def least_seconds(traffic: int, flops: int, device: str) -> float:

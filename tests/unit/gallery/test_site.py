@@ -15,7 +15,7 @@ import archetype
 from archetype.estimate.roofline import phase_times
 from archetype.gallery.card import Card, Layers
 from archetype.gallery.entries import entries
-from archetype.gallery.html import at_length, card_page, index_page, layers_text, least_seconds, packed
+from archetype.gallery.html import card_page, index_page, layers_text, least_seconds, packed
 from archetype.gallery.ideas import IDEAS, adoption
 from archetype.gallery.rows import COLUMNS, table_rows
 from archetype.gallery.site import all_cards, files_of, shared_files
@@ -35,6 +35,16 @@ FEW = ("deepseek-v3", "gemma-3-27b", "kimi-k2", "granite-4.1-30b", "nemotron-3-n
 def cards() -> dict[str, Card]:
     """All cards by id."""
     return {card.entry.id: card for card in all_cards()}
+
+
+def at_length(card: Card, length: int) -> tuple[int, ...]:
+    """State bytes, and FLOPs and state bytes read of the next token, as the page interpolates between its points."""
+    points = card.points
+    after = next((index for index, point in enumerate(points) if point.length >= length), len(points) - 1)
+    right, left = points[after], points[max(after - 1, 0)]
+    share = (length - left.length) / (right.length - left.length) if right.length != left.length else 1.0
+    share = max(share, 0.0)
+    return tuple(round(before + share * (after - before)) for before, after in zip(left[1:], right[1:], strict=True))
 
 
 @pytest.fixture(scope="module")

@@ -148,6 +148,18 @@ def test_one_expert_is_its_dense_block_exactly(expert: spec.Expert) -> None:
         assert y.unique().numel() > B * T
 
 
+@pytest.mark.parametrize("fields", [{}, {"shared": GATED}, {"router": spec.SigmoidRouter(scale=2.5)}])
+def test_experts_in_a_space_as_wide_as_the_model_are_plain_ones_if_both_maps_are_identities(
+    fields: dict[str, Any],
+) -> None:
+    plain, latent = build(**fields), build(latent_width=D, **fields)
+    maps = dict.fromkeys(("latent_down.weight", "latent_up.weight"), torch.eye(D, dtype=torch.float64))
+    latent.load_state_dict(plain.state_dict() | maps)
+    assert torch.equal(latent(X, context()), plain(X, context()))
+    latent.latent_up.weight.data *= 1.001
+    assert not torch.equal(latent(X, context()), plain(X, context()))
+
+
 @pytest.mark.parametrize(
     "fields",
     [
