@@ -181,10 +181,11 @@ class Captures:
 
     Args:
         models: the served models. Unloading a model drops its captures.
+        max_bytes: memory limit of all captures. A single larger capture is kept.
     """
 
-    def __init__(self, models: Models) -> None:
-        self.models = models
+    def __init__(self, models: Models, max_bytes: int = MAX_BYTES) -> None:
+        self.models, self.max_bytes = models, max_bytes
         self.turn = asyncio.Lock()  # one pass is traced at a time
         self._captures: dict[str, Capture] = {}
         models.on_unload = self._forget
@@ -202,7 +203,7 @@ class Captures:
         # the newest is kept even if it is too large alone, since its client is about to ask for views
         while len(self._captures) > 1:
             oldest = next(iter(self._captures.values()))
-            if oldest.used > deadline and sum(capture.nbytes for capture in self._captures.values()) <= MAX_BYTES:
+            if oldest.used > deadline and sum(capture.nbytes for capture in self._captures.values()) <= self.max_bytes:
                 return
             del self._captures[oldest.id]
 

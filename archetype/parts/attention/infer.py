@@ -1,9 +1,9 @@
 """Inference of an attention specification from the names and shapes of unknown tensors."""
 
-from math import gcd
 from typing import Literal, get_args
 
 from archetype.parts.attention.infer_index import read_index
+from archetype.parts.attention.infer_sizes import gate_in_queries, head_sizes, value_width
 from archetype.parts.attention.spec import (
     LAMBDAS,
     Attention,
@@ -28,18 +28,7 @@ from archetype.roles.norm import VectorNorm
 from archetype.spec.base import MAX_LENGTH
 from archetype.spec.registry import provides
 
-HEADS = (
-    "num_attention_heads_per_layer",
-    "num_attention_heads",
-    "n_head",
-    "n_heads",
-    "num_heads",
-    "decoder_attention_heads",
-    "attention_heads",
-)
-HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
 SCORE_SCALE = ("attention_multiplier", "softmax_scale")
-USUAL_HEAD_DIM = 64  # assumed if nothing tells the number of heads
 HEAD_BY_HEAD = "query_key_value"  # the name of fused tensors that usually interleave q, k and v per head
 
 LOG_SCALING = ("log_scaling_n_floor", "log_scaling_alpha")  # of Inkling's layers without windows
@@ -82,7 +71,7 @@ def read(tensors: CheckpointMixer) -> Attention:
     """Infer attention: head sizes from config keys and shapes, most other fields from the tensors present."""
     config, quirks = tensors.config, tensors.quirks
     source = _source_of_keys(tensors)
-    heads, num_kv_heads, head_dim = _head_sizes(tensors, has_keys=source is None)
+    heads, num_kv_heads, head_dim = head_sizes(tensors, has_keys=source is None)
     keys_as_values = _keys_as_values(tensors)
     biased = {name: "qkv.bias" in tensors.shapes or f"{name}.bias" in tensors.shapes for name in "qkv"}
     position = _relative_logits(tensors, heads) or tensors.position(head_dim)
@@ -98,7 +87,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         num_heads=heads,
         num_kv_heads=None if num_kv_heads == heads else num_kv_heads,
         head_dim=None if head_dim * heads == tensors.d_model else head_dim,
-        v_head_dim=_value_width(tensors, num_kv_heads, head_dim),
+        v_head_dim=value_width(tensors, num_kv_heads, head_dim),
         bias=biased | {"o": "o.bias" in tensors.shapes},
         scale=_score_scale(tensors, head_dim),
         softcap=config.optional_positive("attn_logit_softcapping"),
@@ -209,74 +198,6 @@ def _keys_as_values(tensors: CheckpointMixer) -> bool:
     return says_so
 
 
-def _value_width(tensors: CheckpointMixer, num_kv_heads: int, head_dim: int) -> int | None:
-    # None for the width of a key; another one only if a key says so, as in MiMo-V2
-    if "v.weight" not in tensors.shapes:
-        return _fused_value_width(tensors, head_dim)
-    width = _rows_of_each(tensors, tensors.sides("v.weight")[1 if tensors.transposed else 0], num_kv_heads)
-    if width != head_dim and tensors.size(("v_head_dim",)) != width:
-        raise tensors.missing(f"values of undeclared width {width} for keys of width {head_dim}")
-    return None if width == head_dim else width
-
-
-def _fused_value_width(tensors: CheckpointMixer, head_dim: int) -> int | None:
-    width = tensors.size(("v_head_dim",)) if "qkv.weight" in tensors.shapes else None
-    return None if width == head_dim else width
-
-
-def _head_sizes(tensors: CheckpointMixer, has_keys: bool) -> tuple[int, int, int]:
-    # if a key gives the head size, shapes give this layer's number of heads, which may vary between layers
-    output_side = 1 if tensors.transposed else 0
-    if "q.weight" in tensors.shapes:
-        width = tensors.sides("q.weight")[output_side] // (2 if _gate_in_queries(tensors) else 1)  # H P
-    else:
-        width = tensors.sides("o.weight")[1 - output_side]  # of fused q, k and v only the output matrix gives H P
-    head_dim = tensors.size(HEAD_DIM)
-    value_width = None if head_dim is None else _fused_value_width(tensors, head_dim)
-    if head_dim is not None and value_width is not None:
-        width = _rows_of_each(tensors, width, value_width) * head_dim
-    if head_dim is None:
-        heads = num_heads(tensors)
-        head_dim = _rows_of_each(tensors, width, heads)
-    else:
-        heads, stated = _rows_of_each(tensors, width, head_dim), tensors.size(HEADS)
-        if stated not in (None, heads):
-            raise tensors.missing(f"attention with {heads} heads of {head_dim} features and keys for {stated} heads")
-    if "gqkv.weight" in tensors.shapes:  # HRM: of gates, queries, keys and values, H P rows each
-        num_kv_heads, odd = heads, tensors.sides("gqkv.weight")[output_side] - 4 * heads * head_dim
-    elif "qkv.weight" in tensors.shapes:
-        # the fused matrix has H P + K (P + V) rows
-        rows = tensors.sides("qkv.weight")[output_side] - heads * head_dim
-        num_kv_heads, odd = divmod(rows, head_dim + (value_width or head_dim))
-    elif has_keys:
-        num_kv_heads, odd = _rows_of_each(tensors, tensors.sides("k.weight")[output_side], head_dim), 0
-    else:
-        num_kv_heads, odd = tensors.size(("num_key_value_heads",)) or heads, 0
-    if num_kv_heads < 1 or odd or heads % num_kv_heads:
-        raise tensors.missing(f"attention whose tensor shapes do not fit {heads} heads")
-    return heads, num_kv_heads, head_dim
-
-
-def _rows_of_each(tensors: CheckpointMixer, width: int, parts: int) -> int:
-    if width < 1 or width % parts:
-        raise tensors.missing(f"an attention tensor whose {width} rows {parts} does not divide")
-    return width // parts
-
-
-def num_heads(tensors: CheckpointMixer) -> int:
-    """Return the number of heads from config.json; if absent, assume the usual head size or the largest that fits."""
-    if (count := tensors.size(HEADS)) is not None:
-        return count
-    output_side = 1 if tensors.transposed else 0
-    widths = [tensors.sides(name)[output_side] for name in ("q.weight", "k.weight") if name in tensors.shapes]
-    # the width of a head divides those of queries and keys
-    q_width, common = (widths[0], gcd(*widths)) if widths else (tensors.d_model, tensors.d_model)
-    head_dim = tensors.size(HEAD_DIM) or next(n for n in range(min(USUAL_HEAD_DIM, common), 0, -1) if common % n == 0)
-    count = max(q_width // head_dim, 1)
-    tensors.assume("num_heads", count, f"no key names it, and heads often have {USUAL_HEAD_DIM} features")
-    return count
-
-
 def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple[VectorNorm, Literal["head", "all"]]:
     # a norm without weights after the rotation is absent in layers without rotary positions (Llama 4)
     if tensors.quirks.qk_norm:
@@ -313,7 +234,7 @@ def query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
 
 def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
     # its weights may be stored together with those of the queries
-    is_in_queries = _gate_in_queries(tensors)
+    is_in_queries = gate_in_queries(tensors)
     if tensors.shapes.keys().isdisjoint(("gate.weight", "gqkv.weight")) and not is_in_queries:
         if "gate_bias" in tensors.shapes:
             raise tensors.missing("a gate bias without a gate")
@@ -326,15 +247,6 @@ def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
     if has_bias and tensors.shape("gate_bias") != (heads,):
         raise tensors.missing(f"a gate with {tensors.shape('gate_bias')} biases for {heads} heads")
     return OutputGate(per="head" if per_head else "feature", activation=activation, bias=has_bias)
-
-
-def _gate_in_queries(tensors: CheckpointMixer) -> bool:
-    # the query matrix then has twice as many rows as the output matrix has inputs
-    if "gate.weight" in tensors.shapes or "q.weight" not in tensors.shapes:
-        return False
-    (rows, columns), (outputs, inputs) = tensors.sides("q.weight"), tensors.sides("o.weight")
-    doubled = columns == 2 * outputs if tensors.transposed else rows == 2 * inputs
-    return tensors.quirks.gate_in_queries or doubled
 
 
 def _doubled_query(tensors: CheckpointMixer) -> DoubledQuery:

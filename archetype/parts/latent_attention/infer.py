@@ -2,8 +2,9 @@
 
 import math
 
-from archetype.parts.attention.infer import GATE_ACTIVATION, HEAD_DIM, PREFIX, num_heads, query_scale
+from archetype.parts.attention.infer import GATE_ACTIVATION, PREFIX, query_scale
 from archetype.parts.attention.infer import NAMES as ATTENTION_NAMES
+from archetype.parts.attention.infer_sizes import HEAD_DIM, num_heads
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery, Query
 from archetype.parts.lightning_index.spec import LightningIndex
