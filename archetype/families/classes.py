@@ -26,12 +26,19 @@ def head_named(config: Config, *known: str) -> str:
 def read_classes(config: Config) -> int:
     """Return the number of classes in a file."""
     names = config.get("id2label")
-    if names is None:
-        # 2: transformers' default
-        return config.size("num_labels", 2)
-    if not isinstance(names, dict) or not names or set(names) != {str(index) for index in range(len(names))}:
+    # 2: transformers' default
+    count = config.size("num_labels", 2) if names is None else len(names) if isinstance(names, dict) else 0
+    if names is not None and (not count or set(names) != {str(index) for index in range(count)}):
         raise config.error("id2label", "does not map the numbers of all classes to names", "number them from 0")
-    return len(names)
+    check_problem(config, count)
+    return count
+
+
+def check_problem(config: Config, count: int) -> None:
+    """Refuse outputs that are neither one value nor exclusive classes: transformers gives each a sigmoid, or none."""
+    problem, read = config.get("problem_type"), "regression" if count == 1 else "single_label_classification"
+    if problem not in (None, read):
+        raise config.error("problem_type", f"only {read} is supported for {count} outputs", "remove it to read them so")
 
 
 def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:

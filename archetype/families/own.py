@@ -10,12 +10,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from archetype.errors import CheckpointError, SpecError
+from archetype.families.classes import check_problem
 from archetype.families.config import Config
 from archetype.families.family import Family
 from archetype.families.format import Format
 from archetype.families.rules import Rule
 from archetype.models.file import parse
 from archetype.models.spec import ModelSpec
+from archetype.parts.head.spec import ClassificationHead
 from archetype.spec.extensions import Extension
 
 MODEL_TYPE = "archetype"
@@ -71,7 +73,10 @@ class SpecificationKeys:
         config.get("tie_word_embeddings")  # a tied head has no weights in this format
         if not isinstance(data, dict) or not isinstance(extensions, list):
             raise config.error("spec", "is not a specification", "is the file complete?")
-        return read_own_spec(data, extensions)
+        model = read_own_spec(data, extensions)
+        if isinstance(model.head, ClassificationHead):
+            check_problem(config, model.head.num_classes)
+        return model
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
         return {"spec": model.dump(), "is_encoder_decoder": model.reads_source}

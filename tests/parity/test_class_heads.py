@@ -1,5 +1,6 @@
 """Decoders with a head for classes: the logits of transformers' *ForSequenceClassification, both ways."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,22 @@ def test_the_classes_of_a_decoder_are_those_of_transformers(preset: str, tmp_pat
     assert again.labels == ("a", "b", "c") and again.spec.head == source.head
     with pytest.raises(SpecError, match="cannot do this; it can embed or classify texts"):
         again.generate("text")
+
+
+@pytest.mark.parametrize("format", ["hf", "archetype-hf"])
+def test_classes_that_do_not_exclude_each_other_are_refused(format: str, tmp_path: Path) -> None:
+    """Transformers' pipeline gives each its own sigmoid, whose sum is not 1; only its config.json says so."""
+    source: Any = archetype.load_spec("llama-tiny")
+    source = source.replace(head=spec.ClassificationHead(num_classes=3, bias=False))
+    archetype.export(LanguageModel(source, archetype.build(source)), tmp_path / "hf", format=format)
+    file = tmp_path / "hf" / "config.json"
+    config = json.loads(file.read_text())
+    for problem in ("multi_label_classification", "regression"):
+        file.write_text(json.dumps(config | {"problem_type": problem}))
+        with pytest.raises(CheckpointError, match="problem_type: only single_label_classification is supported for 3"):
+            archetype.load(tmp_path / "hf")
+    file.write_text(json.dumps(config | {"problem_type": "single_label_classification"}))
+    assert archetype.load(tmp_path / "hf").spec.head == source.head
 
 
 def test_a_format_without_such_a_head_is_refused() -> None:
