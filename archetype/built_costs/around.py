@@ -1,7 +1,8 @@
 """Costs of wirings and residual wirings without a registered cost, measured on their modules."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,9 @@ from archetype.cost.registry import NormCost, ResidualCost, WiringCost
 from archetype.cost.work import TrainingWork
 from archetype.models.block.module import build_block
 from archetype.nn.context import EncoderOutput, ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.registry import module_class
-from archetype.nn.residual import build_exit, stream_class
+from archetype.nn.residual import stream_class
 from archetype.roles.residual import Residual
 from archetype.roles.wiring import Wiring
 
@@ -70,6 +72,9 @@ class MeasuredResidualCost(ResidualCost):
     def __init__(self, part: Residual, d: Formula) -> None:
         super().__init__(part, d)
         self.module = counting.on_meta(lambda: module_class(part)(part, counting.place_for(d)))
+        x, entry = self._vectors(1, 1), self._end(stream_class(part).entry, 0)
+        stream = stream_class(part).enter(part, x) if entry is None else entry(x)
+        self.stream_shape = stream.shape[2:]  # of each position
         self.streams = self._pass(1, 1).numel() // d.value
 
     def parameters(self) -> Formula:
@@ -81,27 +86,50 @@ class MeasuredResidualCost(ResidualCost):
     def saved_activations(self, work: TrainingWork) -> int:
         return counting.saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
 
+    def entry(self) -> "MeasuredEntryCost | None":
+        module = self._end(stream_class(self.part).entry, 0)
+        return None if module is None else MeasuredEntryCost(self, module)
+
     def exit(self, num_layers: int) -> "MeasuredExitCost | None":
+        module = self._end(stream_class(self.part).exit, num_layers)
+        return None if module is None else MeasuredExitCost(self, module)
+
+    def _end(self, build: Callable[[Residual, Place], nn.Module | None], layer: int) -> nn.Module | None:
         with counting.META:
-            module = build_exit(self.part, replace(counting.place_for(self.d), layer=num_layers))
-        return None if module is None else MeasuredExitCost(self.part, self.d, module)
+            return build(self.part, replace(counting.place_for(self.d), layer=layer))
+
+    def _vectors(self, *shape: int) -> Tensor:
+        return torch.empty(*shape, self.d.value, device=counting.META)
+
+    def _stream(self, batch: int, length: int) -> Tensor:
+        return torch.empty(batch, length, *self.stream_shape, device=counting.META)
 
     def _pass(self, batch: int, length: int) -> Tensor:
-        x = torch.empty(batch, length, self.d.value, device=counting.META)
-        stream, context = stream_class(self.part).enter(self.part, x), counting.context_of(x)
-        return self.module.write(stream, self.module.read(stream, context), context)  # type: ignore[operator]
+        module: Any = self.module
+        context = counting.context_of(self._vectors(batch, length))
+        stream = module.predict(self._stream(batch, length), context)
+        written: Tensor = module.write(stream, module.read(stream, context), context)
+        return written
 
 
 class MeasuredExitCost(MeasuredResidualCost):
     """Cost of the weights that compute a stack's output vectors from its residual stream."""
 
-    def __init__(self, part: Residual, d: Formula, module: nn.Module) -> None:
-        ResidualCost.__init__(self, part, d)
-        self.module = module
+    def __init__(self, residual: MeasuredResidualCost, module: nn.Module) -> None:
+        ResidualCost.__init__(self, residual.part, residual.d)
+        self.module, self.stream_shape = module, residual.stream_shape
 
     def _pass(self, batch: int, length: int) -> Tensor:
-        x = torch.empty(batch, length, self.d.value, device=counting.META)
-        return self.module(stream_class(self.part).enter(self.part, x))
+        y: Tensor = self.module(self._stream(batch, length))
+        return y
+
+
+class MeasuredEntryCost(MeasuredExitCost):
+    """Cost of the weights that compute the residual stream from a stack's input vectors."""
+
+    def _pass(self, batch: int, length: int) -> Tensor:
+        stream: Tensor = self.module(self._vectors(batch, length))
+        return stream
 
 
 def _without_contents(layer: counting.Layer | None) -> nn.Module | None:

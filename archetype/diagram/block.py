@@ -89,9 +89,10 @@ def _put_wired(
             sets=layer_costs.owners,
         )
 
-    def carry(*names: str) -> None:  # boxes that several residual streams pass before a sublayer reads them
-        for name in () if stack.stack.residual.is_sum else names:
-            residual = f"{name}_residual"
+    def carry(*names: str) -> None:  # boxes that several residual streams pass before a sublayer or block reads them
+        first, residuals = next(iter(kind.block.contents)), layer_costs.block.residuals
+        rows = [f"{name}_residual" for name in names] + ["residual"] * (first in names)
+        for residual in () if stack.stack.residual.is_sum else [row for row in rows if row in residuals]:
             rail.put(Box(f"{path}.{residual}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
                          "", layer_costs.count, layer_costs.take(residual), field=f"{stack.prefix}residual",
                          sets=layer_costs.owners))  # fmt: skip

@@ -22,7 +22,7 @@ def post_norm(wiring: spec.PostNorm) -> Branch:
     return Branch(behind="norm")
 
 
-@branch_of(spec.SandwichNorm)
+@branch_of(spec.SandwichNorm, spec.Laurel)
 def sandwich_norm(wiring: spec.SandwichNorm) -> Branch:
     return Branch(before="norm", after="post_norm")
 
