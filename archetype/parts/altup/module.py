@@ -61,9 +61,7 @@ class Projections(nn.Module):
 
     def __init__(self, residual: spec.AltUp, d_model: int) -> None:
         super().__init__()
-        self.projections = nn.ModuleList(
-            Linear(d_model, d_model, bias=False) for _ in range(residual.num_streams - 1)
-        )
+        self.projections = nn.ModuleList(Linear(d_model, d_model, bias=False) for _ in range(residual.num_streams - 1))
 
     def stacked(self, first: Vectors, others: tuple[Vectors, ...]) -> Float[Tensor, "B T n D"]:
         """Return the first stream and projections of the others, rescaled to the first's root mean square."""
