@@ -71,7 +71,8 @@ def _altup(info: CheckpointInfo, tensors: GroupedTensors) -> AltUp:
     for end, other in itertools.product(("residual_entry", "residual_exit"), range(num_streams - 1)):
         if f"{end}.projections.{other}.weight" not in tensors.outer:
             raise info.missing(info.config.place, "alternating updates without projections of each stream")
-    active = info.config.count("altup_active_idx", 0)
+    if (active := info.config.count("altup_active_idx", 0)) >= num_streams:
+        raise info.config.error("altup_active_idx", f"there are only {num_streams} streams", "fix the file")
     return AltUp(num_streams=num_streams, active=active, norm=info.norm(bias=False))
 
 

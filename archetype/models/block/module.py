@@ -208,10 +208,10 @@ class LowRankPath(nn.Module):
 
 
 @module_for(spec.Laurel)
-class LaurelBlock(SandwichBlock):
+class LaurelBlock(Block):
     """(x + norm'(mixer(h)) + h + path(h)) / sqrt(2) with h = norm(x), then a sandwich around the other sublayers."""
 
-    added = None
+    norms = ("norm", "post_norm")
 
     def __init__(self, block: spec.Block, place: Place) -> None:
         super().__init__(block, place)

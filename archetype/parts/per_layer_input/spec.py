@@ -21,9 +21,8 @@ __all__ = ["PerLayerInput"]
 class PerLayerInput(FeedForward):
     """norm'(down(activation(gate(norm(x))) * p)), where p is the token's vector from `embedding.per_layer` (Gemma 3n).
 
-    A separate block without a mixer adds the output to the layer's output; Gemma 4 normalizes it with `output_norm`. With
-    `num_streams`, as in Gemma 3n, x is the active one of several residual streams, and all but the first stream get the
-    output.
+    A separate block without a mixer adds the output to the layer's output; in Gemma 4, the block normalizes it. With
+    `num_streams`, x is the active one of several residual streams, and all but the first one get the output (Gemma 3n).
 
     Attributes:
         features: width of p, as in `embedding.per_layer`.
