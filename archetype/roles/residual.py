@@ -10,8 +10,8 @@ __all__ = ["Residual", "ResidualSum"]
 class Residual(Part):
     """Base class of residual wirings: how a sublayer reads from the residual stream and writes to it.
 
-    Its module is constructed as `Module(spec, place)`, once for each sublayer of each block (or with `per_block`, for each
-    block), and is derived from `archetype.nn.residual.ResidualStream`.
+    Its module is constructed as `Module(spec, place)`, once for each sublayer of each block, or for each block, and is
+    derived from `archetype.nn.residual.ResidualStream`.
     """
 
     needs: ClassVar[str] = "module"

@@ -28,7 +28,9 @@ class AltUpCost(ResidualCost[spec.AltUp]):
         # the streams and their mixing matrix; the routers' inputs and outputs; the innovation and its weights
         n, d = self.part.num_streams, self.d.value
         numbers = n * d + n * n + 2 * (d + n) + d + n
-        return work.tokens * numbers * FLOAT32 + 2 * self.norm.saved(work.tokens, work)
+        # the first norm's input is one of the streams
+        norms = 2 * self.norm.saved(work.tokens, work) - self.norm.saves_input * work.tokens * d * FLOAT32
+        return work.tokens * numbers * FLOAT32 + norms
 
     def entry(self) -> ResidualCost:
         return ProjectionsCost(self.part, self.d)

@@ -41,12 +41,12 @@ class AltUpModule(ResidualStream):
 
     def predict(self, stream: Float[Tensor, "B T n D"], context: ForwardContext) -> Float[Tensor, "B T n D"]:
         with without_autocast(stream):
-            m = self.modalities(self.read(stream, context), context)
+            m = self.modalities(stream[:, :, self.spec.active], context)
             mixing = self.prediction(m).unflatten(-1, (self.spec.num_streams, -1))  # (B, T, n, n)
             return stream + mixing @ stream
 
     def read(self, stream: Float[Tensor, "B T n D"], context: ForwardContext) -> Vectors:
-        return stream[:, :, self.spec.active]
+        return stream[:, :, self.spec.active].contiguous()  # a copy: backward then keeps one stream, not all
 
     def write(self, stream: Float[Tensor, "B T n D"], y: Vectors, context: ForwardContext) -> Float[Tensor, "B T n D"]:
         with without_autocast(stream):

@@ -97,6 +97,7 @@ class PerLayerCost:
         return {"token": table, "projection": self.projection.parameters, "norm": self.norm.parameters()}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        # what the norm saves, and a cast copy for the projection; the stream itself is saved anyway
+        # what the norm saves, ids with a row, and a cast copy for the projection; the stream itself is saved anyway
         cast = work.input_bytes(self.projection.inputs.value) if work.compute_dtype == "bfloat16" else 0
-        return cast + self.norm.saved_activations(work.tokens * self.readers)
+        ids = 0 if self.part.rows is None else work.tokens * INT64
+        return cast + ids + self.norm.saved_activations(work.tokens * self.readers)

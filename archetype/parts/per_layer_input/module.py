@@ -37,7 +37,7 @@ class PerLayerInput(nn.Module):
         self, x: Float[Tensor, "B T ... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "B T ... D"]:
         """Return the update of `x`: vectors (B, T, D), or streams (B, T, n, D)."""
-        active = x if self.num_streams == 1 else x[:, :, self.active]
+        active = x if self.num_streams == 1 else x[:, :, self.active].contiguous()
         gate: Tensor = self.gate(self.input_norm(active, context))  # (B, T, D_p)
         layer_input = context.layer_inputs[context.layer].to(gate.dtype)  # (B, T, D_p), p of this layer
         hidden = context.probe(self, "hidden", self.product(context.kernels, gate, layer_input))
