@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import Gemma3nTextConfig
+from transformers.models.gemma3n.modeling_gemma3n import Gemma3nForCausalLM
 
 import archetype
-from archetype import spec
+from archetype import families, spec
 from archetype.convert.infer import read_unknown
 from archetype.errors import CheckpointError
+from archetype.estimate.report import total_parameters
 from tests.helpers.published import EXACT, WRONG, lose, swap
 from tests.helpers.weights import distance
 from tests.parity.test_inferred_families import SIZES, TOKENS, check, read, written
@@ -95,3 +98,26 @@ def test_contradictions_are_refused(changes: dict[str, Any], message: str, folde
     read_unknown(GEMMA3N, shapes)
     with pytest.raises(CheckpointError, match=re.escape(message)):
         read_unknown(GEMMA3N | changes, shapes)
+
+
+@pytest.mark.parametrize(
+    ("preset", "sizes", "claim"),
+    [
+        (
+            "gemma3n-e2b",
+            {"num_hidden_layers": 30, "intermediate_size": 8192, "num_kv_shared_layers": 10},
+            4_435_182_688,
+        ),
+        ("gemma3n-e4b", {}, 6_835_235_568),
+    ],
+)
+def test_presets_are_what_the_class_builds(preset: str, sizes: dict[str, int], claim: int) -> None:
+    """E4B has the sizes that are the defaults of its class."""
+    config = Gemma3nTextConfig(**sizes)
+    with torch.device("meta"):
+        theirs = Gemma3nForCausalLM(config)
+    shapes = {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items() if name != "lm_head.weight"}
+    values = config.to_dict() | {"architectures": ["Gemma3nForCausalLM"]}
+    ours = families.preset(preset)
+    assert read_unknown(values, shapes).format.spec_from(values) == ours.replace(name="")
+    assert total_parameters(ours) == theirs.num_parameters() == claim
