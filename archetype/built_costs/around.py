@@ -72,9 +72,10 @@ class MeasuredResidualCost(ResidualCost):
     def __init__(self, part: Residual, d: Formula) -> None:
         super().__init__(part, d)
         self.module = counting.on_meta(lambda: module_class(part)(part, counting.place_for(d)))
-        x, entry = self._vectors(1, 1), self._end(stream_class(part).entry, 0)
-        stream = stream_class(part).enter(part, x) if entry is None else entry(x)
-        self.stream_shape = stream.shape[2:]  # of each position
+        vectors = torch.empty(1, 1, d.value, device=counting.META)
+        entry = self._end(stream_class(part).entry, 0)
+        stream = stream_class(part).enter(part, vectors) if entry is None else entry(vectors)
+        self.read = stream.shape[2:]  # of each position
         self.streams = self._pass(1, 1).numel() // d.value
 
     def parameters(self) -> Formula:
@@ -86,50 +87,37 @@ class MeasuredResidualCost(ResidualCost):
     def saved_activations(self, work: TrainingWork) -> int:
         return counting.saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
 
-    def entry(self) -> "MeasuredEntryCost | None":
+    def entry(self) -> "MeasuredEndCost | None":
         module = self._end(stream_class(self.part).entry, 0)
-        return None if module is None else MeasuredEntryCost(self, module)
+        return None if module is None else MeasuredEndCost(self, module, (self.d.value,))
 
-    def exit(self, num_layers: int) -> "MeasuredExitCost | None":
+    def exit(self, num_layers: int) -> "MeasuredEndCost | None":
         module = self._end(stream_class(self.part).exit, num_layers)
-        return None if module is None else MeasuredExitCost(self, module)
+        return None if module is None else MeasuredEndCost(self, module, self.read)
 
     def _end(self, build: Callable[[Residual, Place], nn.Module | None], layer: int) -> nn.Module | None:
         with counting.META:
             return build(self.part, replace(counting.place_for(self.d), layer=layer))
 
-    def _vectors(self, *shape: int) -> Tensor:
-        return torch.empty(*shape, self.d.value, device=counting.META)
-
-    def _stream(self, batch: int, length: int) -> Tensor:
-        return torch.empty(batch, length, *self.stream_shape, device=counting.META)
-
     def _pass(self, batch: int, length: int) -> Tensor:
         module: Any = self.module
-        context = counting.context_of(self._vectors(batch, length))
-        stream = module.predict(self._stream(batch, length), context)
+        stream = torch.empty(batch, length, *self.read, device=counting.META)
+        context = counting.context_of(stream.flatten(2))
+        stream = module.predict(stream, context)
         written: Tensor = module.write(stream, module.read(stream, context), context)
         return written
 
 
-class MeasuredExitCost(MeasuredResidualCost):
-    """Cost of the weights that compute a stack's output vectors from its residual stream."""
+class MeasuredEndCost(MeasuredResidualCost):
+    """Cost of the weights between a stack's input or output vectors and its residual stream."""
 
-    def __init__(self, residual: MeasuredResidualCost, module: nn.Module) -> None:
+    def __init__(self, residual: MeasuredResidualCost, module: nn.Module, read: Sequence[int]) -> None:
         ResidualCost.__init__(self, residual.part, residual.d)
-        self.module, self.stream_shape = module, residual.stream_shape
+        self.module, self.read = module, read
 
     def _pass(self, batch: int, length: int) -> Tensor:
-        y: Tensor = self.module(self._stream(batch, length))
+        y: Tensor = self.module(torch.empty(batch, length, *self.read, device=counting.META))
         return y
-
-
-class MeasuredEntryCost(MeasuredExitCost):
-    """Cost of the weights that compute the residual stream from a stack's input vectors."""
-
-    def _pass(self, batch: int, length: int) -> Tensor:
-        stream: Tensor = self.module(self._vectors(batch, length))
-        return stream
 
 
 def _without_contents(layer: counting.Layer | None) -> nn.Module | None:

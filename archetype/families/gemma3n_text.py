@@ -12,7 +12,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.parts.activation.spec import GaussianTopK
 from archetype.parts.altup.spec import AltUp
 from archetype.parts.feedforward.spec import GatedMLP
-from archetype.parts.norm.spec import Affine, NoNorm, RMSNorm
+from archetype.parts.norm.spec import Affine, NoNorm
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.position.spec import Rotary
 
@@ -28,9 +28,9 @@ def gemma3n_text(
         rank: rank of the path beside attention.
         rows: rows of the table of per-layer vectors.
     """
-    norm, heads = RMSNorm(eps=1e-6), {"head_dim": 256, "full_head_dim": 256, "position": Rotary(theta=1_000_000.0)}
     usual = {"window": 512, "period": 5, "layer_features": 256, "vocab_size": 262_400, "context_length": 32_768}
-    model = gemma4_text(**heads | usual | sizes)
+    model: Any = gemma4_text(**{"full_head_dim": 256, "position": Rotary(theta=1e6), **usual, **sizes})
+    norm = model.final_norm
 
     def block(index: int) -> Block:
         plain = model.layers[index].replace(output_scale=False)

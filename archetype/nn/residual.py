@@ -22,13 +22,13 @@ class ResidualStream(nn.Module):
 
     @staticmethod
     def enter(residual: Any, x: Vectors) -> Tensor:
-        """Return the stream before the first block from the embedded tokens."""
-        raise NotImplementedError
+        """Return the stream before the first block from the embedded tokens (default: a copy for each stream)."""
+        return x[:, :, None].repeat(1, 1, residual.streams, 1)
 
     @staticmethod
     def leave(residual: Any, stream: Tensor) -> Vectors:
-        """Return the output vectors of the stack from the stream after the last block."""
-        raise NotImplementedError
+        """Return the output vectors of the stack from the stream after the last block (default: the mean)."""
+        return stream.mean(2)
 
     @staticmethod
     def entry(residual: Any, place: Place) -> nn.Module | None:

@@ -125,12 +125,11 @@ GEMMA4 = FamilyQuirks(
     asks=("layer_types", "rope_parameters"),
     derive=own_keys.gemma4,
 )
-GEMMA3N = FamilyQuirks(
-    norm=RMSNorm(),
-    scaled_embedding=True,
-    round_scale=True,
-    unscaled_scores=True,
-    value_norm=True,
+GEMMA3N = replace(
+    GEMMA4,
+    renormalize=False,
+    overridden=(),
+    asks=(),
     rows_of_layers=True,
     derive=own_keys.gemma3n,
     renames=(
