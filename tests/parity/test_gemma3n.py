@@ -1,12 +1,13 @@
 """Logits of Gemma 3n: alternating updates, LAuReL, sparse gates, and per-layer inputs of residual streams."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import Gemma3nTextConfig
 from transformers.models.gemma3n.modeling_gemma3n import Gemma3nForCausalLM
 
@@ -17,7 +18,7 @@ from archetype.errors import CheckpointError
 from archetype.estimate.report import total_parameters
 from tests.helpers.published import EXACT, WRONG, lose, swap
 from tests.helpers.weights import distance
-from tests.parity.test_inferred_families import SIZES, TOKENS, check, read, written
+from tests.parity.test_inferred_families import SIZES, TOKENS, Tensors, check, read, written
 
 # Layers 4 and 5 read the keys of 2 and 3, and token ids from 57 on have no per-layer vectors.
 GEMMA3N: dict[str, Any] = SIZES | {
@@ -74,6 +75,25 @@ def test_the_class_derives_layers_and_sparsity(tmp_path: Path) -> None:
     assert [layer.feedforward.activation.kind == "gaussian_top_k" for layer in layers] == [True] * 10 + [False]
     assert lm.spec.layers[1].feedforward.input_norm.is_absent
     assert distance(lm.model(TOKENS).logits, theirs(TOKENS, use_cache=False).logits) < EXACT
+
+
+def as_published(tensors: Tensors) -> Tensors:
+    """The text model's tensors within a model of several modalities, with keys that no layer uses."""
+    published = {f"model.language_model.{name.removeprefix('model.')}": x for name, x in tensors.items()}
+    others = ("vision_tower.timm_model.conv_stem.conv.weight", "audio_tower.conformer.0.norm.weight")
+    unused = ("language_model.layers.4.self_attn.k_proj.weight", "language_model.layers.5.self_attn.k_norm.weight")
+    further = ("embed_vision.embedding.weight", "embed_audio.hard_embedding_norm.weight")
+    return published | {f"model.{name}": torch.ones(16, 32) for name in (*others, *further, *unused)}
+
+
+@torch.no_grad()
+def test_the_text_of_a_model_of_several_modalities(folder: Path, tmp_path: Path) -> None:
+    """Its file has the keys of the text in a section, as published."""
+    config = {"model_type": "gemma3n", "architectures": ["Gemma3nForConditionalGeneration"], "text_config": GEMMA3N}
+    others = {"audio_config": {"hidden_size": 16}, "vision_config": {"hidden_size": 16}, "image_token_id": 60}
+    (tmp_path / "config.json").write_text(json.dumps(config | others))
+    save_file(as_published(load_file(folder / "model.safetensors")), tmp_path / "model.safetensors", {"format": "pt"})
+    assert distance(read(tmp_path).model(TOKENS).logits, read(folder).model(TOKENS).logits) == 0.0
 
 
 @pytest.fixture(scope="module")
