@@ -1,7 +1,8 @@
 """Costs of wirings and residual wirings without a registered cost, measured on their modules."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,9 @@ from archetype.cost.registry import NormCost, ResidualCost, WiringCost
 from archetype.cost.work import TrainingWork
 from archetype.models.block.module import build_block
 from archetype.nn.context import EncoderOutput, ForwardContext
+from archetype.nn.place import Place
 from archetype.nn.registry import module_class
-from archetype.nn.residual import build_exit, stream_class
+from archetype.nn.residual import stream_class
 from archetype.roles.residual import Residual
 from archetype.roles.wiring import Wiring
 
@@ -70,6 +72,10 @@ class MeasuredResidualCost(ResidualCost):
     def __init__(self, part: Residual, d: Formula) -> None:
         super().__init__(part, d)
         self.module = counting.on_meta(lambda: module_class(part)(part, counting.place_for(d)))
+        vectors = torch.empty(1, 1, d.value, device=counting.META)
+        entry = self._end(stream_class(part).entry, 0)
+        stream = stream_class(part).enter(part, vectors) if entry is None else entry(vectors)
+        self.read = stream.shape[2:]  # of each position
         self.streams = self._pass(1, 1).numel() // d.value
 
     def parameters(self) -> Formula:
@@ -81,27 +87,37 @@ class MeasuredResidualCost(ResidualCost):
     def saved_activations(self, work: TrainingWork) -> int:
         return counting.saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
 
-    def exit(self, num_layers: int) -> "MeasuredExitCost | None":
+    def entry(self) -> "MeasuredEndCost | None":
+        module = self._end(stream_class(self.part).entry, 0)
+        return None if module is None else MeasuredEndCost(self, module, (self.d.value,))
+
+    def exit(self, num_layers: int) -> "MeasuredEndCost | None":
+        module = self._end(stream_class(self.part).exit, num_layers)
+        return None if module is None else MeasuredEndCost(self, module, self.read)
+
+    def _end(self, build: Callable[[Residual, Place], nn.Module | None], layer: int) -> nn.Module | None:
         with counting.META:
-            module = build_exit(self.part, replace(counting.place_for(self.d), layer=num_layers))
-        return None if module is None else MeasuredExitCost(self.part, self.d, module)
+            return build(self.part, replace(counting.place_for(self.d), layer=layer))
 
     def _pass(self, batch: int, length: int) -> Tensor:
-        x = torch.empty(batch, length, self.d.value, device=counting.META)
-        stream, context = stream_class(self.part).enter(self.part, x), counting.context_of(x)
-        return self.module.write(stream, self.module.read(stream, context), context)  # type: ignore[operator]
+        module: Any = self.module
+        stream = torch.empty(batch, length, *self.read, device=counting.META)
+        context = counting.context_of(stream.flatten(2))
+        stream = module.predict(stream, context)
+        written: Tensor = module.write(stream, module.read(stream, context), context)
+        return written
 
 
-class MeasuredExitCost(MeasuredResidualCost):
-    """Cost of the weights that compute a stack's output vectors from its residual stream."""
+class MeasuredEndCost(MeasuredResidualCost):
+    """Cost of the weights between a stack's input or output vectors and its residual stream."""
 
-    def __init__(self, part: Residual, d: Formula, module: nn.Module) -> None:
-        ResidualCost.__init__(self, part, d)
-        self.module = module
+    def __init__(self, residual: MeasuredResidualCost, module: nn.Module, read: Sequence[int]) -> None:
+        ResidualCost.__init__(self, residual.part, residual.d)
+        self.module, self.read = module, read
 
     def _pass(self, batch: int, length: int) -> Tensor:
-        x = torch.empty(batch, length, self.d.value, device=counting.META)
-        return self.module(stream_class(self.part).enter(self.part, x))
+        y: Tensor = self.module(torch.empty(batch, length, *self.read, device=counting.META))
+        return y
 
 
 def _without_contents(layer: counting.Layer | None) -> nn.Module | None:

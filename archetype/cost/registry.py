@@ -269,6 +269,9 @@ class WiringCost(PartCost[P], ABC):
     def further_parameters(self, content: str) -> Counts:
         return {}  # of the block for one of its contents, besides its norms, by the end of the module's name
 
+    def further_flops(self, content: str, tokens: Formula) -> Counts:
+        return {}  # of the same modules
+
     def flops(self, tokens: Formula) -> Formula:
         return ZERO  # FLOPs of matrix products outside the contents and their norms
 
@@ -282,7 +285,7 @@ class WiringCost(PartCost[P], ABC):
 
 
 class ResidualCost(PartCost[P]):
-    """Cost of reading and writing the residual stream for one sublayer of a block. A plain sum costs nothing."""
+    """Cost of reading and writing the residual stream for a sublayer or block. A plain sum costs nothing."""
 
     streams = 1  # residual vectors per position that the sublayer reads
 
@@ -292,6 +295,10 @@ class ResidualCost(PartCost[P]):
 
     def kind_of_layer(self, layer: int) -> Hashable:
         """Return a key that layers share if their sublayers cost the same."""
+        return None
+
+    def entry(self) -> "ResidualCost | None":
+        """Return the cost of the weights that compute the stream from the stack's input, if there are any."""
         return None
 
     def exit(self, num_layers: int) -> "ResidualCost | None":

@@ -73,10 +73,12 @@ def _put_wired(
         name = f"{sublayer}_{ending}"
         return _box(path, name, title(norm), f"{field}.wiring", layer_costs, "norm", layer_costs.shape(name))
 
-    def carry(*names: str) -> None:  # boxes that several residual streams pass before a sublayer reads them
-        for name in () if stack.stack.residual.is_sum else names:
-            residual, field = stack.stack.residual, f"{stack.prefix}residual"
-            rail.put(_box(path, f"{name}_residual", title(residual), field, layer_costs))
+    def carry(*names: str) -> None:  # boxes that several residual streams pass before a sublayer or block reads them
+        residual, field = stack.stack.residual, f"{stack.prefix}residual"
+        first, residuals = next(iter(kind.block.contents)), layer_costs.block.residuals
+        rows = [f"{name}_residual" for name in names] + ["residual"] * (first in names)
+        for row in () if residual.is_sum else [row for row in rows if row in residuals]:
+            rail.put(_box(path, row, title(residual), field, layer_costs))
 
     columns = max(
         [3.0 if rail.legible is None else 1.0, *(end - start for start, end in map(extent, drawings.values()))]

@@ -206,10 +206,7 @@ def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
     """Draw the part that all layers share, and the final norm."""
     if stack.stack.relative_bias is not None:
         _put_position_bias(rail, stack, costs)
-    residual, path = stack.stack.residual, f"{stack.prefix}residual_exit"
-    if stack.residual_exit is not None:
-        rail.put(Box(path, 0, 0, W, SLIM, "operation", title(residual), "", 1, costs.take(path),
-                     field=f"{stack.prefix}residual"))  # fmt: skip
+    put_residual_end(rail, stack, costs, "residual_exit")
     if stack.stack.early_exit is not None:
         path = f"{stack.prefix}exit_gate"
         rail.put(Box(path, 0, 0, W, SLIM, "operation", "early exit of a loop", "", 1, costs.take(path),
@@ -217,6 +214,14 @@ def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
     norm, path = stack.stack.final_norm, f"{stack.prefix}final_norm"
     if not norm.is_absent:
         rail.put(Box(path, 0, 0, W, SLIM, "norm", title(norm), costs.text(stack.d), 1, costs.take(path), field=path))
+
+
+def put_residual_end(rail: Rail, stack: StackCost, costs: ReportCosts, name: str) -> None:
+    """Draw the weights by which the residual streams begin or end, if there are any."""
+    if name in stack.residual_ends:
+        path = f"{stack.prefix}{name}"
+        rail.put(Box(path, 0, 0, W, SLIM, "operation", title(stack.stack.residual), "", 1, costs.take(path),
+                     field=f"{stack.prefix}residual"))  # fmt: skip
 
 
 def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:

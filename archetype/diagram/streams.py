@@ -7,7 +7,7 @@ from archetype.diagram.costs import ReportCosts
 from archetype.diagram.links import BETWEEN, put_link
 from archetype.diagram.rail import SUM, Rail
 from archetype.diagram.scene import Box, Layout, Measure, Note
-from archetype.diagram.stack import PANELS_IN_A_ROW, TIE, put_end, put_stack
+from archetype.diagram.stack import PANELS_IN_A_ROW, TIE, put_end, put_residual_end, put_stack
 from archetype.diagram.sublayer import GAP, SLIM, H, W
 from archetype.estimate.report import CostReport
 from archetype.roles.drawing import Blocks, Step, Stream, Streams
@@ -54,12 +54,14 @@ class Drawer:
                     box = self._put(rail, item)
                     rail.floor = box.y + box.h if box.id in ends else rail.floor
                     tied += [(item.tied, box)] if item.tied else []
-                case Blocks() if self.cards is not None:
-                    self.cards.put_outline(rail, self.costs.stacks[item.prefix])
-                    put_end(rail, self.costs.stacks[item.prefix], self.costs)
                 case Blocks():
-                    put_stack(rail, self.costs.stacks[item.prefix], self.costs, self.unfold, self.in_a_row)
-                    put_end(rail, self.costs.stacks[item.prefix], self.costs)
+                    stack = self.costs.stacks[item.prefix]
+                    put_residual_end(rail, stack, self.costs, "residual_entry")
+                    if self.cards is not None:
+                        self.cards.put_outline(rail, stack)
+                    else:
+                        put_stack(rail, stack, self.costs, self.unfold, self.in_a_row)
+                    put_end(rail, stack, self.costs)
                 case str():
                     rail.stream_note(item)
         for table, box in tied:

@@ -20,7 +20,7 @@ NAMES = (
     "deepseek_v3", "deepseek_v4", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch",
     "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
-    "linear_attention", "minimax", "gemma4_text", "recurrences", "small_designs",
+    "linear_attention", "minimax", "gemma3n_text", "gemma4_text", "recurrences", "small_designs",
     "loops",
 )
 # Other modules: tables of several families that differ little from the families above, and modules whose name

@@ -11,7 +11,7 @@ from archetype.roles.residual import Residual
 
 
 class ResidualStream(nn.Module):
-    """Base class of residual wirings: one module for each sublayer of each block.
+    """Base class of residual wirings: one module for each sublayer of each block, or for each block.
 
     The stream is any tensor whose first dimensions are batch and positions, (B, T, ..., D).
     """
@@ -22,25 +22,34 @@ class ResidualStream(nn.Module):
 
     @staticmethod
     def enter(residual: Any, x: Vectors) -> Tensor:
-        """Return the stream before the first block from the embedded tokens."""
-        raise NotImplementedError
+        """Return the stream before the first block from the embedded tokens (default: a copy for each stream)."""
+        return x[:, :, None].repeat(1, 1, residual.streams, 1)
 
     @staticmethod
     def leave(residual: Any, stream: Tensor) -> Vectors:
-        """Return the output vectors of the stack from the stream after the last block."""
-        raise NotImplementedError
+        """Return the output vectors of the stack from the stream after the last block (default: the mean)."""
+        return stream.mean(2)
+
+    @staticmethod
+    def entry(residual: Any, place: Place) -> nn.Module | None:
+        """Return a module that computes the first stream with weights, `(x) -> stream` (None: `enter` does)."""
+        return None
 
     @staticmethod
     def exit(residual: Any, place: Place) -> nn.Module | None:
         """Return a module that computes the output vectors with weights, `(stream) -> y` (None: `leave` does)."""
         return None
 
+    def predict(self, stream: Tensor, context: ForwardContext) -> Tensor:
+        """Return the stream that a block reads from and writes to, where streams are read once per block."""
+        return stream
+
     def read(self, stream: Tensor, context: ForwardContext) -> Vectors:
-        """Return the input vectors of the sublayer (before its norm)."""
+        """Return the input vectors of the sublayer (before its norm), or of the block."""
         raise NotImplementedError
 
     def write(self, stream: Tensor, y: Vectors, context: ForwardContext) -> Tensor:
-        """Return the stream after adding the sublayer's output `y`."""
+        """Return the stream after adding the output `y` of the sublayer or block."""
         raise NotImplementedError
 
 
@@ -57,11 +66,6 @@ class OneStream(ResidualStream):
 
     def read(self, stream: Tensor, context: ForwardContext) -> Vectors:
         return stream
-
-
-def build_exit(residual: Residual, place: Place) -> nn.Module | None:
-    """Build the module that computes the output vectors of a stack from its residual stream, if it has weights."""
-    return stream_class(residual).exit(residual, place)
 
 
 def stream_class(residual: Residual) -> type[ResidualStream]:

@@ -8,12 +8,13 @@ from archetype.spec.kinds import ByKind, Part, part
 class Residual(Part):
     """Base class of residual wirings: how a sublayer reads from the residual stream and writes to it.
 
-    Its module is constructed as `Module(spec, place)`, once for each sublayer of each block, and is derived from
-    `archetype.nn.residual.ResidualStream`.
+    Its module is constructed as `Module(spec, place)`, once for each sublayer of each block, or for each block, and is
+    derived from `archetype.nn.residual.ResidualStream`.
     """
 
     needs: ClassVar[str] = "module"
     is_sum: ClassVar[bool] = False  # whether the stream is one vector per position, the sum of all outputs
+    per_block: ClassVar[bool] = False  # read and written once per block, which sums the outputs of its sublayers
     grows: ClassVar[bool] = False  # whether the stream has more vectors after later layers
 
     @property

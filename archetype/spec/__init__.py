@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
     from archetype.models.vision.spec import *
     from archetype.parts.activation.spec import *
     from archetype.parts.adapter.spec import *
+    from archetype.parts.altup.spec import *
     from archetype.parts.attention.spec import *
     from archetype.parts.block_index.spec import *
     from archetype.parts.channel_mixing.spec import *

@@ -439,6 +439,26 @@ DECODERS: dict[str, spec.ModelSpec] = {
     ),
     "per-layer inputs": decoder(block(), READER, block(), READER, embedding={"per_layer": {"features": 6}}),
     "streams": decoder(block(), block(), residual={"kind": "streams", "num_streams": 3, "sinkhorn_steps": 4}),
+    "alternating updates": decoder(
+        block(wiring={"kind": "laurel", "norm": "rms", "rank": 5}),
+        READER
+        | {
+            "wiring": {"kind": "pre_norm", "norm": "none"},
+            "feedforward": READER["feedforward"]
+            | {
+                "num_streams": 3,
+                "active": 1,
+                "input_norm": {"kind": "affine", "bias": False},
+                "down_norm": "rms",
+            },
+        },
+        block(),
+        embedding={"per_layer": {"features": 6, "rows": 20}},
+        residual={"kind": "altup", "num_streams": 3, "active": 1},
+    ),
+    "gaussian top-k": decoder(
+        block(feedforward=GATED | {"activation": {"kind": "gaussian_top_k", "share": 0.7}}), block()
+    ),
     "n-gram memory of streams": decoder(
         block(),
         block(

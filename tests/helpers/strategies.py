@@ -160,7 +160,8 @@ def feedforwards(wild: bool = False, reads_tokens: bool = True) -> SearchStrateg
     mixtures = mixtures_of_experts(wild, reads_tokens)
     alone = st.one_of(experts(wild), mixtures)
     pair = st.builds(lambda *parts: spec.FeedForwardsTogether(parts=parts, input_scales=(1.0, 0.5)), alone, alone)
-    trained = st.sampled_from([spec.XIELU(), spec.PolyNorm()])  # which experts do not have
+    others = [spec.XIELU(), spec.PolyNorm(), spec.GaussianTopK(share=0.5)]  # which experts do not have
+    trained = st.sampled_from(others)
     network = st.builds(
         lambda part, activation, norm, gain: part.replace(activation=activation, hidden_norm=norm, hidden_gain=gain),
         experts(wild), st.sampled_from([spec.SiLU()]) | trained, vector_norms(wild), gains(wild),
@@ -683,6 +684,8 @@ def blocks(
         spec.PreNorm(**norms_of), spec.PostNorm(**norms_of), spec.SandwichNorm(**norms_of, mixer_post_norm=norm),
         spec.OutputNorm(**norms_of), spec.Plain(), spec.Interpolated(**norms_of, rate=draw(positive(0.05, 1.0, wild))),
     ]  # fmt: skip
+    if not mixer.is_absent:
+        wirings.append(spec.Laurel(**norms_of, rank=draw(counts(1, 4, wild)), path_norm=draw(st.none() | norms(wild))))
     if not feedforward.is_absent and not mixer.is_absent and not cross:
         wirings.append(spec.ParallelResidual(**norms_of) if by_content else
                        spec.ParallelResidual(norm=norm, shared_norm=draw(st.booleans())))  # fmt: skip
@@ -785,10 +788,18 @@ def embedded_stacks(
     embedding, layers = draw(embeddings(d_model, wild)), draw(stacks(d_model, wild, causal=causal))
     if draw(st.sampled_from([False, False, True])):
         features = draw(counts(1, 5, wild))
-        reader = spec.PerLayerInput(features=features, activation=draw(activations(wild)))
-        wiring = spec.OutputNorm(norm=draw(norms(wild)))
+        of_streams = causal and not any(block.output_scale or block.reinject == "unit" for block in layers)
+        num_streams = draw(st.integers(1, 3)) if of_streams else 1
+        reader = spec.PerLayerInput(
+            features=features, activation=draw(activations(wild)), num_streams=num_streams,
+            active=draw(st.integers(0, num_streams - 1)), input_norm=draw(vector_norms(wild)),
+            down_norm=draw(vector_norms(wild)),
+        )  # fmt: skip
+        wiring = spec.PreNorm(norm=draw(norms(wild))) if num_streams > 1 else spec.OutputNorm(norm=draw(norms(wild)))
         embedding = embedding.replace(
-            per_layer=spec.PerLayerEmbedding(features=features, norm=draw(vector_norms(wild)))
+            per_layer=spec.PerLayerEmbedding(
+                features=features, norm=draw(vector_norms(wild)), rows=draw(st.none() | counts(1, 40, wild))
+            )
         )
         layers = (*layers, spec.Block(wiring=wiring, mixer=spec.NoMixer(), feedforward=reader))
     return embedding, layers
@@ -798,8 +809,15 @@ def embedded_stacks(
 @st.composite
 def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) -> spec.Residual:
     """Every residual wiring that fits some layers."""
-    if any(block.output_scale or block.reinject == "unit" or not block.wiring.adds_to_stream for block in layers):
+    if any(block.output_scale or block.reinject == "unit" for block in layers):
         return spec.ResidualSum()
+    num_streams = max(block.feedforward.reads_streams for block in layers) or draw(counts(1, 3, wild))
+    active = draw(st.integers(0, num_streams - 1))
+    updates = spec.AltUp(num_streams=num_streams, active=active, norm=draw(vector_norms(wild)))
+    if any(block.feedforward.reads_streams for block in layers):
+        return updates
+    if not all(block.wiring.adds_to_stream for block in layers):
+        return draw(st.sampled_from([spec.ResidualSum(), updates]))
     streams = st.builds(
         spec.Streams, num_streams=counts(1, 3, wild), sinkhorn_steps=st.integers(0, 3),
         exit=st.sampled_from(["weighted", "mean"]), write_scale=positive(0.5, 2.0, wild),
@@ -819,7 +837,7 @@ def residuals(draw: DrawFn, layers: tuple[spec.Block, ...], wild: bool = False) 
     )
     normed = st.builds(spec.NormedSum, carried=vector_norms(wild), added=vector_norms(wild))
     sums = st.sampled_from([spec.ResidualSum(), spec.ScaledSum()]) | normed
-    return draw(st.one_of(sums, streams, gated, *([depth] if grows else [])))
+    return draw(st.one_of(sums, streams, gated, st.just(updates), *([depth] if grows else [])))
 
 
 @cache

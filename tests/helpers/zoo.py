@@ -107,7 +107,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "falcon_h1": {"layer_types": None, "mamba_d_ssm": 64, "mamba_n_heads": 4},
     "gemma3n_text": {
         "layer_types": ["sliding_attention", "full_attention"], "num_kv_shared_layers": 0, "laurel_rank": 4,
-        "activation_sparsity_pattern": [0.0, 0.0], "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61,
+        "activation_sparsity_pattern": [0.5, 0.0], "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61,
     },
     "gemma4_text": GEMMA4,
     "gemma4_unified_text": GEMMA4,

@@ -26,6 +26,7 @@ from tests.helpers.strategies import (
     patterns,
     relative_vectors,
     residuals,
+    routers,
     scalings_by_pair,
     sentence_heads,
     vision_encoders,
@@ -35,7 +36,7 @@ MODELS = (decoders(), encoders(), encoder_decoders(), ngrams(), megabytes(), vis
 # what the models are made of, and one of which has few, is drawn in a hundredth of a model's time
 PARTS = (
     norms(), patterns(causal=False), encoder_heads(), sentence_heads(), residuals(hybrid().layers), scalings_by_pair(2),
-    relative_vectors(), key_selections(), compressed_attentions(),
+    relative_vectors(), key_selections(), compressed_attentions(), routers(),
 )  # fmt: skip
 EXAMPLES = [(strategy, 20) for strategy in PARTS] + [(linear_mixers(), 100), (attentions(Place(8)), 50)]
 # values that saturate exactly hide that a token changes an output; DynamicTanh stands for it

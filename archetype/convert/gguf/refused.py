@@ -11,7 +11,7 @@ REFUSED: dict[str, str] = {
     "cogvlm": "separate layer weights for image positions; the text model alone is not read",
     "dflash": DRAFTS,
     "eagle3": DRAFTS,
-    "gemma3n": "AltUp (parallel streams, of which each layer computes one) and LAuReL (a path beside attention)",
+    "gemma3n": "AltUp and LAuReL are read from Hugging Face's files, but not from GGUF",
     "gemma4-assistant": DRAFTS,
     "gptj": "llama.cpp registers the name but cannot run it",
     "graniteswitch": "adapters that a prompt token selects",

@@ -83,11 +83,13 @@ def _per_layer(info: CheckpointInfo, tensors: GroupedTensors) -> PerLayerEmbeddi
     if (name := tensors.outer.get("embedding.per_layer.token.weight")) is None:
         return None
     (rows, columns), layers = info.sides(name), len(tensors.layers)
-    if rows != info.sides(tensors.outer["embedding.token.weight"])[0]:
+    own = rows != info.sides(tensors.outer["embedding.token.weight"])[0]
+    if own and not info.quirks.rows_of_layers:
         raise info.missing(name, "per-layer embeddings with a different vocabulary size")
     if columns % layers or not tensors.layers[0].further:
         raise info.missing(name, f"per-layer embeddings for other than {layers} layers")
-    return PerLayerEmbedding(features=columns // layers, norm=outer_norm(info, tensors, "embedding.per_layer.norm"))
+    norm = outer_norm(info, tensors, "embedding.per_layer.norm")
+    return PerLayerEmbedding(features=columns // layers, norm=norm, rows=rows if own else None)
 
 
 def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> EmbeddingPosition:

@@ -3,12 +3,12 @@
 import re
 from typing import Any, Literal, get_args
 
-from archetype.convert.infer.checkpoint_info import CheckpointInfo
+from archetype.convert.infer.checkpoint_info import CheckpointInfo, list_item
 from archetype.convert.infer.names import BESIDE_EXPERTS
 from archetype.convert.infer.spellings import ACTIVATION, EXPERTS_PER_TOKEN, GROUPS, RENORMALIZE, ROUTER_SCALE, SCORING
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
-from archetype.parts.activation.spec import SiLU, Swish
+from archetype.parts.activation.spec import GaussianTopK, SiLU, Swish
 from archetype.parts.channel_mixing.spec import ChannelMixing
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
@@ -30,6 +30,7 @@ NETWORK_SCALES = "mlp_multipliers"
 IDLE = "zero_expert_num"  # number of experts that return their input
 LIMIT, BETA = "swiglu_limit", "swiglu_alpha"  # of gates as in gpt-oss
 UP_BOUND = "activation_situ_linear_beta"  # of the other factor, with the activation SiTU
+SPARSITY = "activation_sparsity_pattern"
 LIMITS = ("swiglu_limits", "swiglu_limits_shared")  # of each layer: of experts, and of networks for all tokens
 # Kinds of routers by their score functions.
 ROUTERS: dict[str, type[SoftmaxRouter | SigmoidRouter | SqrtSoftplusRouter]] = {
@@ -79,7 +80,8 @@ def _read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apar
         return ChannelMixing(d_ff=width, receptance="receptance.weight" in names, mix_of="token")
     _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     names = layer.network
-    network = _scaled(info, _bounded(info, layer, _dense(info, layer, names, transposed), LIMITS[1]))
+    network = _sparse(info, layer, _bounded(info, layer, _dense(info, layer, names, transposed), LIMITS[1]))
+    network = _scaled(info, network)
     if "gate_gain.weight" in names:  # Dory: sqrt(D) times what is stored
         network = network.replace(hidden_gain=Gain(init=layer.d_model**0.5))
     if "hidden_norm.weight" not in names and not info.quirks.output_norms:
@@ -140,6 +142,19 @@ def _network(info: CheckpointInfo, gated: bool, width: int, bias: bool = False, 
     info.first(ACTIVATION)  # the clamped gate has a separate activation
     info.assume("layers[*].feedforward.unit_offset", True, f"as in gpt-oss, since {BETA} is there")
     return GatedMLP(d_ff=width, activation=Swish(beta=beta), bias=bias, limit=limit, unit_offset=True)
+
+
+def _sparse(info: CheckpointInfo, layer: Layer, network: Any) -> Any:
+    # Gemma 3n: the share of the gates that are zero, in each layer
+    shares = info.config.get(SPARSITY)
+    if shares is None:
+        return network
+    share = list_item(shares, layer.number)
+    if not isinstance(share, float | int) or isinstance(share, bool) or share >= 1:
+        raise info.config.error(SPARSITY, f"has no share below 1 for layer {layer.number}", "fix the file")
+    if share <= 0:
+        return network
+    return network.replace(activation=GaussianTopK(share=float(share), activation=network.activation))
 
 
 def _bounded(info: CheckpointInfo, layer: Layer, network: Any, key: str) -> Any:

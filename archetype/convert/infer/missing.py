@@ -28,8 +28,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
         r".*\.indexer\.(?!(wq|wq_b|wk|weights_proj|[qk]_proj|index_qk_proj|[qk]_(layer)?norm)\.|index_kpool).*",
         "sparse attention with an unknown kind of learned index",
     ),
-    (r".*\.altup\..*", "alternating updates of parallel streams (AltUp)"),
-    (r".*\.laurel\..*", "a low-rank path parallel to attention (LAuReL)"),
     (r".*\.(shape|pronunciation)_embed\..*", "embeddings of a character's shape and pronunciation"),
     (r".*\.act_fn\..*", "an activation with learned parameters"),
     (r".*\.mlp\.(down|up)_embed\..*", "single-neuron experts selected by product keys"),

@@ -159,13 +159,29 @@ STREAMS += tuple(
     for content, ours in (("self_attention", "mixer"), ("mlp", "feedforward"))
     for theirs, param in DEPTH
 )
-STREAMS_EXIT: NameTable = (
-    tuple((rf"output_attn_res_{theirs}\.weight", f"residual_exit.{param}") for theirs, param in DEPTH)
-    + tuple((rf"hyper_connection_mixer\.{theirs}", f"residual_exit.{param}") for theirs, param in GATED_STREAMS)
-    + tuple(
+# Alternating updates of a layer, and its path beside the mixer (Gemma 3n).
+STREAMS += tuple(
+    (rf"{theirs}\.weight", f"{ours}.weight")
+    for theirs, ours in (
+        (r"altup\.modality_router", "residual.router"),
+        (r"altup\.router_norm", "residual.norm"),
+        (r"altup\.prediction_coefs", "residual.prediction"),
+        (r"altup\.correction_coefs", "residual.correction"),
+        (r"laurel\.linear_left", "mixer_path.left"),
+        (r"laurel\.linear_right", "mixer_path.right"),
+        (r"laurel\.post_laurel_norm", "mixer_path.norm"),
+    )
+)
+# Of the stack's ends; `{}` stands for the number of a stream.
+STREAMS_ENDS: NameTable = (
+    (r"altup_projections\.(?P<expert>\d+)\.weight", "residual_entry.projections.{}.weight"),
+    (r"altup_unembed_projections\.(?P<expert>\d+)\.weight", "residual_exit.projections.{}.weight"),
+    *((rf"output_attn_res_{theirs}\.weight", f"residual_exit.{param}") for theirs, param in DEPTH),
+    *((rf"hyper_connection_mixer\.{theirs}", f"residual_exit.{param}") for theirs, param in GATED_STREAMS),
+    *(
         (rf"hc_pre\.hc_head\.hc_head_{name}|hc_head\.hc_{name}|hc_head_{name}", f"residual_exit.{param}")
         for name, param in (("fn", "weight"), ("base", "bias"), ("scale", "scale"))
-    )
+    ),
 )
 
 # An n-gram memory before a layer's mixer (Qwen4-Exp), whose table may be cut into numbered parts.
@@ -187,6 +203,7 @@ NGRAMS: NameTable = (
 FURTHER: NameTable = (
     (r"per_layer_input_gate", "feedforward.gate"),
     (r"per_layer_projection", "feedforward.down"),
+    *((rf"per_layer_{norm}", f"feedforward.{norm}") for norm in ("input_norm", "down_norm")),  # with streams
     (r"post_per_layer_input_norm", "feedforward_norm"),
     (r"output\.adapter_modules\.\w+\.dense1", "feedforward.up"),
     (r"output\.adapter_modules\.\w+\.dense2", "feedforward.down"),
@@ -255,6 +272,11 @@ def is_of_shared_keys(name: str, config: Config) -> bool:
     if not config.values.get("num_kv_shared_layers") or (match := SHARED_KEYS.fullmatch(name)) is None:
         return False
     return int(match[1]) >= config.size("num_hidden_layers") - config.size("num_kv_shared_layers")
+
+
+def is_unused_scale(name: str, config: Config) -> bool:
+    """Return whether a tensor would scale the input of a per-layer input, but the class ignores it (Gemma 3n)."""
+    return name.endswith(".altup.correct_output_scale") and not config.flag("altup_correct_scale", True)
 
 
 def is_of_idle_expert(name: str, config: Config) -> bool:

@@ -359,6 +359,31 @@ def gemma4(keys: Config) -> dict[str, Any]:
     return derived
 
 
+def gemma3n(keys: Config) -> dict[str, Any]:
+    """Return Gemma 3n's keys as its class derives them: kinds of layers, their rotations, and shares of zero gates."""
+    count = keys.get("num_hidden_layers") or 0
+    kinds = keys.get("layer_types") or [
+        "sliding_attention" if (layer + 1) % 5 else "full_attention" for layer in range(count)
+    ]
+    shares, num_sparse = keys.get("activation_sparsity_pattern"), 10 if count > 10 else 0
+    stated = keys.get("rope_parameters") or {}
+    usual = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
+    sections = {
+        kind: {"rope_type": "default", "rope_theta": keys.positive(*theta)} | (stated.get(kind) or {})
+        for kind, theta in usual.items()
+    }
+    sections["full_attention"] |= keys.get("rope_scaling") or {}
+    return {
+        "hidden_act": keys.get("hidden_activation"),  # the other key is that of its encoders
+        "layer_types": kinds,
+        "activation_sparsity_pattern": [0.95] * num_sparse + [0.0] * (count - num_sparse) if shares is None else shares,
+        "rope_parameters": sections,
+        "rope_scaling": None,
+        "rope_theta": None,
+        "rope_local_base_freq": None,
+    }
+
+
 def doge(keys: Config) -> dict[str, Any]:
     """Refuse Doge models with experts, which are routed across tokens, or with keys left out of attention."""
     keys.expect("is_moe", False, "a router that mixes the logits of different tokens")

@@ -36,6 +36,7 @@ class FamilyQuirks(MixerQuirks):
         embedding_norm: norm without weights that follows the embedding.
         scaled_embedding: token embeddings are multiplied by sqrt(d_model).
         round_scale: the factor sqrt(d_model) is first rounded to the vectors' dtype.
+        rows_of_layers: a table of per-layer vectors may lack the last token ids, which read its first row.
         added_position: computed position embeddings that are added to token vectors.
         inclusive_waves: exponents of the embeddings' frequencies go from 0 to 1 inclusive (tensor2tensor).
         half_window: without another key, the window is half of `local_attention`.
@@ -80,6 +81,7 @@ class FamilyQuirks(MixerQuirks):
     embedding_norm: bool = False
     scaled_embedding: bool = False
     round_scale: bool = False
+    rows_of_layers: bool = False
     added_position: Sinusoidal | None = None
     inclusive_waves: bool = False
     half_window: bool = False
@@ -123,6 +125,18 @@ GEMMA4 = FamilyQuirks(
     asks=("layer_types", "rope_parameters"),
     derive=own_keys.gemma4,
 )
+GEMMA3N = replace(
+    GEMMA4,
+    renormalize=False,
+    overridden=(),
+    asks=(),
+    rows_of_layers=True,
+    derive=own_keys.gemma3n,
+    renames=(
+        (r"altup\.correct_output_scale", "per_layer_input_norm.weight"),
+        (r"post_per_layer_input_norm\.weight", "per_layer_down_norm.weight"),
+    ),
+)
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
 LONGCAT = FamilyQuirks(
     interleaved=True,
@@ -155,6 +169,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gemma", "gemma2", "vaultgemma"), ONE_PLUS),
     "gemma3_text": replace(ONE_PLUS, only=(("attn_logit_softcapping", None),)),  # the class never reads it
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), GEMMA4),
+    "gemma3n_text": GEMMA3N,
     "ministral3": FamilyQuirks(only=(("layer_types", None),)),
     "gemma3": FamilyQuirks(only=(("final_logit_softcapping", None),)),
     **dict.fromkeys(("aya_vision", "cohere2_vision"), FamilyQuirks(unscaled_logits=True)),

@@ -1,8 +1,11 @@
 """Inference of the residual wiring: a sum, learned factors, several streams, or attention over depth."""
 
+import itertools
+
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import GATED_STREAMS
 from archetype.convert.infer.tensors import GroupedTensors
+from archetype.parts.altup.spec import AltUp
 from archetype.parts.depth_attention.spec import DepthAttention
 from archetype.parts.norm.spec import Affine, NoNorm
 from archetype.parts.residual_sums.spec import NormedSum, ScaledSum
@@ -20,6 +23,8 @@ def read_residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         return ScaledSum()
     if tensors.layers[0].terms:
         return _normed_sum(info, tensors)
+    if "residual.router.weight" in tensors.layers[0].residual:
+        return _altup(info, tensors)
     if "residual_exit.query" in tensors.outer:
         return _depth_attention(info, tensors)
     if "residual_exit.norm_weight" in tensors.outer:
@@ -52,6 +57,22 @@ def read_residual(info: CheckpointInfo, tensors: GroupedTensors) -> Residual:
         write_eps=eps,
         norm_eps=info.norm(bias=False).eps,
     )
+
+
+def _altup(info: CheckpointInfo, tensors: GroupedTensors) -> AltUp:
+    # Gemma 3n; the tensors of each layer, and a projection for each stream but the first at both ends
+    num_streams = info.sides(tensors.layers[0].residual["residual.router.weight"])[0]
+    info.config.expect("altup_num_inputs", num_streams, "the routers of the streams have this number of rows")
+    for layer in tensors.layers:
+        names = {name for name in layer.residual if name.startswith("residual.")}
+        if names != {f"residual.{name}.weight" for name in ("norm", "router", "prediction", "correction")}:
+            raise info.missing(layer.prefix, "alternating updates with unknown tensors")
+    for end, other in itertools.product(("residual_entry", "residual_exit"), range(num_streams - 1)):
+        if f"{end}.projections.{other}.weight" not in tensors.outer:
+            raise info.missing(info.config.place, "alternating updates without projections of each stream")
+    if (active := info.config.count("altup_active_idx", 0)) >= num_streams:
+        raise info.config.error("altup_active_idx", f"there are only {num_streams} streams", "fix the file")
+    return AltUp(num_streams=num_streams, active=active, norm=info.norm(bias=False))
 
 
 def _normed_sum(info: CheckpointInfo, tensors: GroupedTensors) -> NormedSum:

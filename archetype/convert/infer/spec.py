@@ -31,22 +31,27 @@ from archetype.families.as_read import family_as_read
 from archetype.families.class_keys import DERIVED, keys_read
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
-from archetype.models.block.spec import Block, NoMixer, OutputNorm, PostNorm
+from archetype.models.block.spec import Block, NoMixer, OutputNorm, PostNorm, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.models.stack.spec import EarlyExit
+from archetype.parts.altup.spec import AltUp
 from archetype.parts.attention.spec import Attention
 from archetype.parts.feedforward.spec import MLP
+from archetype.parts.norm.spec import Affine, NoNorm
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.parts.together.spec import MixersTogether
 from archetype.roles.checkpoint import MixerReader
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
+from archetype.roles.residual import Residual
 from archetype.spec.errors import explain
 from archetype.spec.registry import provided
 
 ADAPTER = {f"{name}.{kind}" for name in ("feedforward.up", "feedforward.down", "feedforward_norm")
            for kind in ("weight", "bias")}  # fmt: skip
+INPUT_SCALE = "feedforward.input_norm.weight"
+PER_LAYER_OF_STREAMS = {f"feedforward.{name}.weight" for name in ("gate", "down", "down_norm")}
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 
 
@@ -138,10 +143,11 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     ]
     _check_head_dims(info, [block.mixer for block in firsts], d_model)
     check_uneven_layers(info, tensors, firsts)
+    residual = read_residual(info, tensors)
     blocks = tuple(
         block
         for layer, first in zip(tensors.layers, firsts, strict=True)
-        for block in (*read_memory(info, layer), *_with_further(info, layer, first))
+        for block in (*read_memory(info, layer), *_with_further(info, layer, first, residual))
     )
     blocks = blocks if tensors.loop is None else tensors.loop.unrolled(blocks)
     blocks = (*read_ngrams(info, tensors, d_model), *blocks)
@@ -152,7 +158,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         d_model=d_model,
         embedding=read_embedding(info, tensors, dims, extra_rows),
         layers=blocks,
-        residual=read_residual(info, tensors),
+        residual=residual,
         final_norm=_final_norm(info, tensors, weightless),
         early_exit=_early_exit(info, tensors),
         head=read_head(info, tensors, d_model),
@@ -188,7 +194,7 @@ def _mixer(info: CheckpointInfo, layer: Layer, dims: ModelDims) -> Mixer:
     )
 
 
-def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Block]:
+def _with_further(info: CheckpointInfo, layer: Layer, block: Block, residual: Residual) -> list[Block]:
     # a layer's per-layer input or adapter is a separate block, whose output is the layer's
     blocks = [block]
     if layer.further.keys() == ADAPTER:
@@ -196,11 +202,19 @@ def _with_further(info: CheckpointInfo, layer: Layer, block: Block) -> list[Bloc
         network = MLP(d_ff=width, activation=activation, bias=True)
         blocks.append(Block(wiring=PostNorm(norm=info.norm(bias=True)), mixer=NoMixer(), feedforward=network))
     elif layer.further:
-        if layer.further.keys() != PER_LAYER:
+        of_streams, keys = "feedforward.down_norm.weight" in layer.further, layer.further.keys() - {INPUT_SCALE}
+        if keys != (PER_LAYER_OF_STREAMS if of_streams else PER_LAYER):
             raise info.missing(layer.prefix, f"per-layer inputs with only {', '.join(sorted(layer.further))}")
-        width = info.sides(layer.further["feedforward.gate.weight"])[0]
+        width, norm = info.sides(layer.further["feedforward.gate.weight"])[0], info.norm(bias=False)
         per_layer = PerLayerInput(features=width, activation=info.activation(gated=True))
-        wiring = OutputNorm(norm=info.norm(bias=False))
+        if isinstance(residual, AltUp) and of_streams:
+            per_layer = per_layer.replace(
+                num_streams=residual.num_streams,
+                active=residual.active,
+                input_norm=Affine(bias=False) if INPUT_SCALE in layer.further else NoNorm(),
+                down_norm=norm,
+            )
+        wiring = PreNorm(norm=NoNorm()) if of_streams else OutputNorm(norm=norm)
         blocks.append(Block(wiring=wiring, mixer=NoMixer(), feedforward=per_layer))
     blocks[-1] = blocks[-1].replace(output_scale=layer.output_scale is not None)
     return blocks

@@ -90,6 +90,7 @@ NEUTRAL = (
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|routed_expert_hidden_size|latent_moe_use_norm|mla_use_output_gate|interleave_moe_layer_step)",
     r"(global_head_dim|num_kv_shared_layers|hidden_size_per_layer_input|use_double_wide_mlp|enable_moe_block)",
+    r"altup_coef_clip",  # of weights in training
     r"gating",  # whether a gate is of a head or of a feature, which its shape shows
     r"rescale_every",  # halves the stream and what is added to it in passes without gradients, for 16 bits
     r"(layers_block_type|block_types|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out

@@ -25,12 +25,13 @@ from archetype.convert.infer.names import (
     OUTPUT_SCALE,
     SPARSE,
     STREAMS,
-    STREAMS_EXIT,
+    STREAMS_ENDS,
     TEXT_PARTS,
     image_tensors,
     is_of_idle_expert,
     is_of_other_language,
     is_of_shared_keys,
+    is_unused_scale,
     prediction_tensors,
     read_name,
 )
@@ -228,7 +229,8 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
     computed = info.quirks.computed
     if info.is_zero(name):
         return True
-    if any(is_unused(name, info.config) for is_unused in (is_of_shared_keys, is_of_idle_expert, is_of_other_language)):
+    unused = (is_of_shared_keys, is_of_idle_expert, is_of_other_language, is_unused_scale)
+    if any(is_unused(name, info.config) for is_unused in unused):
         return True
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)
 
@@ -274,8 +276,8 @@ def _outer(info: CheckpointInfo, names: list[str]) -> Names:
     outer: Names = {}
     for name in names:
         renamed = _rename(info, name)
-        if ending := next((read for tail in _tails(renamed) if (read := read_name(STREAMS_EXIT, tail))), None):
-            outer[ending[0]] = name
+        if ending := next((read for tail in _tails(renamed) if (read := read_name(STREAMS_ENDS, tail))), None):
+            outer[ending[0].format(ending[1])] = name
             continue
         path, _, kind = renamed.rpartition(".")
         match = next((read for tail in _tails(path) if (read := read_name(OUTER, tail))), None)

@@ -8,7 +8,15 @@ from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
 from archetype.convert.infer.spellings import INITIAL_STD, NORMS_FIRST, PARALLEL
 from archetype.convert.infer.tensors import Layer, Names
-from archetype.models.block.spec import Interpolated, OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
+from archetype.models.block.spec import (
+    Interpolated,
+    Laurel,
+    OutputNorm,
+    ParallelResidual,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+)
 from archetype.parts.norm.spec import GatedRMSNorm, NoNorm
 from archetype.roles.wiring import Wiring
 
@@ -45,6 +53,10 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
         if f"{path}.{suffix}" in layer.norms
     }
     wiring, gated = _wiring_of(info, kind, norm_paths, contents, names), _gated_norms(info, layer, names)
+    if (left := layer.residual.get("mixer_path.left.weight")) is not None and kind is SandwichNorm:  # Gemma 3n
+        rank = info.sides(left)[0]
+        info.config.expect("laurel_rank", rank, "the path beside attention has this rank")
+        return Laurel(norm=info.norm(bias=False), rank=rank), names
     return wiring.replace(**gated) if gated else wiring, names
 
 

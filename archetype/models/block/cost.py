@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import ClassVar
 
-from archetype.cost.formula import ZERO, Counts, Formula, constant, prefixed
+from archetype.cost.formula import ZERO, Counts, Formula, constant, prefixed, symbol
 from archetype.cost.registry import (
     Complexity,
     FeedForwardCost,
@@ -59,11 +59,15 @@ class BlockCost:
 
     @property
     def residuals(self) -> dict[str, ResidualCost]:
+        """Cost of each residual module of the block, by the module's name."""
         # a part that reads all residual streams needs no weights of theirs
         reads_all = "feedforward" if self.block.feedforward.reads_streams else None
-        return {
-            name: self.residual.at(self.layer, index) for index, name in enumerate(self.contents) if name != reads_all
+        costs = {
+            f"{name}_residual": self.residual.at(self.layer, index)
+            for index, name in enumerate(self.contents)
+            if name != reads_all
         }
+        return {"residual": self.residual} if costs and self.residual.part.per_block else costs
 
     def parameters(self, active: bool = False) -> Counts:
         counts: Counts = {}
@@ -75,8 +79,11 @@ class BlockCost:
             for table, features in content.tables().items():
                 content_counts[table] = content_counts.get(table, ZERO) + self.vocabulary * features
             counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", content_counts) | {f"{name}_post_norm": post_norm}
-            counts |= {f"{name}_residual": residuals[name].parameters()} if name in residuals else {}
+            if (residual := residuals.get(f"{name}_residual")) is not None:
+                counts[f"{name}_residual"] = residual.parameters()
             counts |= prefixed(f"{name}_", self.wiring.further_parameters(name))
+        if (residual := residuals.get("residual")) is not None:
+            counts["residual"] = residual.parameters()
         counts["wiring"] = self.wiring.own_parameters()
         return counts | ({"output_scale": constant(1)} if self.block.output_scale else {})
 
@@ -86,11 +93,12 @@ class BlockCost:
             counts |= prefixed("cross.", self.cross.flops(work))
         counts |= prefixed("feedforward.", self.feedforward.flops(work.tokens))
         # a plain sum counts no FLOPs
-        residuals = {f"{name}_residual": residual.flops(work.tokens) for name, residual in self.residuals.items()}
+        residuals = {name: residual.flops(work.tokens) for name, residual in self.residuals.items()}
         counts |= {name: flops for name, flops in residuals.items() if flops}
         for name in self.contents:
             norms = zip(("norm", "post_norm"), self.wiring.norm_flops(name, work.tokens), strict=True)
             counts |= {f"{name}_{norm}": flops for norm, flops in norms if flops}
+            counts |= prefixed(f"{name}_", self.wiring.further_flops(name, work.tokens))
         if wiring := self.wiring.flops(work.tokens):
             counts |= {"wiring": wiring}
         return counts
@@ -156,6 +164,29 @@ class NormedResidualCost(WiringCost[spec.NormedWiring]):
 @cost_of(spec.SandwichNorm)
 class SandwichNormCost(NormedResidualCost):
     norms = ("norm", "post_norm")
+
+
+@cost_of(spec.Laurel)
+class LaurelCost(SandwichNormCost):
+    """Cost of the norms of a sandwich, and of a path of low rank beside the mixer with a norm."""
+
+    def __init__(self, part: spec.Laurel, d: Formula) -> None:
+        super().__init__(part, d)
+        self.rank = symbol("r", part.rank, part)
+        self.path_norm = NormCost.of(part.norm if part.path_norm is None else part.path_norm, d)
+
+    def further_parameters(self, content: str) -> Counts:
+        path = 2 * self.d * self.rank + self.path_norm.parameters()
+        return {"path": path} if content == "mixer" else {}
+
+    def further_flops(self, content: str, tokens: Formula) -> Counts:
+        path = 4 * tokens * self.d * self.rank + self.path_norm.flops(tokens)
+        return {"path": path} if content == "mixer" else {}
+
+    def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
+        # the narrow vector; the mixer saves h as well
+        narrow = work.input_bytes(self.rank.value)
+        return super().saved_activations(contents, work) + narrow + self.path_norm.saved(work.tokens, work)
 
 
 @cost_of(spec.Interpolated)

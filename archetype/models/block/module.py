@@ -1,5 +1,6 @@
 """Blocks: each wiring places norms and residual connections around mixer, cross-attention and feed-forward part."""
 
+import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,11 +15,12 @@ from archetype.nn.dropout import dropout
 from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, module_class, module_for
-from archetype.nn.residual import ResidualStream
+from archetype.nn.residual import ResidualStream, stream_class
 from archetype.nn.state import BlockState
 from archetype.parts.attention.cross import CrossAttention
 from archetype.parts.norm.module import normalize_stream
 from archetype.roles.residual import Residual
+from archetype.weights.linear import Linear
 
 
 class Block(nn.Module):
@@ -49,11 +51,15 @@ class Block(nn.Module):
                 for norm in self.norms:
                     self.add_module(f"{name}_{norm}", build_norm(block.wiring.norm_of(name, norm), place.d_model))
             setattr(self, name, content)
-        self.adds_up = place.residual is None or place.residual.is_sum
+        residual = place.residual
+        self.adds_up = residual is None or residual.is_sum or residual.per_block
         # contents that read all residual streams, and are added to them
         self.of_streams = ("feedforward",) if block.feedforward.reads_streams else ()
-        if place.residual is not None and not self.adds_up:
-            self._add_residuals(place.residual, place)
+        self.residual: ResidualStream | None = None  # of streams that the block reads and writes once
+        if residual is not None and residual.per_block and not self.of_streams:
+            self.residual = stream_class(residual)(residual, place)
+        if residual is not None and not self.adds_up:
+            self._add_residuals(residual, place)
         self.dropout = block.dropout
         self.residual_scale = block.residual_scale
         self.output_scale = nn.Parameter(torch.empty(1)) if block.output_scale else None
@@ -72,12 +78,20 @@ class Block(nn.Module):
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         # of the layer before; a block that reads the layer's index would be compiled once for each layer
         late = context.later.pop(context.layer - 1, None) if context.later else None
-        y = self.sublayers(x, context, state)  # (B, T, D), or several streams
+        y = self.over_streams(x, context, state)  # (B, T, D), or several streams
         if context.later and (delayed := context.later.get(context.layer)) is not None:
             context.later[context.layer] = self.branch(delayed)
         if late is not None:
             y = y + late.to(y.dtype)
         return y if self.output_scale is None else y * self.output_scale
+
+    def over_streams(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        """Return the residual stream after the block, whose sublayers may compute one of several streams."""
+        if self.residual is None:
+            return self.sublayers(x, context, state)
+        x = self.residual.predict(x, context)
+        y = self.sublayers(self.residual.read(x, context), context, state)
+        return self.residual.write(x, y, context)
 
     def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         """Return the residual stream after all sublayers of the block."""
@@ -178,6 +192,41 @@ class SandwichBlock(Block):
             y = self.content(content)(h, context, self.own_state(content, context, state))
             y = getattr(self, f"{content}_post_norm")(y, context)
             x = self.write(content, x, y, context)
+        return x
+
+
+class LowRankPath(nn.Module):
+    """norm''(W_r W_l h) (Menghani 2024)."""
+
+    def __init__(self, wiring: spec.Laurel, d_model: int) -> None:
+        super().__init__()
+        self.left, self.right = Linear(d_model, wiring.rank, bias=False), Linear(wiring.rank, d_model, bias=False)
+        self.norm = build_norm(wiring.norm if wiring.path_norm is None else wiring.path_norm, d_model)
+
+    def forward(self, h: Vectors, context: ForwardContext) -> Vectors:
+        path: Vectors = self.norm(self.right(self.left(h)), context)
+        return path
+
+
+@module_for(spec.Laurel)
+class LaurelBlock(Block):
+    """(x + norm'(mixer(h)) + h + path(h)) / sqrt(2) with h = norm(x), then a sandwich around the other sublayers."""
+
+    norms = ("norm", "post_norm")
+
+    def __init__(self, block: spec.Block, place: Place) -> None:
+        super().__init__(block, place)
+        assert isinstance(block.wiring, spec.Laurel)
+        self.mixer_path = LowRankPath(block.wiring, place.d_model)
+
+    def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        for content in self.contents:
+            h = self.norm(content)(self.read(content, x, context), context)  # (B, T, D)
+            y = self.content(content)(h, context, self.own_state(content, context, state))
+            y = getattr(self, f"{content}_post_norm")(y, context)
+            x = self.write(content, x, y, context)
+            if content == "mixer":
+                x = (x + (h + self.mixer_path(h, context)).to(x.dtype)) / math.sqrt(2)
         return x
 
 

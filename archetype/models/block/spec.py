@@ -17,10 +17,12 @@ from archetype.spec.base import Flag, Index, Positive, Probability, Spec
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.repeats import OF_PASSES
+from archetype.spec.sizes import Width
 
 __all__ = [
     "Block",
     "Interpolated",
+    "Laurel",
     "NoMixer",
     "OutputNorm",
     "ParallelResidual",
@@ -96,6 +98,24 @@ class SandwichNorm(NormedWiring):
     mixer_post_norm: AnyNorm | None = None
     cross_attention_post_norm: AnyNorm | None = None
     feedforward_post_norm: AnyNorm | None = None
+
+
+@part
+class Laurel(SandwichNorm):
+    """(x + norm'(mixer(h)) + h + norm''(W_r W_l h)) / sqrt(2) with h = norm(x) (LAuReL, Menghani 2024; Gemma 3n).
+
+    The path of low rank beside the mixer is learned. Other sublayers are wired as with `sandwich`.
+
+    Attributes:
+        rank: rank of the path.
+        path_norm: norm of the path's output (absent: `norm`).
+    """
+
+    title: ClassVar[str] = "LAuReL"
+    adds_to_stream: ClassVar[bool] = False
+    kind: Literal["laurel"] = "laurel"  # type: ignore[assignment]
+    rank: Width
+    path_norm: AnyNorm | None = None
 
 
 @part
@@ -252,13 +272,13 @@ class Block(Spec):
         if is_unread and not self.wiring.norm_of("feedforward").is_absent:
             cause = "the feed-forward part reads only token ids, so a norm of its input would never be trained"
             invalid("wiring.feedforward_norm", cause, "use feedforward_norm: none")
+        if isinstance(self.wiring, ParallelResidual | Laurel) and self.mixer.is_absent:
+            invalid("wiring", f"{self.wiring.kind} wiring needs a mixer", "add a mixer, or use pre_norm")
         if isinstance(self.wiring, ParallelResidual):
             if self.feedforward.is_absent:
                 invalid(
                     "wiring", "parallel wiring needs a feed-forward part", "add a feed-forward part, or use pre_norm"
                 )
-            if self.mixer.is_absent:
-                invalid("wiring", "parallel wiring needs a mixer", "add a mixer, or use pre_norm")
             if self.cross_attention is not None:
                 invalid("wiring", "parallel wiring does not support cross-attention", "use pre_norm or post_norm")
         return self

@@ -78,7 +78,9 @@ class StackCost:
         self.d = symbol(_WIDTHS.get(stack.prefix, "D"), stack.d_model)
         self.final_norm = NormCost.of(stack.final_norm, self.d)
         self.groups = group_equal_layers(stack, self.d)
-        self.residual_exit = self.groups[0].cost.residual.exit(len(stack.layers))
+        residual = self.groups[0].cost.residual
+        ends = {"residual_entry": residual.entry(), "residual_exit": residual.exit(len(stack.layers))}
+        self.residual_ends = {name: cost for name, cost in ends.items() if cost is not None}  # with weights
 
     @cached_property
     def group_of(self) -> dict[int, LayerGroup]:
@@ -109,14 +111,13 @@ class StackCost:
             counts = table.table(heads) | counts
         if self.stack.early_exit is not None:
             counts = {"exit_gate": ZERO} | counts  # constants of the checkpoint
-        if self.residual_exit is not None:
-            counts = {"residual_exit": self.residual_exit.parameters()} | counts
+        counts = {name: end.parameters() for name, end in self.residual_ends.items()} | counts
         return prefixed(self.prefix, counts)
 
     def flops(self, work: Work) -> Counts:
         """Return the FLOPs outside the blocks."""
-        exit, norm = self.residual_exit, (1 + len(self.stack.passes)) * self.final_norm.flops(work.tokens)
-        counts = {} if exit is None else {"residual_exit": exit.flops(work.tokens)}
+        norm = (1 + len(self.stack.passes)) * self.final_norm.flops(work.tokens)
+        counts = {name: end.flops(work.tokens) for name, end in self.residual_ends.items()}
         if self.stack.early_exit is not None and self.stack.early_exit.threshold is not None:
             counts["exit_gate"] = 2 * work.tokens * len(self.stack.passes) * self.d
         return prefixed(self.prefix, counts | ({"final_norm": norm} if norm else {}))
@@ -151,7 +152,7 @@ class StackCost:
             shared |= group.cost.mixer.shared_activations(work)
             left += len(self.stack.sources.intersection(group.layers)) * group.cost.mixer.left_activations(work)
         end = (1 + len(self.stack.passes)) * self.final_norm.saved(work.tokens, work)
-        end += 0 if self.residual_exit is None else self.residual_exit.saved_activations(work)
+        end += sum(cost.saved_activations(work) for cost in self.residual_ends.values())
         streams = sum(len(group.layers) * group.cost.streams for group in self.groups)
         # residual streams of all layers, in float32
         inputs = work.tokens * streams * self.d.value * FLOAT32

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -16,7 +17,7 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_class
-from archetype.nn.residual import build_exit, stream_class
+from archetype.nn.residual import stream_class
 from archetype.nn.state import State
 from archetype.parts.norm import spec as norm_spec
 from archetype.parts.norm.module import L2Norm, normalize_stream
@@ -81,7 +82,9 @@ class Stack(nn.Module):
         self.residual, self.stream_class = stack.residual, stream_class(stack.residual)
         self.sources, self.passes = stack.sources, frozenset(stack.passes)
         self.exit_gate = None if stack.early_exit is None else ExitGate(stack.early_exit, stack.d_model)
-        self.residual_exit = build_exit(stack.residual, Place(stack.d_model, len(stack.layers), len(stack.layers)))
+        end = Place(stack.d_model, len(stack.layers), len(stack.layers))
+        self.residual_entry = self.stream_class.entry(stack.residual, replace(end, layer=0))
+        self.residual_exit = self.stream_class.exit(stack.residual, end)
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
@@ -98,7 +101,7 @@ class Stack(nn.Module):
         """
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
         context.later, context.routing = {}, {}
-        stream = self.stream_class.enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
+        stream = self.enter(x) if layers is None else x  # (B, T, D), or several streams
         read: dict[int, Tensor] = {}  # inputs of layers that later ones add to theirs
         passes: list[tuple[Tensor, Tensor]] = []  # vectors after each pass but the last, and their gates
         for index in range(len(self.blocks)) if layers is None else layers:
@@ -141,6 +144,12 @@ class Stack(nn.Module):
             yield self.recorded
         finally:
             self.recorded = {}
+
+    def enter(self, x: Vectors) -> Tensor:
+        """Return the residual stream before the first layer from the embedded tokens, (B, T, D)."""
+        if self.residual_entry is None:
+            return self.stream_class.enter(self.residual, x)
+        return self.residual_entry(x)
 
     def leave(self, stream: Tensor) -> Vectors:
         """Return the output vectors, (B, T, D), from the residual stream after the last layer."""

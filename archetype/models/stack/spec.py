@@ -187,7 +187,10 @@ class StackView(NamedTuple):
             invalid(f"{path}.feedforward.num_streams", cause, f"use {self.residual.streams}")
         if read and (block.wiring.reads_first or block.wiring.normalizes_output):
             invalid(f"{path}.wiring", "several residual streams need sequential sublayers", "use pre_norm")
-        if not (self.residual.is_sum or block.wiring.adds_to_stream):
+        if read and self.residual.per_block and len(block.contents) > 1:
+            cause = f"the block reads one of the streams of {kind}, and its feed-forward part all of them"
+            invalid(f"{path}.feedforward.num_streams", cause, "move it to a block without a mixer")
+        if not (self.residual.is_sum or self.residual.per_block or block.wiring.adds_to_stream):
             cause = f"{kind} adds outputs to the stream, but {path}.wiring does not"
             invalid(place, cause, "use pre_norm, sandwich, output_norm or parallel")
         if block.feedforward.delays_output and not (self.residual.is_sum and block.wiring.adds_to_stream):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from math import expm1, log
+from statistics import NormalDist
 from typing import Any, ClassVar, cast
 
 import torch
@@ -131,6 +132,20 @@ class PolyNorm(nn.Module):
             size = (power.square().mean(-1, keepdim=True, dtype=exact) + self.eps).rsqrt()
             y = y + power * (weight * size).to(x.dtype)
         return y
+
+
+@provides("module", spec.GaussianTopK)
+class GaussianTopK(nn.Module):
+    """f(max(x - c, 0)) with c = mean + z std of all features."""
+
+    def __init__(self, choice: spec.GaussianTopK) -> None:
+        super().__init__()
+        self.z = NormalDist().inv_cdf(choice.share)
+        self.activation = activation(choice.activation)
+
+    def forward(self, x: Float[Tensor, "... F"]) -> Float[Tensor, "... F"]:
+        cutoff = x.mean(-1, keepdim=True) + self.z * x.std(-1, correction=0, keepdim=True)
+        return self.activation(nn.functional.relu(x - cutoff))
 
 
 def _computed_by(function: Function, kind: type[Activation]) -> None:

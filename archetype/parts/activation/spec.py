@@ -1,8 +1,10 @@
 """Activations of feed-forward layers."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from archetype.roles.activation import Activation
+from pydantic import Field
+
+from archetype.roles.activation import Activation, FixedActivation
 from archetype.spec.base import Positive
 from archetype.spec.kinds import part
 
@@ -133,3 +135,26 @@ class PolyNorm(Activation):
     num_saved: ClassVar[int] = 3  # x and its powers
     kind: Literal["poly_norm"] = "poly_norm"
     eps: Positive = 1e-6
+
+
+@part
+class GaussianTopK(Activation):
+    """f(max(x - c, 0)) with c = mean + z std over all features: only the largest features are not zero (Gemma 3n).
+
+    z is the quantile of the standard normal distribution below which a share of its values is.
+
+    Attributes:
+        share: share of the features that are zero if they are normally distributed.
+        activation: activation f of what exceeds the cutoff c.
+    """
+
+    title: ClassVar[str] = "Gaussian top-k"
+    is_fixed: ClassVar[bool] = False  # it reads all features
+    kind: Literal["gaussian_top_k"] = "gaussian_top_k"
+    share: Annotated[float, Field(strict=True, gt=0, lt=1)] = 0.95
+    activation: FixedActivation = GELUTanh()
+
+    @property
+    def num_saved(self) -> int:  # type: ignore[override]
+        # x, and what f saves of what exceeds the cutoff, which is saved anyway
+        return 1 if self.activation.is_absent else 1 + max(self.activation.num_saved, 1)

@@ -47,10 +47,6 @@ class DepthAttentionModule(ResidualStream):
         self.attend = None if place.content == 0 else DepthQuery(residual, place.d_model)
 
     @staticmethod
-    def enter(residual: spec.DepthAttention, x: Vectors) -> Float[Tensor, "B T 1 D"]:
-        return x[:, :, None]
-
-    @staticmethod
     def exit(residual: spec.DepthAttention, place: Place) -> nn.Module:
         return DepthQuery(residual, place.d_model)
 

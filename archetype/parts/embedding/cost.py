@@ -1,6 +1,6 @@
 """Cost of embeddings."""
 
-from archetype.cost.formula import ZERO, Counts, Formula, prefixed, symbol
+from archetype.cost.formula import ZERO, Counts, Formula, constant, prefixed, symbol
 from archetype.cost.registry import Linear, NormCost, P, PartCost, cost_of, linear
 from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.parts.embedding import spec
@@ -87,15 +87,17 @@ class PerLayerCost:
     """
 
     def __init__(self, part: spec.PerLayerEmbedding, d: Formula, vocabulary: Formula, readers: int) -> None:
-        self.part, self.vocabulary, self.readers = part, vocabulary, readers
+        self.part, self.readers = part, readers
+        self.rows = vocabulary if part.rows is None else constant(part.rows)
         features = symbol("D_p", part.features)
         self.norm, self.projection = NormCost.of(part.norm, features), Linear(d, readers * features)
 
     def parameters(self) -> Counts:
-        table = self.vocabulary * self.projection.outputs
+        table = self.rows * self.projection.outputs
         return {"token": table, "projection": self.projection.parameters, "norm": self.norm.parameters()}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        # what the norm saves, and a cast copy for the projection; the stream itself is saved anyway
+        # what the norm saves, ids with a row, and a cast copy for the projection; the stream itself is saved anyway
         cast = work.input_bytes(self.projection.inputs.value) if work.compute_dtype == "bfloat16" else 0
-        return cast + self.norm.saved_activations(work.tokens * self.readers)
+        ids = 0 if self.part.rows is None else work.tokens * INT64
+        return cast + ids + self.norm.saved_activations(work.tokens * self.readers)

@@ -89,13 +89,15 @@ class PerLayerEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.readers, self.features = tuple(readers), per_layer.features
-        self.token = table(vocab_size, len(self.readers) * self.features)
+        self.rows = per_layer.rows
+        self.token = table(self.rows or vocab_size, len(self.readers) * self.features)
         self.projection = Linear(d_model, len(self.readers) * self.features, bias=False)
         self.norm = build_norm(per_layer.norm, self.features)
 
     def forward(self, tokens: Tokens, x: Vectors, context: ForwardContext) -> dict[int, LayerVectors]:
         # both (B, T, readers, d)
         shares = (self.projection(cast_for_products(x)) * x.shape[-1] ** -0.5).unflatten(-1, (-1, self.features))
+        tokens = tokens if self.rows is None else tokens.masked_fill(tokens >= self.rows, 0)
         embedded = self.token(tokens).unflatten(-1, (-1, self.features)) * math.sqrt(self.features)
         vectors = (self.norm(shares, context) + embedded) * math.sqrt(0.5)  # keeps the variance of a sum of two
         return dict(zip(self.readers, vectors.unbind(2), strict=True))

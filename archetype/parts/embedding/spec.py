@@ -9,7 +9,7 @@ from archetype.parts.position.spec import NoPosition
 from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.norm import AnyNorm, VectorNorm
 from archetype.roles.position import AnyEmbeddingPosition
-from archetype.spec.base import Flag, Index, Positive, Probability, Spec
+from archetype.spec.base import Flag, Index, Length, Positive, Probability, Spec
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
@@ -24,10 +24,12 @@ class PerLayerEmbedding(Spec):
     Attributes:
         features: width of each layer's vector, d.
         norm: norm of each layer's slice of the projection.
+        rows: rows of the table; token ids beyond them read row 0 (absent: a row for each token id).
     """
 
     features: Width
     norm: VectorNorm = RMSNorm()
+    rows: Length | None = None
 
 
 @part

@@ -94,14 +94,6 @@ class StreamsModule(ResidualStream):
         self.weights = StreamWeights(residual, place.d_model, (n, n, n * n) if residual.sinkhorn_steps else (n, n))
 
     @staticmethod
-    def enter(residual: spec.Streams, x: Vectors) -> Float[Tensor, "B T n D"]:
-        return x[:, :, None].repeat(1, 1, residual.num_streams, 1)
-
-    @staticmethod
-    def leave(residual: spec.Streams, stream: Float[Tensor, "B T n D"]) -> Vectors:
-        return stream.mean(2)
-
-    @staticmethod
     def exit(residual: spec.Streams, place: Place) -> nn.Module | None:
         return StreamsExit(residual, place.d_model) if residual.exit == "weighted" else None
 
@@ -165,10 +157,6 @@ class GatedStreamsModule(ResidualStream):
         super().__init__(residual, place)
         self.gates = StreamGates(residual, place.d_model)
         self.write_weights = Linear(residual.num_streams * place.d_model, residual.num_streams, bias=False)
-
-    @staticmethod
-    def enter(residual: spec.GatedStreams, x: Vectors) -> Float[Tensor, "B T n D"]:
-        return x[:, :, None].repeat(1, 1, residual.num_streams, 1)
 
     @staticmethod
     def exit(residual: spec.GatedStreams, place: Place) -> nn.Module | None:

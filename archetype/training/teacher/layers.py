@@ -12,7 +12,6 @@ from archetype.models.stack.module import Stack
 from archetype.models.stack.spec import StackView
 from archetype.nn.context import ForwardContext
 from archetype.nn.parameter_names import TRAINING_ONLY
-from archetype.nn.residual import stream_class
 from archetype.surgery.layers import origins
 from archetype.training.chunked_loss import of_predicted
 from archetype.training.teacher.spec import Teacher
@@ -98,5 +97,5 @@ def run_layers(
     context = model.context(tokens, None, inputs.get("num_tokens"), inputs.get("document_ids"))
     with torch.no_grad():
         embedded = model.embedding(tokens, context)  # leaves the vectors that layers read by token id in the context
-    stream = stream_class(stack.residual).enter(stack.residual, embedded) if stream is None else stream
+    stream = stack.enter(embedded) if stream is None else stream
     return stack.run(stream, context, layers=layers), context

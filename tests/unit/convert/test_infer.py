@@ -196,7 +196,7 @@ def test_what_is_refused_names_the_part_that_is_missing(folder: Path, tensor: st
 
 
 def test_every_missing_part_is_named_as_far_as_a_line_has_room(folder: Path) -> None:
-    names = ("self_attn.sqk", "attn_sink_proj.weight", "altup.coefs", "act_fn.gamma", "laurel.left.weight")
+    names = ("self_attn.sqk", "attn_sink_proj.weight", "compressor.ape", "act_fn.gamma", "mask_emb")
     tensors = {f"model.layers.0.{name}": torch.ones(64) for name in names}
     retensored(folder, lambda known: known.update({name: tensors[name] for name in list(tensors)[:2]}))
     assert "needs learned factors of queries, gates and hidden features (nGPT) and attention sinks" in refusal(folder)

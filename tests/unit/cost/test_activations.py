@@ -63,7 +63,7 @@ EXACT = (
     "attention", "rotary", "alibi", "relative bias", "mlp", "post norm", "sandwich", "parallel",
     "parallel, shared norm", "learned", "tied", "shared layers", "norms by content", "no mixer", "value table",
     "value table, gated", "per-layer inputs", "streams", "depth attention",
-    "interpolated",
+    "interpolated", "alternating updates",
 )  # fmt: skip
 
 

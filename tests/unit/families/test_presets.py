@@ -18,7 +18,7 @@ TINY = (
     "longformer-tiny", "bigbird-tiny", "bloom-tiny", "mpt-tiny", "mamba-tiny", "mambabyte-tiny", "megabyte-tiny",
     "vit-tiny", "qwen3-tiny", "qwen3-moe-tiny", "gemma3-tiny", "olmo2-tiny", "phi3-tiny", "smollm3-tiny",
     "gpt-oss-tiny", "deepseek-v3-tiny", "mamba2-tiny", "roberta-tiny", "albert-tiny",
-    "gemma4-tiny", "gemma4-moe-tiny", "deepseek-v4-tiny", "modernbert-tiny", "eurobert-tiny",
+    "gemma3n-tiny", "gemma4-tiny", "gemma4-moe-tiny", "deepseek-v4-tiny", "modernbert-tiny", "eurobert-tiny",
     "llada-tiny", "deberta-v3-tiny",
     "kimi-linear-tiny", "kimi-k3-tiny", "retnet-tiny", "gla-tiny", "hgrn2-tiny", "deltanet-tiny", "minimax-tiny",
     "mamba3-tiny", "ouro-tiny", "nanbeige-tiny", "xlstm-tiny", "rwkv4-tiny", "rwkv7-tiny",

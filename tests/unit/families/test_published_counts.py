@@ -80,6 +80,8 @@ COUNTS = [
     ("gemma3-270m", [], 268_098_176, "google/gemma-3-270m"),
     ("gemma3-1b", [], 999_885_952, "google/gemma-3-1b-pt"),
     # texts alone, as transformers' class has them, with a factor for each layer
+    ("gemma3n-e2b", [], 4_435_182_688, "text_config of google/gemma-3n-E2B-it as transformers' class"),
+    ("gemma3n-e4b", [], 6_835_235_568, "text_config of google/gemma-3n-E4B-it as transformers' class"),
     ("gemma4-e2b", [], 4_628_569_379, "text_config of google/gemma-4-E2B-it"),
     ("gemma4-e4b", [], 7_463_013_418, "pytorch/executorch e4b_config.json"),
     ("gemma4-26b-a4b", [], 25_233_141_790, "text_config of google/gemma-4-26B-A4B"),

@@ -86,6 +86,42 @@ def test_equal_streams_are_the_sum(exit: str, steps: int) -> None:
 
 
 @torch.no_grad()
+def test_one_stream_that_is_not_predicted_is_the_sum() -> None:
+    """Without coefficients, an innovation is added as it is."""
+    plain = randomize(build(model()))
+    updates = with_weights_of(plain, {"kind": "altup", "num_streams": 1}, lambda name, x: torch.zeros_like(x))
+    assert distance(updates(TOKENS).logits, plain(TOKENS).logits) < 1e-6
+    updates.blocks[1].residual.router.weight.fill_(1.0)
+    updates.blocks[1].residual.norm.weight.fill_(1.0)
+    updates.blocks[1].residual.correction.weight.fill_(1.0)
+    assert distance(updates(TOKENS).logits, plain(TOKENS).logits) > WRONG
+
+
+@torch.no_grad()
+def test_alternating_updates_follow_their_equations() -> None:
+    """One position at a time: a prediction of all streams, a block on the active one, and its innovation for all."""
+    residual = randomize(build(model({"kind": "altup", "num_streams": 3, "active": 1}))).blocks[1].residual.double()
+    streams = torch.randn(2, 5, 3, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    context = ForwardContext.of(streams[:, :, 0])
+    predicted = residual.predict(streams, context)
+    y = 2 * residual.read(predicted, context)
+    written = residual.write(predicted, y, context)
+
+    def routed(x: Tensor) -> Tensor:
+        normed = nn.functional.rms_norm(x, (16,), residual.norm.weight, residual.norm.eps)
+        return torch.tanh(residual.router.weight @ (normed / 16))
+
+    for row, position in ((0, 0), (1, 4)):
+        x = streams[row, position]
+        a = (residual.prediction.weight @ routed(x[1])).view(3, 3)
+        p = torch.stack([x[i] + sum(a[i, j] * x[j] for j in range(3)) for i in range(3)])
+        b = residual.correction.weight @ routed(2 * p[1])
+        expected = torch.stack([p[i] + (1 + b[i]) * p[1] for i in range(3)])
+        assert distance(written[row, position], expected) < 1e-12
+        assert distance(written[row, position], p) > WRONG
+
+
+@torch.no_grad()
 def test_streams_begin_nearly_as_one() -> None:
     """As they are drawn, a model of four streams is within a percent of the model of a sum."""
     plain = build(model()).eval()
