@@ -143,7 +143,6 @@ def _check_gemma(model: Any, largest: int, windows: list[bool]) -> None:
 
 
 GEMMA2_LAYERS, GEMMA3_LAYERS = 46, 62  # of the 27B models
-GEMMA3_THETA = 10_000.0  # of layers with windows
 
 
 def gemma2(keys: FileKeys, model: Any) -> Any:
@@ -163,17 +162,14 @@ def gemma2_keys(model: Any) -> Keys:
 
 def gemma3(keys: FileKeys, model: Any) -> Any:
     """A soft cap of the logits, and another scale of the scores in the largest model."""
-    softcap, scale = keys.optional_positive("final_logit_softcapping"), _scale_of_scores(model, GEMMA3_LAYERS)
+    softcap, scale = keys.number("final_logit_softcapping", 0.0) or None, _scale_of_scores(model, GEMMA3_LAYERS)
     model = changed(model, lambda mixer: mixer.replace(scale=scale))
     return model.replace(head=model.head.replace(softcap=softcap))
 
 
 def gemma3_keys(model: Any) -> Keys:
     _check_gemma(model, GEMMA3_LAYERS, [(layer + 1) % 6 != 0 for layer in range(model.num_layers)])
-    thetas = {block.mixer.position.theta for block in model.layers if isinstance(block.mixer.pattern, Window)}
-    if thetas - {GEMMA3_THETA}:
-        raise unsupported("layers[*].mixer.position", "a theta other than 10,000 in layers with windows in gemma3")
-    return capped_keys(model)
+    return capped_keys(model) if model.head.softcap else {}
 
 
 def old_minicpm(keys: FileKeys) -> Keys:
@@ -352,16 +348,20 @@ def muse_glimmer(keys: FileKeys, model: Any) -> Any:
         block.replace(wiring=block.wiring.replace(mixer_post_norm=post, feedforward_post_norm=post))
         for block in model.layers
     )
-    softcap = keys.optional_positive("final_logit_softcapping")
     return model.replace(
         layers=tuple(blocks),
         embedding=model.embedding.replace(norm=model.final_norm.replace(weight=False)),
-        head=model.head.replace(softcap=softcap),
+        head=model.head.replace(softcap=usual_cap(keys)),
     )
 
 
+def usual_cap(keys: FileKeys) -> float | None:
+    """Return the soft cap of logits, where llama.cpp caps those of a file without the key."""
+    return keys.number("final_logit_softcapping", 30.0) or None
+
+
 def capped_keys(model: Any) -> Keys:
-    return {} if model.head.softcap is None else {"final_logit_softcapping": model.head.softcap}
+    return {"final_logit_softcapping": model.head.softcap or 0.0}
 
 
 CLAMP, OTHERS_CLAMP = "swiglu_clamp_exp", "swiglu_clamp_shexp"  # of experts, and of shared experts and dense networks
