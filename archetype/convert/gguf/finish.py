@@ -265,9 +265,17 @@ def bloom(keys: FileKeys, model: Any) -> Any:
     return slopes(keys, model.replace(embedding=model.embedding.replace(norm=model.final_norm)))
 
 
+def _has_slopes(keys: FileKeys) -> bool:
+    exponent = keys.number("attention.max_alibi_bias", 0.0)
+    if exponent not in (0.0, LARGEST_SLOPE):
+        raise keys.error("attention.max_alibi_bias", f"{exponent} is not supported", f"only {LARGEST_SLOPE} is")
+    return exponent > 0.0
+
+
 def mpt(keys: FileKeys, model: Any) -> Any:
     """ALiBi's slopes, whose exponent is a key, and no clipped queries, keys and values."""
-    keys.expect("attention.max_alibi_bias", LARGEST_SLOPE, "other slopes")
+    if not _has_slopes(keys):
+        raise keys.error("attention.max_alibi_bias", "is 0 or missing", f"only {LARGEST_SLOPE} is supported")
     keys.expect("attention.clamp_kqv", 0.0, "clipped queries, keys and values")
     return slopes(keys, model)
 
@@ -283,11 +291,8 @@ def baichuan(keys: FileKeys, model: Any) -> Any:
 
 def jais(keys: FileKeys, model: Any) -> Any:
     """Slopes if a key has their exponent, and scores divided by the width of a head."""
-    exponent = keys.number("attention.max_alibi_bias", 0.0)
-    if exponent not in (0.0, LARGEST_SLOPE):
-        raise keys.error("attention.max_alibi_bias", f"{exponent} is not supported", f"only {LARGEST_SLOPE} is")
     scale = 1.0 / _first(model).sizes(model.d_model).head_dim
-    position = Alibi() if exponent else NoPosition()
+    position = Alibi() if _has_slopes(keys) else NoPosition()
     return changed(model, lambda mixer: mixer.replace(position=position, scale=scale))
 
 

@@ -518,6 +518,9 @@ def test_keys_that_old_files_lack(tmp_path: Path) -> None:
                 models = (read_gguf(tmp_path / kind).model for kind in ("without", "with", "other"))
                 without, same, other = (outputs(model, TOKENS) for model in models)
                 assert distance(without, same) < 1e-5 < 1e-4 < distance(other, same)
+    _, file = written("glm_moe_dsa", SPECS["glm_moe_dsa"], tmp_path / "glm")
+    copied(file, "glm-dsa", tmp_path / "without", {"glm-dsa.expert_gating_func": None})
+    assert read_gguf(tmp_path / "without").model.spec == read_gguf(tmp_path / "glm").model.spec
     _, file = written("exaone4", SPECS["exaone4"], tmp_path / "exaone4")
     copied(file, "exaone4", tmp_path / "without", {"exaone4.attention.sliding_window": None})
     layers: Any = read_gguf(tmp_path / "without").model.spec.layers
