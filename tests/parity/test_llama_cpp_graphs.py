@@ -121,12 +121,13 @@ def edited(model: spec.ModelSpec, edit: str) -> spec.ModelSpec:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*DECODERS, *MODELS])
+@pytest.mark.parametrize("name", [name for name in (*DECODERS, *MODELS) if name != "minimax_m3_vl_text"])
 @torch.no_grad()
 def test_what_is_written_of_other_settings(c: Any, name: str, tmp_path: Path) -> None:
-    """A model with any other setting is refused, or llama.cpp loads its file and computes the same."""
-    if name == "minimax_m3_vl_text":
-        pytest.skip("its blocks of keys tie in float16")
+    """A model with any other setting is refused, or llama.cpp loads its file and computes the same.
+
+    But MiniMax M3's blocks of keys tie in float16.
+    """
     compared, usual = 0, SPECS[name] if name in SPECS else MODELS[name]
     for edit in EDITS:
         model = edited(usual, edit)

@@ -539,6 +539,26 @@ def test_divisors_of_scaled_frequencies_are_refused(tmp_path: Path) -> None:
         read_gguf(tmp_path / "both.gguf")
 
 
+def test_keys_without_which_llama_cpp_computes_something_else(tmp_path: Path) -> None:
+    changed: dict[str, tuple[Any, dict[str, Any], str]] = {
+        "mpt": (preset("mpt-tiny"), {"attention.max_alibi_bias": None}, "attention.max_alibi_bias: is 0 or missing"),
+        "granite": (SPECS["granite"], {"logit_scale": 0.0}, "logit_scale: 0.0 is not positive"),
+        "kimi_k3": (SPECS["kimi_k3"], {"kda.gate_lower_bound": 0.0}, "kda.gate_lower_bound: 0.0 is not negative"),
+        "gemma4_text": (
+            SPECS["gemma4_text"], {"attention.shared_kv_layers": 9}, "attention.shared_kv_layers: leaves no layer",
+        ),
+        "hy_v4": (SPECS["hy_v4"], {"attention.indexer.types": True}, "attention.indexer.types: 1 is not a list"),
+    }  # fmt: skip
+    for name, (model, keys, said) in changed.items():
+        with case(name):
+            _, file = written(name, model, tmp_path / name)
+            architecture = gguf_of(name, model).architecture
+            values = {f"{architecture}.{key}": value for key, value in keys.items()}
+            copied(file, architecture, tmp_path / "changed.gguf", values)
+            with pytest.raises(CheckpointError, match=said):
+                read_gguf(tmp_path / "changed.gguf")
+
+
 def test_a_switch_of_rotations_is_read(tmp_path: Path) -> None:
     model, file = written("granite", SPECS["granite"], tmp_path / "model.gguf")
     assert file.get_field("granite.rope.scaling.finetuned").contents() is True
