@@ -56,7 +56,8 @@ EDITS = (
     "layers[*].feedforward.bias=true", "layers[*].mixer.num_kv_heads=1", "layers[0].mixer.num_kv_heads=1",
     "layers[*].mixer.head_dim=16", "layers[-1].mixer.num_heads=8", "layers[*].mixer.scale=0.3",
     "layers[*].wiring.norm.eps=0.05", "final_norm.eps=0.05", "layers[*].mixer.norm.eps=0.02", "head.tied=true",
-    "head.tied=false", "head.scale=0.5", "head.softcap=2.0", "embedding.scale=3.0", "layers[*].residual_scale=0.5",
+    "head.tied=false", "head.scale=0.5", "head.softcap=2.0", "head.softcap=null", "embedding.scale=3.0",
+    "layers[*].residual_scale=0.5",
     "layers[*].mixer.softcap=2.0", "layers[*].mixer.sinks=true", "layers[0].mixer.pattern={kind: window, size: 9}",
     "layers[*].mixer.qk_norm={kind: rms}", "layers[*].mixer.clip_qkv=0.5", "layers[*].mixer.conv_kernel=3",
     "layers[*].feedforward.d_ff=40", "layers[0].feedforward.d_ff=64", "layers[-1].feedforward.expert.d_ff=40",
@@ -120,12 +121,13 @@ def edited(model: spec.ModelSpec, edit: str) -> spec.ModelSpec:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*DECODERS, *MODELS])
+@pytest.mark.parametrize("name", [name for name in (*DECODERS, *MODELS) if name != "minimax_m3_vl_text"])
 @torch.no_grad()
 def test_what_is_written_of_other_settings(c: Any, name: str, tmp_path: Path) -> None:
-    """A model with any other setting is refused, or llama.cpp loads its file and computes the same."""
-    if name == "minimax_m3_vl_text":
-        pytest.skip("its blocks of keys tie in float16")
+    """A model with any other setting is refused, or llama.cpp loads its file and computes the same.
+
+    But MiniMax M3's blocks of keys tie in float16.
+    """
     compared, usual = 0, SPECS[name] if name in SPECS else MODELS[name]
     for edit in EDITS:
         model = edited(usual, edit)

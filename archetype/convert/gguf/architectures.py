@@ -38,7 +38,7 @@ GEMMA_3 = replace(
     GEMMA,
     wiring="sandwich",
     qk_norm="head",
-    windows=Windows(6, theta=finish.GEMMA3_THETA, scaled=False),
+    windows=Windows(6, theta=10_000.0, scaled=False),
     finish=finish.gemma3,
     further=finish.gemma3_keys,
 )

@@ -4,9 +4,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from archetype.convert.gguf.keys import Keys, unsupported
+from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
 from archetype.convert.gguf.layers import Has, Layer, has
 from archetype.convert.gguf.mixers import OtherMixer
+from archetype.convert.gguf.routing import SIGMOID
 from archetype.families.config import Config
 from archetype.families.keys import expect_kind
 from archetype.models.decoder.spec import Decoder
@@ -34,6 +35,12 @@ def check(model: ModelSpec) -> None:
         cause = f"low-rank queries in deepseek2 with {decoder.num_layers} layers"
         raise unsupported("layers[*].mixer.query", cause)
     expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
+
+
+def old_glm(keys: FileKeys) -> Keys:
+    """Return the affinity of GLM 4.7 Flash's experts, which old files do not declare."""
+    is_glm = keys.size("block_count") in (47, 48) and keys.size("vocab_size") == 154_880
+    return {"expert_gating_func": SIGMOID} if is_glm else {}
 
 
 def check_later(model: Any) -> None:

@@ -143,7 +143,6 @@ def _check_gemma(model: Any, largest: int, windows: list[bool]) -> None:
 
 
 GEMMA2_LAYERS, GEMMA3_LAYERS = 46, 62  # of the 27B models
-GEMMA3_THETA = 10_000.0  # of layers with windows
 
 
 def gemma2(keys: FileKeys, model: Any) -> Any:
@@ -163,17 +162,14 @@ def gemma2_keys(model: Any) -> Keys:
 
 def gemma3(keys: FileKeys, model: Any) -> Any:
     """A soft cap of the logits, and another scale of the scores in the largest model."""
-    softcap, scale = keys.optional_positive("final_logit_softcapping"), _scale_of_scores(model, GEMMA3_LAYERS)
+    softcap, scale = keys.number("final_logit_softcapping", 0.0) or None, _scale_of_scores(model, GEMMA3_LAYERS)
     model = changed(model, lambda mixer: mixer.replace(scale=scale))
     return model.replace(head=model.head.replace(softcap=softcap))
 
 
 def gemma3_keys(model: Any) -> Keys:
     _check_gemma(model, GEMMA3_LAYERS, [(layer + 1) % 6 != 0 for layer in range(model.num_layers)])
-    thetas = {block.mixer.position.theta for block in model.layers if isinstance(block.mixer.pattern, Window)}
-    if thetas - {GEMMA3_THETA}:
-        raise unsupported("layers[*].mixer.position", "a theta other than 10,000 in layers with windows in gemma3")
-    return capped_keys(model)
+    return capped_keys(model) if model.head.softcap else {}
 
 
 def old_minicpm(keys: FileKeys) -> Keys:
@@ -269,9 +265,17 @@ def bloom(keys: FileKeys, model: Any) -> Any:
     return slopes(keys, model.replace(embedding=model.embedding.replace(norm=model.final_norm)))
 
 
+def _has_slopes(keys: FileKeys) -> bool:
+    exponent = keys.number("attention.max_alibi_bias", 0.0)
+    if exponent not in (0.0, LARGEST_SLOPE):
+        raise keys.error("attention.max_alibi_bias", f"{exponent} is not supported", f"only {LARGEST_SLOPE} is")
+    return exponent > 0.0
+
+
 def mpt(keys: FileKeys, model: Any) -> Any:
     """ALiBi's slopes, whose exponent is a key, and no clipped queries, keys and values."""
-    keys.expect("attention.max_alibi_bias", LARGEST_SLOPE, "other slopes")
+    if not _has_slopes(keys):
+        raise keys.error("attention.max_alibi_bias", "is 0 or missing", f"only {LARGEST_SLOPE} is supported")
     keys.expect("attention.clamp_kqv", 0.0, "clipped queries, keys and values")
     return slopes(keys, model)
 
@@ -287,11 +291,8 @@ def baichuan(keys: FileKeys, model: Any) -> Any:
 
 def jais(keys: FileKeys, model: Any) -> Any:
     """Slopes if a key has their exponent, and scores divided by the width of a head."""
-    exponent = keys.number("attention.max_alibi_bias", 0.0)
-    if exponent not in (0.0, LARGEST_SLOPE):
-        raise keys.error("attention.max_alibi_bias", f"{exponent} is not supported", f"only {LARGEST_SLOPE} is")
     scale = 1.0 / _first(model).sizes(model.d_model).head_dim
-    position = Alibi() if exponent else NoPosition()
+    position = Alibi() if _has_slopes(keys) else NoPosition()
     return changed(model, lambda mixer: mixer.replace(position=position, scale=scale))
 
 
@@ -352,16 +353,20 @@ def muse_glimmer(keys: FileKeys, model: Any) -> Any:
         block.replace(wiring=block.wiring.replace(mixer_post_norm=post, feedforward_post_norm=post))
         for block in model.layers
     )
-    softcap = keys.optional_positive("final_logit_softcapping")
     return model.replace(
         layers=tuple(blocks),
         embedding=model.embedding.replace(norm=model.final_norm.replace(weight=False)),
-        head=model.head.replace(softcap=softcap),
+        head=model.head.replace(softcap=usual_cap(keys)),
     )
 
 
+def usual_cap(keys: FileKeys) -> float | None:
+    """Return the soft cap of logits, where llama.cpp caps those of a file without the key."""
+    return keys.number("final_logit_softcapping", 30.0) or None
+
+
 def capped_keys(model: Any) -> Keys:
-    return {} if model.head.softcap is None else {"final_logit_softcapping": model.head.softcap}
+    return {"final_logit_softcapping": model.head.softcap or 0.0}
 
 
 CLAMP, OTHERS_CLAMP = "swiglu_clamp_exp", "swiglu_clamp_shexp"  # of experts, and of shared experts and dense networks

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from archetype.convert.gguf.finish import capped_keys, usual_cap
 from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
 from archetype.convert.gguf.layers import Layer
 from archetype.convert.gguf.names import OUTER
@@ -74,7 +75,7 @@ class Gemma4(DecoderTable):
             num_experts=keys.count("expert_count", 0) if sparse else 0,
             experts_per_token=keys.count("expert_used_count", 0) if sparse else 1,
             expert_d_ff=down[-1] if down else 1,
-            softcap=keys.optional_positive("final_logit_softcapping"),
+            softcap=usual_cap(keys),
             **keys.sizes(),
             eps=keys.positive(EPS),
             position=_global(keys, theta),
@@ -99,7 +100,7 @@ class Gemma4(DecoderTable):
         sizes, full_sizes = swa.sizes(decoder.d_model), full.sizes(decoder.d_model)
         norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
         embedding = expect_kind(Embedding, decoder.embedding, "embedding")
-        softcap = expect_kind(LanguageModelHead, decoder.head, "head").softcap
+        expect_kind(LanguageModelHead, decoder.head, "head")
         keys: Keys = {
             **written_sizes(decoder),
             "block_count": len(blocks),
@@ -111,7 +112,7 @@ class Gemma4(DecoderTable):
             "attention.shared_kv_layers": len(mixers) - first,
             "embedding_length_per_layer_input": embedding.layer_features,
             "feed_forward_length": [network.width(decoder.d_model) for network, _ in networks],
-            **({} if softcap is None else {"final_logit_softcapping": softcap}),
+            **capped_keys(decoder),
         }
         for suffix, heads, mixer in (("", full_sizes, full), ("_swa", sizes, swa)):
             position = expect_kind(Rotary, mixer.position, "layers[*].mixer.position")

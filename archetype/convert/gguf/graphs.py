@@ -68,9 +68,9 @@ def row(
 
 
 # experts and latent attention as in DeepSeek
-def _latent(name: str, mixer: mixers.OtherMixer, check: Callable[[ModelSpec], None]) -> Gguf:
-    table, changed = deepseek2.ATTENTION, (latents.LATENTS,)
-    return row(name, attention=table, changed=changed, check=check, mixers=(mixer,), routing=SHARED)
+def _latent(name: str, mixer: mixers.OtherMixer, check: Callable[[ModelSpec], None], **facts: Any) -> Gguf:
+    table, changed, facts = deepseek2.ATTENTION, (latents.LATENTS,), {"routing": SHARED} | facts
+    return row(name, attention=table, changed=changed, check=check, mixers=(mixer,), **facts)
 
 
 PAIRED = changes.PAIRED
@@ -355,7 +355,7 @@ ROWS: dict[str, Gguf] = {
         routing=replace(CORRECTED_SIGMOID, correction="all", dense="first"),
     ),
     "minicpm": row("minicpm", of=GRANITE, scales=SCALES[:2], usual=finish.old_minicpm, changed=PAIRED),
-    "deepseek_v2": _latent("deepseek2", deepseek2.LATENT, deepseek2.check),
+    "deepseek_v2": _latent("deepseek2", deepseek2.LATENT, deepseek2.check, usual=deepseek2.old_glm),
 }
 ROWS |= {
     "internlm2": row("internlm2", changed=PAIRED),
@@ -479,7 +479,9 @@ ROWS |= {
     "deepseek_ocr_text": row("deepseek2-ocr", grouped=False, routing=SHARED, finish=finish.deepseek_ocr),
     "mistral4": _latent("mistral4", deepseek2.GROWING, deepseek2.check_later),
     "deepseek_v32": _latent("deepseek32", deepseek2.INDEXED, deepseek2.check_later),
-    "glm_moe_dsa": _latent("glm-dsa", deepseek2.SHARED_INDEX, deepseek2.check_unscaled),
+    "glm_moe_dsa": _latent(
+        "glm-dsa", deepseek2.SHARED_INDEX, deepseek2.check_unscaled, routing=replace(SHARED, usual="sigmoid")
+    ),
     "kimi_linear": row(
         "kimi-linear",
         mixers=(mixers.CHANNEL_DELTA_NET, deepseek2.UNROTATED),

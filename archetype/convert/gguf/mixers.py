@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from archetype.convert.gguf.keys import Keys, unsupported
@@ -129,8 +130,8 @@ def _write_delta(mixer: Any, decoder: Decoder) -> Keys:
 def _read_channels(layer: Layer, eps: float, low: str = "decay gate", bounded: Has = "no") -> GatedDeltaNet:
     # Kimi delta attention. `low`: projections of rank head_dim instead of a full matrix
     keys, width = layer.keys, layer.keys.size("kda.head_dim")
-    bound = keys.number("kda.gate_lower_bound", 0.0) if bounded != "no" else 0.0
-    if bound > 0.0 or (bounded == "all" and not bound):
+    bound = keys.number("kda.gate_lower_bound", -inf) if bounded != "no" else -inf
+    if bound >= 0.0 or (bounded == "all" and bound == -inf):
         raise keys.error("kda.gate_lower_bound", f"{bound} is not negative", "fix the file")
     return GatedDeltaNet(
         num_heads=layer.count("attention.head_count"),
@@ -139,7 +140,7 @@ def _read_channels(layer: Layer, eps: float, low: str = "decay gate", bounded: H
         conv_kernel=keys.size("ssm.conv_kernel"),
         decay="channel",
         decay_rank=width if "decay" in low else None,
-        decay_bound=bound or None,
+        decay_bound=None if bound == -inf else bound,
         gate="sigmoid",
         gate_rank=width if "gate" in low else None,
         eps=eps,
