@@ -20,7 +20,7 @@ from tests.integration.test_serve_limits import LONG, port_of
 
 __all__ = ["no_network"]  # the fixture, for this file too
 
-CLIENTS, SECONDS, STALLED = 64, float(os.environ.get("ARCHETYPE_SOAK_SECONDS", "600")), 1000
+CLIENTS, SECONDS, STALLED = 64, float(os.environ.get("ARCHETYPE_SOAK_SECONDS", "180")), 1000
 
 
 def memory_of(process: forked.Process) -> int:
@@ -46,7 +46,7 @@ def text_of(reply: Any) -> str:
 def test_many_clients_for_minutes(tmp_path: Path) -> None:
     """Every answer equals its single run, memory stays flat, and a signal to stop loses nothing.
 
-    Printed (`-s`): answers, memory, and how quickly /health answers meanwhile. ARCHETYPE_SOAK_SECONDS shortens it.
+    Printed (`-s`): answers, memory, and how quickly /health answers meanwhile. ARCHETYPE_SOAK_SECONDS says how long.
     """
     tiny("llama-tiny", "vocab_size=257").save(tmp_path / "model")
     with (tmp_path / "output").open("w+b") as output:

@@ -43,6 +43,7 @@ SKIPS = {
         "torch.compile does not trace PyTorch's recurrent networks, and n-gram models have no gradients",
     ),
     ("unit/machine/test_huge_pages.py", "needs /proc/self/smaps, which says what is in memory"),
+    ("unit/data/test_tokenization.py", "needs /proc/self/smaps, which says what is in memory"),
     ("unit/confined/test_process.py", "this system copies no processes"),
     ("unit/training/test_parallel.py", "needs /proc, which says what the children of a process are"),
     ("unit/studies/test_sweep.py", "ray"),
