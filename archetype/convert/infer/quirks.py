@@ -38,6 +38,7 @@ class FamilyQuirks(MixerQuirks):
         round_scale: the factor sqrt(d_model) is first rounded to the vectors' dtype.
         added_position: computed position embeddings that are added to token vectors.
         inclusive_waves: exponents of the embeddings' frequencies go from 0 to 1 inclusive (tensor2tensor).
+        asks_is_decoder: without `is_decoder: true` the class attends to later tokens, whatever its name.
         half_window: without another key, the window is half of `local_attention`.
         rope: rotary positions without a key.
         rope_when_named: positions are rotary only if `position_embedding_type` says so.
@@ -82,6 +83,7 @@ class FamilyQuirks(MixerQuirks):
     round_scale: bool = False
     added_position: Sinusoidal | None = None
     inclusive_waves: bool = False
+    asks_is_decoder: bool = False
     half_window: bool = False
     rope: bool = False
     rope_when_named: bool = False
@@ -111,7 +113,8 @@ class FamilyQuirks(MixerQuirks):
 
 
 NEIGHBOURS = FamilyQuirks(interleaved=True)
-ROBERTA = FamilyQuirks(positions_after_padding=True)
+BERT = FamilyQuirks(asks_is_decoder=True)
+ROBERTA = replace(BERT, positions_after_padding=True)
 GEMMA4 = FamilyQuirks(
     norm=RMSNorm(),
     scaled_embedding=True,
@@ -139,6 +142,7 @@ LONGCAT = FamilyQuirks(
 )
 QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
+    **dict.fromkeys(("bert", "bert-generation", "big_bird", "electra", "ernie", "megatron-bert", "rembert"), BERT),
     **dict.fromkeys(
         ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
     ),
@@ -332,7 +336,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "xglm": FamilyQuirks(added_position=Sinusoidal(interleaved=False, offset=2), inclusive_waves=True),
     "biogpt": FamilyQuirks(eps=1e-5),
     "gpt_neo": FamilyQuirks(unscaled_scores=True),
-    "roformer": FamilyQuirks(interleaved=True, rope=True, computed=r".*\.embed_positions\.weight"),
+    "roformer": replace(BERT, interleaved=True, rope=True, computed=r".*\.embed_positions\.weight"),
     "llama4_text": FamilyQuirks(
         sigmoid=True, weighs_inputs=True, interleaved=True, qk_norm=True, qk_norm_after_rope=True
     ),
