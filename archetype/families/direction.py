@@ -15,13 +15,19 @@ KEY = "is_causal"
 SHARED = tuple(name for name in Decoder.model_fields if name in Encoder.model_fields and name != "kind")
 
 
-def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
-    """Return the decoder, or an encoder with its layers if the class reads `is_causal` and the key is false.
+def read_direction(config: Config, model: ModelSpec) -> ModelSpec:
+    """Return the model, or of a decoder an encoder with its layers if the class reads `is_causal` and it is false.
 
     Raises:
-        CheckpointError: a layer cannot be bidirectional, or the head classifies from the last token.
+        CheckpointError: a layer cannot be bidirectional, the head classifies from the last token, or an encoder has
+            the key.
     """
-    read = keys_read(config.values)
+    if not isinstance(model, Decoder):
+        # no class of an encoder reads it, but PyTorch's attention does, without padding
+        if config.values.get(KEY) is True:
+            raise config.error(KEY, "makes an encoder causal, but only in batches without padding", "remove the key")
+        return model
+    decoder, read = model, keys_read(config.values)
     # most classes ignore the key
     if (read is not None and KEY not in read) or config.flag(KEY, True):
         return decoder

@@ -139,7 +139,7 @@ class Format:
             elif isinstance(model, Decoder) and self._lacks_head(reader, model):
                 model = model.replace(head=NoHead())
             self._check_class(reader, model)
-            model = read_direction(reader, model) if isinstance(model, Decoder) else model
+            model = read_direction(reader, model)
         except ValidationError as error:  # sizes that do not fit each other
             raise explain(error, every=False).at(place) from None
         if unread := reader.finish(read=None if is_later(config) else keys_read(config)):

@@ -113,6 +113,9 @@ class CheckpointInfo:
         self.refuse_derived(*self.quirks.asks)
         if self.config.get(BIDIRECTIONAL) not in (None, False, "vision"):  # images are left out
             raise self.missing(f"{self.config.place}: {BIDIRECTIONAL}", "attention to later tokens")
+        if self.quirks.asks_is_decoder and self.config.get("is_decoder") is not True:
+            cause = f"is not true, so that the {self.type} class attends to later tokens too"
+            raise self.config.error("is_decoder", cause, "set it to true if the model was trained as a decoder")
         self._check_overrides()
         outer = QUIRKS.get(self.outer_type, NO_QUIRKS)
         for key, value in {*self.quirks.only, *outer.only}:

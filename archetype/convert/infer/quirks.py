@@ -39,6 +39,7 @@ class FamilyQuirks(MixerQuirks):
         rows_of_layers: a table of per-layer vectors may lack the last token ids, which read its first row.
         added_position: computed position embeddings that are added to token vectors.
         inclusive_waves: exponents of the embeddings' frequencies go from 0 to 1 inclusive (tensor2tensor).
+        asks_is_decoder: without `is_decoder: true` the class attends to later tokens, whatever its name.
         half_window: without another key, the window is half of `local_attention`.
         rope: rotary positions without a key.
         rope_when_named: positions are rotary only if `position_embedding_type` says so.
@@ -84,6 +85,7 @@ class FamilyQuirks(MixerQuirks):
     rows_of_layers: bool = False
     added_position: Sinusoidal | None = None
     inclusive_waves: bool = False
+    asks_is_decoder: bool = False
     half_window: bool = False
     rope: bool = False
     rope_when_named: bool = False
@@ -113,7 +115,8 @@ class FamilyQuirks(MixerQuirks):
 
 
 NEIGHBOURS = FamilyQuirks(interleaved=True)
-ROBERTA = FamilyQuirks(positions_after_padding=True)
+BERT = FamilyQuirks(asks_is_decoder=True)
+ROBERTA = replace(BERT, positions_after_padding=True)
 GEMMA4 = FamilyQuirks(
     norm=RMSNorm(),
     scaled_embedding=True,
@@ -153,6 +156,7 @@ LONGCAT = FamilyQuirks(
 )
 QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
+    **dict.fromkeys(("bert", "bert-generation", "big_bird", "electra", "ernie", "megatron-bert", "rembert"), BERT),
     **dict.fromkeys(
         ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
     ),
@@ -347,7 +351,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "xglm": FamilyQuirks(added_position=Sinusoidal(interleaved=False, offset=2), inclusive_waves=True),
     "biogpt": FamilyQuirks(eps=1e-5),
     "gpt_neo": FamilyQuirks(unscaled_scores=True),
-    "roformer": FamilyQuirks(interleaved=True, rope=True, computed=r".*\.embed_positions\.weight"),
+    "roformer": replace(BERT, interleaved=True, rope=True, computed=r".*\.embed_positions\.weight"),
     "llama4_text": FamilyQuirks(
         sigmoid=True, weighs_inputs=True, interleaved=True, qk_norm=True, qk_norm_after_rope=True
     ),
