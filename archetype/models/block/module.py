@@ -19,7 +19,7 @@ from archetype.nn.residual import ResidualStream, stream_class
 from archetype.nn.state import BlockState
 from archetype.parts.attention.cross import CrossAttention
 from archetype.parts.norm.module import normalize_stream
-from archetype.roles.residual import Residual
+from archetype.roles.residual import ResidualSum
 from archetype.weights.linear import Linear
 
 
@@ -51,29 +51,23 @@ class Block(nn.Module):
                 for norm in self.norms:
                     self.add_module(f"{name}_{norm}", build_norm(block.wiring.norm_of(name, norm), place.d_model))
             setattr(self, name, content)
-        residual = place.residual
-        self.adds_up = residual is None or residual.is_sum or residual.per_block
-        # contents that read all residual streams, and are added to them
-        self.of_streams = ("feedforward",) if block.feedforward.reads_streams else ()
+        residual, reads_all = place.residual or ResidualSum(), block.feedforward.reads_streams > 0
+        self.adds_up = residual.is_sum
+        # contents that read the stream as it is, and are added to it; each other one has a module that does both
+        self.direct = self.contents if residual.is_sum or residual.per_block else ("feedforward",) * reads_all
+        for index, name in enumerate(self.contents):
+            if name not in self.direct:
+                of_content = replace(place, content=place.content + index, sublayer=index)
+                self.add_module(f"{name}_residual", stream_class(residual)(residual, of_content))
         self.residual: ResidualStream | None = None  # of streams that the block reads and writes once
-        if residual is not None and residual.per_block and not self.of_streams:
+        if residual.per_block and not reads_all:
             self.residual = stream_class(residual)(residual, place)
-        if residual is not None and not self.adds_up:
-            self._add_residuals(residual, place)
         self.dropout = block.dropout
         self.residual_scale = block.residual_scale
         self.output_scale = nn.Parameter(torch.empty(1)) if block.output_scale else None
         if block.output_scale and type(self).forward is not Block.forward:
             cause = f"{type(self).__name__} has its own forward, which would skip the scale"
             raise SpecError("output_scale", cause, "define `sublayers` in the wiring's module instead")
-
-    def _add_residuals(self, residual: Residual, place: Place) -> None:
-        # one module per content, which reads the stream and writes to it
-        for index, name in enumerate(self.contents):
-            if name in self.of_streams:
-                continue
-            residual_place = replace(place, content=place.content + index, sublayer=index)
-            self.add_module(f"{name}_residual", module_class(residual)(residual, residual_place))
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         # of the layer before; a block that reads the layer's index would be compiled once for each layer
@@ -140,12 +134,12 @@ class Block(nn.Module):
 
     def read(self, content: str, x: Tensor, context: ForwardContext) -> Vectors:
         """Return the vectors that a sublayer reads from the residual stream, (B, T, D)."""
-        return x if self.adds_up or content in self.of_streams else self._residual(content).read(x, context)
+        return x if content in self.direct else self._residual(content).read(x, context)
 
     def write(self, content: str, x: Tensor, y: Vectors, context: ForwardContext) -> Tensor:
         """Return the residual stream after adding a sublayer's output `y` (B, T, D), with dropout and scale."""
         z = self.branch(y)
-        if self.adds_up or content in self.of_streams:
+        if content in self.direct:
             return x + z.to(x.dtype)
         return self._residual(content).write(x, z, context)
 
@@ -287,7 +281,7 @@ class ParallelBlock(Block):
         # both contents read the stream before either writes to it
         h = self.norm("mixer")(self.read("mixer", x, context), context)  # (B, T, D)
         g = h
-        if not (self.shared_norm and self.adds_up):  # residual streams are read with weights of each content
+        if not (self.shared_norm and "mixer" in self.direct):  # residual streams are read with weights of each content
             norm = self.norm("mixer" if self.shared_norm else "feedforward")
             g = norm(self.read("feedforward", x, context), context)
         y = self.content("mixer")(h, context, self.own_state("mixer", context, state))

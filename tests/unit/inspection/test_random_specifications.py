@@ -127,7 +127,7 @@ def streams_are_sums(trace: Trace) -> None:
         parts = [added_by(trace, name) for name in names]
         for name, part in zip(names, parts, strict=True):
             block = module_at(trace.model, name)
-            is_sum = type(block).__name__ not in ("PostNormBlock", "PlainBlock", "InterpolatedBlock")
+            is_sum = type(block).__name__ not in ("PostNormBlock", "PlainBlock", "InterpolatedBlock", "LaurelBlock")
             assert (part is not None) == (is_sum and block.adds_up), name
         if all(part is not None for part in parts) and not (stack.passes or stack.of_unit_length):
             total = trace[f"{names[0]}.in"]
