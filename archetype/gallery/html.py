@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shlex
 import zlib
 from collections.abc import Sequence
 from html import escape
@@ -206,7 +207,7 @@ def _changes(card: Card) -> str:
         return ""
     if not card.changes:
         return f'<section id="changes"><h2>Same architecture as {link(entry.ancestor)}</h2></section>'
-    text = " \\\n".join(f"  {_quoted(line)}" for line in card.changes)
+    text = " \\\n".join(f"  {shlex.quote(line)}" for line in card.changes)
     count = f"{card.num_changes} change{'s' * (card.num_changes != 1)}"
     picture = f"{entry.id}-changes.svg"
     line = ",".join(reversed(_lineage(entry)))
@@ -227,10 +228,6 @@ def _lineage(entry: Entry) -> list[str]:
         line.append(ancestor)
         ancestor = entries()[ancestor].ancestor
     return line
-
-
-def _quoted(line: str) -> str:
-    return f"'{line}'" if set(line) & set(" *[]{}") else line
 
 
 def _parts(card: Card) -> str:
