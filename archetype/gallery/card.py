@@ -249,7 +249,7 @@ def _claimed(card: Card) -> Iterator[Mark]:
         return
     outside, what = OUTSIDE.get(entry.id, (0, ""))
     if outside and published_digits(counts[kind] + outside, claim):
-        text = f"{counts[kind]:,} {word}, and {outside:,} of {what}; published as {claim}"
+        text = f"{counts[kind]:,} {word}, plus {outside:,} in {what}; published as {claim}"
         yield Mark("as published", "yes", text)
         return
     yield Mark("as published", "no", f"{counts[kind]:,} {word}; published as {claim}")
@@ -258,7 +258,8 @@ def _claimed(card: Card) -> Iterator[Mark]:
 def _agrees(card: Card) -> Mark:
     version = card.entry.evidence.agrees
     if version:
-        return Mark("logits", "yes", f"small {card.entry.type} models give transformers {version}'s logits to 1e-5")
+        text = f"small {card.entry.type} models give the logits of transformers {version} within 1e-5"
+        return Mark("logits", "yes", text)
     if card.entry.evidence.needs:
         return Mark("logits", "no", f"needs {card.entry.evidence.needs}")
     return Mark("logits", "unknown", "not compared with a reference")

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shlex
 import zlib
 from collections.abc import Sequence
 from html import escape
@@ -134,7 +135,7 @@ def layers_text(layers: Layers) -> str:
     """Say how often the layers run, and how many more only add vectors."""
     runs, rest = divmod(layers.run, layers.distinct)
     again = f", run {runs} times each" if not rest else f", {layers.run} with repeats"
-    added = f", and {layers.lookups} that only add vectors looked up by token" if layers.lookups else ""
+    added = f", plus {layers.lookups} that only add vectors looked up by token" if layers.lookups else ""
     return "layers" + again * (layers.run > layers.distinct) + added
 
 
@@ -145,8 +146,8 @@ def _figures(card: Card) -> str:
         (f"{counts['total']:,}", "parameters"),
         (f"{counts['active']:,}", "active per token"),
         (f"{layers.distinct}", layers_text(layers)),
-        (f"{card.spec.context_length or 0:,}", "context length in tokens"),
-        (size(state["bytes_per_token"]), f"{card.report.state_name} per token, in bfloat16"),
+        (f"{card.spec.context_length or 0:,}", "tokens of context"),
+        (size(state["bytes_per_token"]), f"added per token to the state in bfloat16 ({card.report.state_name})"),
     ]
     if counts["total"] == counts["active"]:
         del figures[1]
@@ -206,7 +207,7 @@ def _changes(card: Card) -> str:
         return ""
     if not card.changes:
         return f'<section id="changes"><h2>Same architecture as {link(entry.ancestor)}</h2></section>'
-    text = " \\\n".join(f"  {_quoted(line)}" for line in card.changes)
+    text = " \\\n".join(f"  {shlex.quote(line)}" for line in card.changes)
     count = f"{card.num_changes} change{'s' * (card.num_changes != 1)}"
     picture = f"{entry.id}-changes.svg"
     line = ",".join(reversed(_lineage(entry)))
@@ -227,10 +228,6 @@ def _lineage(entry: Entry) -> list[str]:
         line.append(ancestor)
         ancestor = entries()[ancestor].ancestor
     return line
-
-
-def _quoted(line: str) -> str:
-    return f"'{line}'" if set(line) & set(" *[]{}") else line
 
 
 def _parts(card: Card) -> str:
@@ -280,8 +277,8 @@ def index_page(cards: Sequence[Card], adoption: Adoption) -> str:
     body = (
         f"<h1>Gallery of published models</h1>\n<p>{len(cards)} models: {counts['said']} with a specification, "
         f"{counts['read']} of a supported type but with unknown sizes, and {counts['missing']} in grey, which name "
-        "what is missing. Every number is computed from a specification. Dates, published counts and reports are from "
-        f"{LISTED}.</p>\n"
+        f"what is missing. Dates, published counts and reports are from {LISTED}; all other numbers are computed from "
+        "the specifications.</p>\n"
         '<p>Download the table as <a href="gallery.csv">CSV</a> and <a href="gallery.json">JSON</a>. '
         '<a href="#tree">Family tree</a>, <a href="#ideas">ideas by month</a>.</p>\n'
         '<form class="search" hidden><label>Search <input type="search" '
@@ -366,7 +363,7 @@ def _ideas(adoption: Adoption) -> str:
         rows.append(f"<tr><th>{escape(idea.name)}<small>first: {link(idea.first)}</small></th>{cells}</tr>")
     total = "".join(f"<td>{count}</td>" for count in adoption.counts)
     return (
-        "<p>Models that use each idea, among the month's models with a specification.</p>"
+        "<p>How many of the models of each month that have a specification use each idea.</p>"
         '<div class="data" tabindex="0" role="region" aria-label="Ideas by month, scrollable"><table class="ideas">'
         f"<thead><tr><th>idea</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
         f"<tfoot><tr><th>models</th>{total}</tr></tfoot></table></div>"

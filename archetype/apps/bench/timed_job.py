@@ -233,6 +233,8 @@ def least_time(
     report = cost_report(spec, batch_size, length, dtype, state_dtype=state_dtype)
     time = next(time for time in phase_times(report, device) if time.phase == phase)
     flops, traffic, state = time.flops, time.traffic, report.state["bytes"]
+    if phase == "decode":
+        state = report.memory_cost.state_read(batch_size, length)
     if is_pair and phase == "prefill":  # encoding the source, its keys and values, and the first step of the target
         flops = sum(row.prefill for row in report.rows if not row.decode) + report.flops["decode"]
     # halfway: the keys and values of the source, and of half the target

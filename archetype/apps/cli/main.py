@@ -25,7 +25,7 @@ HELP = "The architecture workbench for language models: one specification, from 
 # command: (module, function, first line of the help); only the command that runs is imported
 VERBS = {
     "demo": ("demo", "demo", "Train a small model on text from this machine, show its cost and loss, and generate."),
-    "list": ("specs", "list_", "List the presets and the published models, with dates and sources."),
+    "list": ("specs", "list_", "List the presets and the published models, with sizes and sources."),
     "show": ("specs", "show", "Print a specification as YAML."),
     "diff": ("specs", "diff", "Print every field in which two specifications differ."),
     "set": ("specs", "set_", "Change a specification and print the validated result."),

@@ -18,7 +18,7 @@ EXCLUDES = {"explain": ("full",)}
 
 
 def list_(as_json: Json = False) -> None:
-    """List the presets and the published models, with dates and sources."""
+    """List the presets and the published models, with sizes and sources."""
     from archetype.families.index import preset_facts
     from archetype.gallery.facts import facts, has_specification
 

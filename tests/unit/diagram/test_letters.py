@@ -5,11 +5,13 @@ import re
 import pytest
 
 from archetype import spec
-from archetype.diagram.architecture import draw
+from archetype.diagram.architecture import draw, draw_in
 from archetype.diagram.picture import Text, paint
 from archetype.diagram.scene import Scene
 from archetype.estimate.report import cost_report
 from archetype.families import preset
+from archetype.gallery.entries import specification
+from archetype.gallery.html import ASPECT
 from tests.helpers.presets import PRESETS
 from tests.helpers.specs import ALL
 
@@ -37,6 +39,17 @@ def test_the_legend_of_every_preset_has_each_letter(name: str) -> None:
 def test_the_legend_has_each_letter_of_every_part() -> None:
     for name, model in ALL.items():
         assert strangers(draw(cost_report(model))) == [], name
+
+
+@pytest.mark.parametrize("name", ["kimi-k3", "deepseek-v4-pro", "glm-5.3-flash", "gemma-4-e2b"])
+def test_the_diagram_on_a_card_has_each_letter_and_cuts_no_text(name: str) -> None:
+    model = specification(name)
+    assert model is not None
+    drawn = draw_in(cost_report(model, 1, 8192), "parameters", ASPECT)
+    assert strangers(drawn) == []
+    edges = [text.area for text in paint(drawn) if isinstance(text, Text)]
+    assert min(left for left, *_ in edges) >= 0 and min(top for _, top, *_ in edges) >= 0
+    assert max(right for *_, right, _ in edges) <= drawn.width and max(end for *_, end in edges) <= drawn.height
 
 
 def test_a_letter_without_its_entry_is_noticed() -> None:

@@ -85,7 +85,7 @@ def test_layers_are_counted_as_makers_do() -> None:
     layers = {name: Layers.of(cards()[name].spec) for name in expected}
     assert {name: tuple(each) for name, each in layers.items()} == expected
     assert [layers_text(layers[name]) for name in ("llama-3-8b", "gemma-4-e2b", "ouro-2.6b-thinking")] == [
-        "layers", "layers, and 35 that only add vectors looked up by token", "layers, run 4 times each"
+        "layers", "layers, plus 35 that only add vectors looked up by token", "layers, run 4 times each"
     ]  # fmt: skip
     assert layers_text(Layers(20, 44, 0)) == "layers, 44 with repeats"
     rows = {row["id"]: row for row in table_rows([cards()[name] for name in layers])}
