@@ -119,7 +119,7 @@ IMPOSSIBLE = [
     ((*MIXER, "score"), "product", "layers[3].mixer.score: 'product' is not a choice; use one of dot, additive"),
     ((*LAYER, "feedforward", "activation"), "gelu_tan",
      "layers[3].feedforward.activation: 'gelu_tan' is not a kind of activation (none, relu, gelu, gelu_tanh, silu, "
-     "tanh, sigmoid, relu2, swish, situ, xielu, poly_norm); did you mean gelu_tanh?"),
+     "tanh, sigmoid, relu2, swish, situ, xielu, poly_norm, gaussian_top_k); did you mean gelu_tanh?"),
     ((*LAYER, "feedforward"),
      {"kind": "experts", "num_experts": 2, "experts_per_token": 1, "latent_norm": "l2",
       "expert": {"kind": "mlp", "d_ff": 4, "activation": "relu"}},
