@@ -36,7 +36,7 @@ def gemma3n_text(
         plain = model.layers[index].replace(output_scale=False)
         match plain.feedforward:
             case PerLayerInput():
-                streams = {"num_streams": num_streams, "input_norm": Affine(bias=False), "down_norm": norm}
+                streams = {"num_streams": num_streams, "input_norm": Affine(bias=False), "added_norm": norm}
                 return plain.replace(wiring=PreNorm(norm=NoNorm()), feedforward=plain.feedforward.replace(**streams))
             case GatedMLP() if index < 2 * num_sparse:
                 sparse = GaussianTopK(share=share, activation=plain.feedforward.activation)

@@ -449,7 +449,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
                 "num_streams": 3,
                 "active": 1,
                 "input_norm": {"kind": "affine", "bias": False},
-                "down_norm": "rms",
+                "added_norm": "rms",
             },
         },
         block(),

@@ -793,7 +793,7 @@ def embedded_stacks(
         reader = spec.PerLayerInput(
             features=features, activation=draw(activations(wild)), num_streams=num_streams,
             active=draw(st.integers(0, num_streams - 1)), input_norm=draw(vector_norms(wild)),
-            down_norm=draw(vector_norms(wild)),
+            added_norm=draw(vector_norms(wild)),
         )  # fmt: skip
         wiring = spec.PreNorm(norm=draw(norms(wild))) if num_streams > 1 else spec.OutputNorm(norm=draw(norms(wild)))
         embedding = embedding.replace(

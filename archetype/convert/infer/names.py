@@ -203,7 +203,7 @@ NGRAMS: NameTable = (
 FURTHER: NameTable = (
     (r"per_layer_input_gate", "feedforward.gate"),
     (r"per_layer_projection", "feedforward.down"),
-    *((rf"per_layer_{norm}", f"feedforward.{norm}") for norm in ("input_norm", "down_norm")),  # with streams
+    *((rf"per_layer_{norm}", f"feedforward.{norm}") for norm in ("input_norm", "added_norm")),  # with streams
     (r"post_per_layer_input_norm", "feedforward_norm"),
     (r"output\.adapter_modules\.\w+\.dense1", "feedforward.up"),
     (r"output\.adapter_modules\.\w+\.dense2", "feedforward.down"),

@@ -137,7 +137,7 @@ GEMMA3N = replace(
     derive=own_keys.gemma3n,
     renames=(
         (r"altup\.correct_output_scale", "per_layer_input_norm.weight"),
-        (r"post_per_layer_input_norm\.weight", "per_layer_down_norm.weight"),
+        (r"post_per_layer_input_norm\.weight", "per_layer_added_norm.weight"),
     ),
 )
 ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)

@@ -35,7 +35,6 @@ from archetype.models.block.spec import Block, NoMixer, OutputNorm, PostNorm, Pr
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.models.stack.spec import EarlyExit
-from archetype.parts.altup.spec import AltUp
 from archetype.parts.attention.spec import Attention
 from archetype.parts.feedforward.spec import MLP
 from archetype.parts.norm.spec import Affine, NoNorm
@@ -51,7 +50,7 @@ from archetype.spec.registry import provided
 ADAPTER = {f"{name}.{kind}" for name in ("feedforward.up", "feedforward.down", "feedforward_norm")
            for kind in ("weight", "bias")}  # fmt: skip
 INPUT_SCALE = "feedforward.input_norm.weight"
-PER_LAYER_OF_STREAMS = {f"feedforward.{name}.weight" for name in ("gate", "down", "down_norm")}
+PER_LAYER_OF_STREAMS = {f"feedforward.{name}.weight" for name in ("gate", "down", "added_norm")}
 PER_LAYER = {"feedforward.gate.weight", "feedforward.down.weight", "feedforward_norm.weight"}
 
 
@@ -202,17 +201,17 @@ def _with_further(info: CheckpointInfo, layer: Layer, block: Block, residual: Re
         network = MLP(d_ff=width, activation=activation, bias=True)
         blocks.append(Block(wiring=PostNorm(norm=info.norm(bias=True)), mixer=NoMixer(), feedforward=network))
     elif layer.further:
-        of_streams, keys = "feedforward.down_norm.weight" in layer.further, layer.further.keys() - {INPUT_SCALE}
+        of_streams, keys = "feedforward.added_norm.weight" in layer.further, layer.further.keys() - {INPUT_SCALE}
         if keys != (PER_LAYER_OF_STREAMS if of_streams else PER_LAYER):
             raise info.missing(layer.prefix, f"per-layer inputs with only {', '.join(sorted(layer.further))}")
         width, norm = info.sides(layer.further["feedforward.gate.weight"])[0], info.norm(bias=False)
         per_layer = PerLayerInput(features=width, activation=info.activation(gated=True))
-        if isinstance(residual, AltUp) and of_streams:
+        if of_streams:
             per_layer = per_layer.replace(
-                num_streams=residual.num_streams,
-                active=residual.active,
+                num_streams=residual.streams,
+                active=info.config.count("altup_active_idx", 0),
                 input_norm=Affine(bias=False) if INPUT_SCALE in layer.further else NoNorm(),
-                down_norm=norm,
+                added_norm=norm,
             )
         wiring = PreNorm(norm=NoNorm()) if of_streams else OutputNorm(norm=norm)
         blocks.append(Block(wiring=wiring, mixer=NoMixer(), feedforward=per_layer))

@@ -72,20 +72,17 @@ class Block(nn.Module):
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         # of the layer before; a block that reads the layer's index would be compiled once for each layer
         late = context.later.pop(context.layer - 1, None) if context.later else None
-        y = self.over_streams(x, context, state)  # (B, T, D), or several streams
+        if self.residual is None:
+            y = self.sublayers(x, context, state)  # (B, T, D), or several streams
+        else:
+            x = self.residual.predict(x, context)  # (B, T, n, D)
+            y = self.sublayers(self.residual.read(x, context), context, state)
+            y = self.residual.write(x, y, context)
         if context.later and (delayed := context.later.get(context.layer)) is not None:
             context.later[context.layer] = self.branch(delayed)
         if late is not None:
             y = y + late.to(y.dtype)
         return y if self.output_scale is None else y * self.output_scale
-
-    def over_streams(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
-        """Return the residual stream after the block, whose sublayers may compute one of several streams."""
-        if self.residual is None:
-            return self.sublayers(x, context, state)
-        x = self.residual.predict(x, context)
-        y = self.sublayers(self.residual.read(x, context), context, state)
-        return self.residual.write(x, y, context)
 
     def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         """Return the residual stream after all sublayers of the block."""
@@ -217,8 +214,7 @@ class LaurelBlock(Block):
         for content in self.contents:
             h = self.norm(content)(self.read(content, x, context), context)  # (B, T, D)
             y = self.content(content)(h, context, self.own_state(content, context, state))
-            y = getattr(self, f"{content}_post_norm")(y, context)
-            x = self.write(content, x, y, context)
+            x = self.write(content, x, getattr(self, f"{content}_post_norm")(y, context), context)
             if content == "mixer":
                 x = (x + (h + self.mixer_path(h, context)).to(x.dtype)) / math.sqrt(2)
         return x

@@ -16,7 +16,7 @@ class PerLayerInputCost(FeedForwardCost[spec.PerLayerInput]):
         super().__init__(part, d)
         features = symbol("D_p", part.features)
         self.projections = {"gate": Linear(d, features), "down": Linear(features, d)}
-        norms = {"input_norm": NormCost.of(part.input_norm, d), "down_norm": NormCost.of(part.down_norm, d)}
+        norms = {"input_norm": NormCost.of(part.input_norm, d), "added_norm": NormCost.of(part.added_norm, d)}
         self.norms = tuple(norms.values())
         self.vectors = {name: norm.parameters() for name, norm in norms.items() if not norm.part.is_absent}
         self.network = GatedMLPCost(GatedMLP(d_ff=part.features, activation=part.activation), d)

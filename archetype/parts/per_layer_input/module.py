@@ -29,8 +29,8 @@ class PerLayerInput(nn.Module):
         self.gate = Linear(place.d_model, feedforward.features, bias=False)
         self.down = Linear(feedforward.features, place.d_model, bias=False)
         self.product = gated_product(GatedMLP(d_ff=feedforward.features, activation=feedforward.activation))
-        norms = (feedforward.input_norm, feedforward.down_norm)
-        self.input_norm, self.down_norm = (build_norm(norm, place.d_model) for norm in norms)
+        norms = (feedforward.input_norm, feedforward.added_norm)
+        self.input_norm, self.added_norm = (build_norm(norm, place.d_model) for norm in norms)
         self.num_streams, self.active = feedforward.num_streams, feedforward.active
 
     def forward(
@@ -41,7 +41,7 @@ class PerLayerInput(nn.Module):
         gate: Tensor = self.gate(self.input_norm(active, context))  # (B, T, D_p)
         layer_input = context.layer_inputs[context.layer].to(gate.dtype)  # (B, T, D_p), p of this layer
         hidden = context.probe(self, "hidden", self.product(context.kernels, gate, layer_input))
-        y: Tensor = self.down_norm(self.down(hidden), context)
+        y: Tensor = self.added_norm(self.down(hidden), context)
         if self.num_streams == 1:
             return y
         others = y[:, :, None].expand(-1, -1, self.num_streams - 1, -1)

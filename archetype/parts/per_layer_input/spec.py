@@ -28,7 +28,7 @@ class PerLayerInput(FeedForward):
         num_streams: number of residual streams (1: the vector that a sublayer reads).
         active: index of the stream that is read.
         input_norm: norm of the input (Gemma 3n: `affine`, a learned factor of each feature).
-        down_norm: norm of the output.
+        added_norm: norm of the output.
     """
 
     title: ClassVar[str] = "Per-layer input"
@@ -38,7 +38,7 @@ class PerLayerInput(FeedForward):
     num_streams: Size = 1
     active: Index = 0
     input_norm: VectorNorm = NoNorm()
-    down_norm: VectorNorm = NoNorm()
+    added_norm: VectorNorm = NoNorm()
 
     @model_validator(mode="after")
     def _active_stream_exists(self) -> Self:

@@ -95,12 +95,12 @@ def test_poly_norm_is_a_sum_of_normed_powers() -> None:
 def test_a_gaussian_top_k_leaves_a_share_of_the_features() -> None:
     """Of normally distributed features, whatever their mean and size, those above the quantile are left."""
     x = 3 * torch.randn(4, 20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 7
-    sparse = activation(spec.GaussianTopK(share=0.9, activation=spec.NoActivation()))
-    assert (sparse(x) == 0).double().mean().item() == pytest.approx(0.9, abs=0.01)
+    top = activation(spec.GaussianTopK(share=0.9, activation=spec.NoActivation()))
+    assert (top(x) == 0).double().mean().item() == pytest.approx(0.9, abs=0.01)
     cutoff = x.mean(-1, keepdim=True) + 1.2815515655446004 * x.std(-1, correction=0, keepdim=True)
-    torch.testing.assert_close(sparse(x), (x - cutoff).clamp(min=0))
+    torch.testing.assert_close(top(x), (x - cutoff).clamp(min=0))
     torch.testing.assert_close(
-        activation(spec.GaussianTopK(share=0.9))(x), nn.functional.gelu(sparse(x), approximate="tanh")
+        activation(spec.GaussianTopK(share=0.9))(x), nn.functional.gelu(top(x), approximate="tanh")
     )
 
 
