@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from archetype.api.pretrained import open_teacher
-from archetype.errors import ArchetypeError, CheckpointError, DataError, one_line
+from archetype.errors import ArchetypeError, CheckpointError, DataError
 from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.io.lock import locked
@@ -251,8 +251,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def report_failure(store: Store, key: str, say: Callable[[str], None]) -> None:
-    if error := store.failure(key):
-        say(one_line(f"run {key}: {error}"))

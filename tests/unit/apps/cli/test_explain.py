@@ -45,7 +45,7 @@ def test_every_part_of_a_block_has_an_example_whose_sizes_are_those_of_its_tenso
                 examples.add(kind)
     # without tensors, or in no preset
     assert parts - examples == {
-        "affine", "gated_rms", "interpolated", "l2", "ngram_embedding", "ngram_memory", "none", "plain", "poly_norm",
+        "gated_rms", "interpolated", "l2", "ngram_embedding", "ngram_memory", "none", "plain", "poly_norm",
         "relative_logits", "xielu",
     }  # fmt: skip
 
