@@ -19,7 +19,8 @@ class Router(Part):
     returns non-negative affinities (N, E), which select and weight the experts. A router may ignore `x` and read
     the context, and may have parameters or none. With `routes_tokens` the token ids alone decide: its method
     `experts_of(context)` returns the experts, (N, k). With `weighs_choices` its method `choose(logits, count)` returns
-    the weights and the experts, (N, k) each.
+    the weights and the experts, (N, k) each. With `chooses_tokens` the experts select tokens: its method
+    `tokens_of(affinities, count, valid)` returns which tokens each expert selects, (B, T, E).
 
     Attributes:
         renormalize: whether the weights of the selected experts are divided by their sum.
@@ -32,6 +33,7 @@ class Router(Part):
     needs: ClassVar[str] = "module"
     routes_tokens: ClassVar[bool] = False  # whether token ids determine the experts
     weighs_choices: ClassVar[bool] = False  # whether it selects and weighs experts otherwise than by affinities
+    chooses_tokens: ClassVar[bool] = False  # whether each expert selects tokens of the whole text
     renormalize: Flag = False
     scale: Positive = 1.0
     expert_scales: Flag = False

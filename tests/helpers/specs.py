@@ -501,6 +501,9 @@ OTHERS: dict[str, spec.ModelSpec] = {
     "encoder, untied": encoder(head={"kind": "masked_language_model", "norm": {"kind": "layer"}, "tied": False}),
     "encoder, pooled": encoder(pooler=True, head={"kind": "classification", "num_classes": 3}),
     "encoder, vectors": encoder(pooler=True, head={"kind": "none"}),
+    "encoder, experts choose": encoder(
+        layers=[block(feedforward=experts(router={"kind": "expert_choice"})), block()], final_norm=RMS
+    ),
     "encoder, both ways": encoder(
         layers=[{"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm", "bidirectional": True}}]
     ),

@@ -98,7 +98,7 @@ def experts(wild: bool = False) -> SearchStrategy[spec.Expert]:
 
 
 @cache
-def routers(wild: bool = False, reads_tokens: bool = True) -> SearchStrategy[spec.Router]:
+def routers(wild: bool = False, reads_tokens: bool = True, causal: bool = True) -> SearchStrategy[spec.Router]:
     """Every way to choose and to weigh experts."""
     scale = positive(0.25, 2.0, wild)
     affinity = st.sampled_from(["equal", "softmax", "sigmoid", "sqrt_softplus"])
@@ -120,26 +120,31 @@ def routers(wild: bool = False, reads_tokens: bool = True) -> SearchStrategy[spe
         expert_bias=st.booleans(),
     )  # fmt: skip
     learned = learned | mixer | narrow
+    if not causal:
+        learned |= st.builds(spec.ExpertChoiceRouter, scale=scale, bias=st.booleans())
     return learned | hashed if reads_tokens else learned
 
 
 @cache
 @st.composite
-def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = True) -> spec.MixtureOfExperts:
+def mixtures_of_experts(
+    draw: DrawFn, wild: bool = False, reads_tokens: bool = True, causal: bool = True
+) -> spec.MixtureOfExperts:
     """Some of several experts for each token, perhaps out of the best groups, perhaps beside one for all."""
     num_groups, size = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     groups_per_token = draw(st.integers(1, num_groups))
     best = draw(st.integers(1, size))
     groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=best)
-    router, shared = draw(routers(wild, reads_tokens)), draw(st.none() | experts(wild))
-    grouped = not (router.routes_tokens or router.weighs_choices) and draw(st.booleans())
+    router, shared = draw(routers(wild, reads_tokens, causal)), draw(st.none() | experts(wild))
+    by_affinities = not (router.routes_tokens or router.weighs_choices or router.chooses_tokens)
+    grouped = by_affinities and draw(st.booleans())
     chosen = draw(st.integers(1, (groups_per_token if grouped else num_groups) * size))
     latent_width = draw(st.none() | counts(1, 5, wild))
-    has_idle = latent_width is None and not grouped and not router.routes_tokens
+    has_idle = latent_width is None and not grouped and (by_affinities or router.weighs_choices)
     return spec.MixtureOfExperts(
         idle=(idle := draw(st.integers(0, 2)) if has_idle else 0),
         idle_output=draw(st.sampled_from(["input", "zero"])) if idle else "input",
-        always=0 if idle or router.routes_tokens or router.weighs_choices else draw(st.integers(0, 2)),
+        always=draw(st.integers(0, 2)) if by_affinities and not idle else 0,
         num_experts=num_groups * size,
         experts_per_token=chosen,
         expert=draw(experts(wild)),
@@ -150,14 +155,18 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
         shared_gate=shared is not None and draw(st.booleans()),
         router=router.replace(renormalize=False) if chosen == 1 else router,
         groups=groups if grouped else None,
-        balance_loss=0.0 if router.routes_tokens else draw(st.just(0.0) | positive(0.001, 1.0, wild)),
+        balance_loss=0.0
+        if router.routes_tokens or router.chooses_tokens
+        else draw(st.just(0.0) | positive(0.001, 1.0, wild)),
     )
 
 
 @cache
-def feedforwards(wild: bool = False, reads_tokens: bool = True) -> SearchStrategy[spec.FeedForward]:
+def feedforwards(
+    wild: bool = False, reads_tokens: bool = True, causal: bool = True
+) -> SearchStrategy[spec.FeedForward]:
     """Every feed-forward part that needs nothing of the embedding."""
-    mixtures = mixtures_of_experts(wild, reads_tokens)
+    mixtures = mixtures_of_experts(wild, reads_tokens, causal)
     alone = st.one_of(experts(wild), mixtures)
     pair = st.builds(lambda *parts: spec.FeedForwardsTogether(parts=parts, input_scales=(1.0, 0.5)), alone, alone)
     others = [spec.XIELU(), spec.PolyNorm(), spec.GaussianTopK(share=0.5)]  # which experts do not have
@@ -670,7 +679,7 @@ def blocks(
     draw: DrawFn, place: Place, wild: bool = False, mixer: spec.Mixer | None = None, cross: bool = False
 ) -> spec.Block:
     """Every block that fits a place; with a `mixer` that is given; one that looks at a source."""
-    feedforward = draw(feedforwards(wild, place.reads_tokens))
+    feedforward = draw(feedforwards(wild, place.reads_tokens, place.causal))
     without_mixer = mixer is None and not cross and not feedforward.is_absent
     if without_mixer and draw(st.sampled_from([False, False, False, True])):
         mixer = spec.NoMixer()

@@ -108,7 +108,7 @@ class EncoderDecoder(ModelSpec):
             for stack in ("encoder", "decoder"):
                 for index, block in enumerate(getattr(self, stack).layers):
                     if not block.feedforward.separates_documents:
-                        cause = "a state bridge passes on only mixer states, and this part has its own state"
+                        cause = "a state bridge passes on only mixer states, and this part reads other positions, too"
                         invalid(f"{stack}.layers[{index}].feedforward", cause, "remove it, or use cross-attention")
             if not crosses:
                 self._check_all_is_read()

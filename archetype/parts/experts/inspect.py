@@ -12,7 +12,8 @@ def routing(part: PartTrace) -> Routing:
     chosen, weights, logits = (part.activations[name] for name in ("chosen", "weights", "router_logits"))
     affinities = part.module.router.affinities(logits)
     shares = affinities / affinities.sum(-1, keepdim=True)
-    load = torch.bincount(chosen.flatten(), minlength=logits.shape[1]).float() / chosen.numel()
+    selections = torch.bincount(chosen.flatten(), minlength=logits.shape[1])[: logits.shape[1]].float()
+    load = selections / selections.sum()
     return Routing(part.path, chosen, weights, load, torch.special.entr(shares).sum(-1))
 
 

@@ -68,8 +68,11 @@ class MixtureOfExperts(nn.Module):
         tokens = x.flatten(0, -2)  # (N, D)
         logits = context.probe(self, "router_logits", self.router(tokens, context))  # (N, E)
         affinities = self.router.affinities(logits)  # (N, E)
-        of_tokens = self.router.experts_of(context) if self.spec.router.routes_tokens else None
-        weights, chosen = self._choose(affinities, logits, of_tokens)  # (N, k) each
+        if self.spec.router.chooses_tokens:
+            weights, chosen = self._chosen_by_experts(affinities.view(*x.shape[:-1], -1), context)  # (N, E) each
+        else:
+            of_tokens = self.router.experts_of(context) if self.spec.router.routes_tokens else None
+            weights, chosen = self._choose(affinities, logits, of_tokens)  # (N, k) each
         weights, chosen = context.probes(self, weights=weights, chosen=chosen)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
@@ -105,7 +108,7 @@ class MixtureOfExperts(nn.Module):
         weights: Float[Tensor, "N k"],
         kernels: Kernels,
     ) -> Float[Tensor, "N D"]:
-        if not self.spec.idle:
+        if not (self.spec.idle or self.spec.router.chooses_tokens):
             return self._computed(x, chosen, weights, kernels)
         # idle experts return their input, which their weights multiply, or nothing
         is_idle = chosen >= self.spec.num_experts  # (N, k)
@@ -127,6 +130,15 @@ class MixtureOfExperts(nn.Module):
         assert self.shared is not None
         y: Tensor = self.shared(x, context)
         return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
+
+    def _chosen_by_experts(
+        self, affinities: Float[Tensor, "B T E"], context: ForwardContext
+    ) -> tuple[Float[Tensor, "N E"], Int[Tensor, "N E"]]:
+        # an expert that did not select a token is called E, like one that is idle, and has no weight
+        selected = self.router.tokens_of(affinities.detach(), self.spec.experts_per_token, context.valid)
+        experts = torch.arange(affinities.shape[-1], device=affinities.device)
+        weights = affinities.masked_fill(~selected, 0.0) * self.spec.router.scale
+        return weights.flatten(0, 1), torch.where(selected, experts, len(experts)).flatten(0, 1)
 
     def _choose(
         self,

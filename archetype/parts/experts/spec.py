@@ -103,6 +103,16 @@ class MixtureOfExperts(FeedForward):
         return ("router",) if self.experts_per_token == 1 else ()
 
     @property
+    def separates_documents(self) -> bool:
+        return not self.router.chooses_tokens
+
+    def check(self, width: int, causal: bool) -> None:
+        """Refuse experts that select tokens in a causal stack."""
+        if causal and self.router.chooses_tokens:
+            cause = "each expert selects tokens of the whole text, so that a token would depend on later ones"
+            invalid("router", cause, "use another router, or an encoder")
+
+    @property
     def router_state(self) -> tuple[int, int]:
         return self.router.state_width * self.router.reads_state, self.router.state_width
 
@@ -139,6 +149,7 @@ class MixtureOfExperts(FeedForward):
                 ("latent_width", self.latent_width is not None, "idle experts return vectors of width d_model"),
                 ("groups", self.groups is not None, "idle experts belong to no group"),
                 ("router", self.router.routes_tokens, "a table of token ids names experts that compute"),
+                ("router", self.router.chooses_tokens, "experts select tokens"),
             ):
                 if is_set:
                     invalid(name, cause, "remove it, or use idle: 0")
@@ -147,6 +158,7 @@ class MixtureOfExperts(FeedForward):
                 ("idle", bool(self.idle), "the last experts are selected by every token"),
                 ("router", self.router.routes_tokens, "a table of token ids names all experts of a token"),
                 ("router", self.router.weighs_choices, "the router weights only the experts that it selects"),
+                ("router", self.router.chooses_tokens, "experts select tokens"),
             ):
                 if is_set:
                     invalid(name, cause, "remove it, or use always: 0")
@@ -163,10 +175,11 @@ class MixtureOfExperts(FeedForward):
                 invalid(f"{name}.convolutions", "experts read separate tokens", "remove it")
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "needs a shared expert", "add a shared expert, or remove shared_gate")
-        if self.router.routes_tokens:
+        if self.router.routes_tokens or self.router.chooses_tokens:
+            cause = "experts select tokens" if self.router.chooses_tokens else "the router selects experts by token id"
             for name, is_set in (("groups", self.groups is not None), ("balance_loss", self.balance_loss > 0)):
                 if is_set:
-                    invalid(name, "the router selects experts by token id", "remove it")
+                    invalid(name, cause, "remove it")
         if self.router.weighs_choices and self.groups is not None:
             invalid("groups", "the router selects among all experts", "remove it")
         if self.groups is not None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from archetype.errors import CheckpointError
@@ -104,6 +104,23 @@ class SparseMixerRouter(SoftmaxRouter):
             chosen.append(index)
             left = left.scatter(-1, index, -math.inf)
         return torch.cat(weights, -1), torch.cat(chosen, -1)
+
+
+@module_for(spec.ExpertChoiceRouter)
+class ExpertChoiceRouter(SoftmaxRouter):
+    """Router whose experts select tokens (Zhou 2022, section 3.2)."""
+
+    def tokens_of(
+        self, affinities: Float[Tensor, "B T E"], count: int, valid: Bool[Tensor, "B T"] | None
+    ) -> Bool[Tensor, "B T E"]:
+        """Return which tokens each expert selects: in every text those with the largest affinities, `count` T / E."""
+        num_tokens: Tensor | int = affinities.shape[1]
+        if valid is not None:
+            affinities = affinities.masked_fill(~valid[..., None], -1.0)  # behind all tokens of the text
+            num_tokens = valid.sum(1)[:, None, None]  # (B, 1, 1)
+        capacity = -(-count * num_tokens // affinities.shape[2])
+        ranks = affinities.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        return ranks < capacity
 
 
 @module_for(spec.MLPRouter)

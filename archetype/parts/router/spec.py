@@ -79,6 +79,25 @@ class SparseMixerRouter(LinearRouter):
 
 
 @part
+class ExpertChoiceRouter(LinearRouter):
+    """Each expert selects the k T / E of a text's T tokens with the largest softmax affinities (Zhou 2022).
+
+    All experts compute equally many tokens, and a token is computed by k experts on average, perhaps by none. The
+    selection depends on later tokens, so a causal stack refuses it.
+    """
+
+    chooses_tokens: ClassVar[bool] = True
+    kind: Literal["expert_choice"] = "expert_choice"
+
+    @model_validator(mode="after")
+    def _tokens_are_weighed_by_affinities(self) -> "ExpertChoiceRouter":
+        for name in ("renormalize", "expert_bias", "expert_scales"):
+            if getattr(self, name):
+                invalid(name, "has no effect, since experts select tokens", "remove it")
+        return self
+
+
+@part
 class MLPRouter(Router):
     """Softmax of W gelu(V gelu(U norm(h))), where h is a low-rank projection of the token's vector (ZAYA1).
 

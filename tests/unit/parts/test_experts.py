@@ -359,3 +359,37 @@ def test_a_correction_starts_at_zero_and_training_leaves_it() -> None:
     initialize(part, spec.NormalInitialization(), 1, seed=0)
     assert torch.equal(part.correction, torch.zeros(E))
     assert "correction" not in dict(part.named_parameters()) and "correction" in part.state_dict()
+
+
+@pytest.mark.parametrize("weighs", ["outputs", "inputs"])
+def test_experts_that_choose_compute_equally_many_tokens_of_each_text(weighs: str) -> None:
+    router = spec.ExpertChoiceRouter(scale=1.5)
+    part = build(num_experts=3, experts_per_token=2, router=router, weighs=weighs, shared=PLAIN)
+    lengths = torch.tensor([T, 3])
+    captured: dict[str, Tensor] = {}
+    part.experts.register_forward_pre_hook(lambda module, inputs: captured.update(chosen=inputs[1]))
+    y = part(X, context(num_tokens=lengths))
+    assert part.shared is not None
+    for row, length in enumerate(lengths.tolist()):
+        x = X[row, :length]
+        affinities = part.router.affinities(part.router(x))  # (T, E)
+        expected = part.shared(x[None], context(x[None]))[0]
+        for expert in range(3):
+            best = affinities[:, expert].topk(-(-2 * length // 3)).indices
+            weight = 1.5 * affinities[best, expert, None]
+            alone = torch.full((len(best), 1), expert)
+            if weighs == "outputs":
+                outputs = part.experts(x[best], alone) * weight
+            else:
+                outputs = part.experts(x[best] * weight, alone)
+            expected = expected.index_add(0, best, outputs)
+        torch.testing.assert_close(y[row, :length], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_experts_that_choose_are_loaded_alike() -> None:
+    part = build(num_experts=3, experts_per_token=2, router=spec.ExpertChoiceRouter())
+    chosen: list[Tensor] = []
+    part.experts.register_forward_pre_hook(lambda module, inputs: chosen.append(inputs[1]))
+    part(X, context())
+    counts = chosen[0].flatten().bincount(minlength=3)
+    assert counts.tolist() == [B * 4] * 3  # of 5 tokens, 2 / 3 rounded up
