@@ -106,7 +106,8 @@ def texts_folder(folder: Path) -> None:
     experiment = json.dumps({"title": "Width", "parts": [trained()]})
     (folder / "experiment.json").write_text(experiment)
     (folder / "experiment.yaml").write_text(experiment)
-    search = {"title": "x", "base": BASE, "data": DATA, "recipe": RECIPE, "rungs": [16], "space": {"d_model": [8]}}
+    search = {"title": "x", "base": BASE, "data": DATA, "recipe": RECIPE, "rungs": [16], "space": {"d_model": [8]},
+        "metric": {"name": "test.loss"}}  # fmt: skip
     (folder / "search.json").write_text(json.dumps(search))
     (folder / "spec.json").write_text(json.dumps(archetype.load_spec("deepseek-v2-tiny").dump()))
     (folder / "spec.yaml").write_text(json.dumps(archetype.load_spec("mamba-tiny").dump()))
@@ -190,13 +191,14 @@ YAML_TEXTS = (
     "layers:\n- repeat: 99999999999\n  block: {}\n", "vocab_size: 1e308\n", "vocab_size: .inf\n", "tokens: .nan\n",
 )  # fmt: skip
 TEMPLATES = tuple(source for name, source in {**HOSTILE, **WRONG}.items() if name not in HARMLESS)
+# quick: a whole plan also times the runs of the calibration, which takes longer than the limit
+PLAN = ("compare", "plan", "--quick", "--store", "{}/store")
 # class: the folder, the file, the command, and further contents
 CLASSES: dict[str, tuple[str, str, tuple[str, ...], tuple[str | bytes, ...]]] = {
     "spec json": ("texts", "spec.json", ("cost", "{}/spec.json"), ()),
     "spec yaml": ("texts", "spec.yaml", ("cost", "{}/spec.yaml"), YAML_TEXTS),
-    "experiment": ("texts", "experiment.json", ("compare", "plan", "{}/experiment.json", "--store", "{}/store"), ()),
-    "experiment yaml": ("texts", "experiment.yaml", ("compare", "plan", "{}/experiment.yaml", "--store", "{}/store"),
-        YAML_TEXTS),
+    "experiment": ("texts", "experiment.json", (*PLAN, "{}/experiment.json"), ()),
+    "experiment yaml": ("texts", "experiment.yaml", (*PLAN, "{}/experiment.yaml"), YAML_TEXTS),
     "search": ("texts", "search.json", ("compare", "search", "{}/search.json", "--store", "{}/store"), ()),
     "recipe yaml": ("texts", "recipe.yaml", (
         "train", "--recipe", "{}/recipe.yaml", "--to", "{}/run", "--steps", "1", "--batch-size", "2"), YAML_TEXTS),
