@@ -502,7 +502,7 @@ OTHERS: dict[str, spec.ModelSpec] = {
     "encoder, pooled": encoder(pooler=True, head={"kind": "classification", "num_classes": 3}),
     "encoder, vectors": encoder(pooler=True, head={"kind": "none"}),
     "encoder, experts choose": encoder(
-        layers=[block(feedforward=experts(router={"kind": "expert_choice"})), block()], final_norm=RMS
+        layers=[block(feedforward=experts(num_experts=4, router={"kind": "expert_choice"})), block()], final_norm=RMS
     ),
     "encoder, both ways": encoder(
         layers=[{"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm", "bidirectional": True}}]

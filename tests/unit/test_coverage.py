@@ -18,6 +18,7 @@ from tests.helpers.strategies import (
     encoder_decoders,
     encoder_heads,
     encoders,
+    feedforwards,
     key_selections,
     linear_mixers,
     megabytes,
@@ -36,7 +37,7 @@ MODELS = (decoders(), encoders(), encoder_decoders(), ngrams(), megabytes(), vis
 # what the models are made of, and one of which has few, is drawn in a hundredth of a model's time
 PARTS = (
     norms(), patterns(causal=False), encoder_heads(), sentence_heads(), residuals(hybrid().layers), scalings_by_pair(2),
-    relative_vectors(), key_selections(), compressed_attentions(), routers(),
+    relative_vectors(), key_selections(), compressed_attentions(), routers(), feedforwards(causal=False),
 )  # fmt: skip
 EXAMPLES = [(strategy, 20) for strategy in PARTS] + [(linear_mixers(), 100), (attentions(Place(8)), 50)]
 # values that saturate exactly hide that a token changes an output; DynamicTanh stands for it
