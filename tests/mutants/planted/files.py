@@ -15,8 +15,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "convert/gguf/finish.py": [
         ('{"attn_logit_softcapping": softcap, ', '{"attn_logit_softcapping": 50.0, '),
-        ('return {} if model.head.softcap is None else {"final_logit_softcapping": model.head.softcap}',
-         'return {} if model.head.softcap is None else {"final_logit_softcapping": 30.0}'),
+        ('{"final_logit_softcapping": model.head.softcap or 0.0}', '{"final_logit_softcapping": 30.0}'),
     ],
     "convert/gguf/rope.py": [
         ('{"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}',
