@@ -159,9 +159,9 @@ def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
         for content in contents:
             output = trace[f"{name}.{content}.out"][0].float() if f"{name}.{content}.out" in trace else None
             part = None if parts is None or content not in parts else parts[content][0].float()
-            # without a sum, the norm of what the content returns
+            # without a sum, the norm of what the content returns, perhaps to several streams
             size = part if part is not None else output
-            added[content].append(undefined if size is None else size.norm(dim=-1))
+            added[content].append(undefined if size is None else size.flatten(1).norm(dim=-1))
             shares[content].append(undefined if part is None else (part * x).sum(-1) / x.square().sum(-1))
     side = trace.inputs.source_tokens if stack == "encoder" else trace.inputs.tokens
     tokens = side if len(side) == norms.shape[1] else tuple(map(str, range(norms.shape[1])))
