@@ -18,7 +18,7 @@ DECAYED = {
     "projection.weight", "q.weight", "q_down.weight", "q_global.weight", "q_up.weight", "router.weight",
     "shared_gate.weight", "token.weight", "token_type.weight", "up.weight", "v.weight", "v_global.weight",
     "x_proj.weight", "kv.weight", "o_down.weight", "o_up.weight", "weights.weight", "residual_exit.weight",
-    "input_gate.weight", "forget_gate.weight",
+    "input_gate.weight", "forget_gate.weight", "left.weight", "right.weight", "prediction.weight", "correction.weight",
 }  # fmt: skip
 NOT_DECAYED = {  # numbers that are added to scores, and not DeBERTa's vectors
     "cross.score": "vector", "pool.offsets": "vector", "mixer.A_log": "vector", "position_bias.weight": "bias",
