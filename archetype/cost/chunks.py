@@ -11,21 +11,22 @@ from archetype.cost.work import FLOAT32, TrainingWork, Work
 class Chunks(NamedTuple):
     """The chunks of a sequence."""
 
-    pairs: Formula  # pairs of positions within chunks of several tokens
+    pairs: Formula  # pairs of positions within chunks that are computed together
     tokens: Formula  # tokens in these chunks
-    single_tokens: int  # chunks of a single token, which take one step of the recurrence
+    single_tokens: int  # a sequence or a rest of a single token, which takes one step of the recurrence
     earlier: int  # pairs with an earlier position, of chunks that are filled up to a power of two
 
     @classmethod
     def of(cls, work: Work, size: int) -> "Chunks":
         length = work.queries.value
         lengths = chunk_lengths(length, size)
-        single_tokens = sum(count for n, count in lengths if n == 1)
-        pairs = sum(count * n * n for n, count in lengths if n > 1)
+        together = [(n, count) for n, count in lengths if n * count > 1]
+        single_tokens = len(lengths) - len(together)
+        pairs = sum(count * n * n for n, count in together)
         if pairs == 0:
             return cls(constant(0), constant(0), length, 0)
         whole = work.length * work.length if pairs == length * length else symbol("A", pairs)
-        filled = [(filled_chunk(n), count) for n, count in lengths if n > 1]
+        filled = [(filled_chunk(n), count) for n, count in together]
         earlier = sum(count * (n * (n - 1) // 2) for n, count in filled)
         return cls(whole, work.length + -single_tokens, single_tokens, earlier)
 

@@ -804,7 +804,7 @@ def embedded_stacks(
             active=draw(st.integers(0, num_streams - 1)), input_norm=draw(vector_norms(wild)),
             added_norm=draw(vector_norms(wild)),
         )  # fmt: skip
-        wiring = spec.PreNorm(norm=draw(norms(wild))) if num_streams > 1 else spec.OutputNorm(norm=draw(norms(wild)))
+        wiring = spec.PreNorm(norm=spec.NoNorm()) if num_streams > 1 else spec.OutputNorm(norm=draw(norms(wild)))
         embedding = embedding.replace(
             per_layer=spec.PerLayerEmbedding(
                 features=features, norm=draw(vector_norms(wild)), rows=draw(st.none() | counts(1, 40, wild))

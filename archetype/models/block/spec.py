@@ -272,6 +272,9 @@ class Block(Spec):
         if is_unread and not self.wiring.norm_of("feedforward").is_absent:
             cause = "the feed-forward part reads only token ids, so a norm of its input would never be trained"
             invalid("wiring.feedforward_norm", cause, "use feedforward_norm: none")
+        if self.feedforward.reads_streams and not self.wiring.norm_of("feedforward").is_absent:
+            cause = "the feed-forward part reads all residual streams, and normalizes what it reads itself"
+            invalid("wiring.feedforward_norm", cause, "use feedforward_norm: none")
         if isinstance(self.wiring, ParallelResidual | Laurel) and self.mixer.is_absent:
             invalid("wiring", f"{self.wiring.kind} wiring needs a mixer", "add a mixer, or use pre_norm")
         if isinstance(self.wiring, ParallelResidual):
