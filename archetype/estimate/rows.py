@@ -122,7 +122,9 @@ def _further_rows(cost: FurtherTokensCost) -> list[Row]:
 
 
 def _block_rows(prefix: str, group: LayerGroup, counts: Mapping[str, Counts]) -> list[Row]:
-    names = _in_order(counts["parameters"], counts.get("forward") or counts.get("decode", {}))
+    # a decoded token may need products that a whole text does not, such as those of an index
+    products = {name: formula for phase in PHASES for name, formula in counts.get(phase, {}).items()}
+    names = _in_order(counts["parameters"], products)
     prefix_of_block = f"{prefix}blocks.{group.label}"
     return [Row.of(f"{prefix_of_block}.{name}", counts, name, group) for name in names]
 

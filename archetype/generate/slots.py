@@ -103,7 +103,9 @@ class Slots(Generic[T]):
             return None
         row = self.state.rows(0, 1)
         row.insert(self._rows([0]), self.empty_state(1, 1) if prefix is None else prefix)
-        return row
+        length = row.lengths.clone()
+        self.state.lengths[:1] = 0  # the slot is free until a sequence joins
+        return row.advance(length)
 
     def is_in_place(self, state: State) -> bool:
         """Return whether the state is that of `begin_in_place`, and not a copy."""

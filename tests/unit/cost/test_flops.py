@@ -19,7 +19,7 @@ from archetype.nn.state import State
 from archetype.roles.pattern import MaskContext, pattern_rule
 from tests.helpers.examples import examples
 from tests.helpers.passes import forward_step
-from tests.helpers.specs import DECODERS, LATENT, OTHERS, mixed
+from tests.helpers.specs import COMPRESSED, DECODERS, LATENT, OTHERS, block, decoder, mixed
 from tests.helpers.strategies import CONTEXT, decoders
 
 SIZES = {"batch": st.integers(1, 3), "length": st.integers(2, CONTEXT)}
@@ -82,12 +82,12 @@ def branches(mixer: spec.Mixer) -> list[spec.Mixer]:
 
 
 def masked_pairs(pattern: spec.Pattern, length: int, layer: int) -> int:
-    """Pairs that torch's kernel computes under one mask: none if several pieces are added."""
+    """Pairs that torch's kernel computes under one mask: none if several pieces are added, or tiles have one query."""
     rule, context = pattern_rule(pattern), MaskContext(True, length, layer)
     if rule.num_computed_pairs(context) >= length**2:
         return length**2
     shapes = [shape for shape in rule.shapes(context) if all(shape)]
-    return prod(shapes[0]) if len(shapes) == 1 else 0
+    return prod(shapes[0]) if len(shapes) == 1 and shapes[0][1] > 1 else 0
 
 
 def of_one_feature(model: spec.Decoder) -> bool:
@@ -204,6 +204,18 @@ def test_a_decoded_token_multiplies_what_is_counted(drawn: spec.Decoder, batch: 
         _, state = forward_step(model, text[:, :-1], model.new_state(batch, length))
     run = flops_of(lambda: model(text[:, -1:], state))
     assert run == cost.cost_report(drawn, batch, length).flops["decode"]
+
+
+def test_an_index_that_a_decoded_token_alone_needs_is_counted() -> None:
+    """The open window has a slot in the cache: with it there are more keys than the index chooses."""
+    pooling = {"rate": 3, "index": {"top_k": 5, "num_heads": 2, "head_dim": 4}}
+    drawn = decoder(block(mixer=COMPRESSED | {"pooling": pooling}))
+    model, text = build(drawn).eval(), tokens(drawn.vocab_size, 1, 15)
+    state = written(model, text[:, :-1], model.new_state(1, 15))
+    report = cost.cost_report(drawn, 1, 15)
+    assert flops_of(lambda: model(text)) == report.flops["forward"]
+    assert flops_of(lambda: model(text[:, -1:], state)) == report.flops["decode"]
+    assert any("index" in row.module and row.decode and not row.forward for row in report.rows)
 
 
 @pytest.mark.parametrize("name", ["attention", "rotary", "softcap", "mlp", "experts", "sandwich", "tied"])

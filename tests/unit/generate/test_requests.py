@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import archetype
@@ -175,6 +175,7 @@ ACTIONS = st.lists(
 )
 
 
+@example([("submit", 0), ("submit", 3)], 1)  # the second ends with its first token, read in place behind a prefix
 @examples(15)
 @given(ACTIONS, st.integers(1, 5))
 def test_every_request_ends_once_and_slots_hold_those_that_run(actions: list[tuple[str, int]], slots: int) -> None:
