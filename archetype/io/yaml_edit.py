@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from archetype.io.yaml import flow, mapping_to_yaml
+from archetype.io.yaml import flow, mapping_to_yaml, yaml_value
 
 MAX_LINE = 100  # characters; a longer value is written on separate lines
 
@@ -36,7 +36,7 @@ def edited(text: str, before: Any, after: Any, short: Any) -> str:
 
 
 def _edits(text: str, node: Any, key: Any, before: Any, after: Any, short: Any) -> Iterator[Edit]:
-    # `key`: the node's key, if it is a value of a mapping
+    # `key`: the node's key, if it is a value of a mapping in lines of its own
     if before == after:
         return
     are_mappings = isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys()
@@ -55,7 +55,8 @@ def _edits(text: str, node: Any, key: Any, before: Any, after: Any, short: Any) 
         line = flow(value)
         is_block = node.id != "scalar" and not node.flow_style
         if key is not None and (is_block or len(line) > MAX_LINE):
-            yield Edit(key.end_mark.index, _end(node), _behind(key.start_mark.column, value))
+            colon = text.index(":", key.end_mark.index)  # of a long key, in the next line
+            yield Edit(colon, _end(node), _behind(key.start_mark.column, value))
         else:
             yield Edit(node.start_mark.index, _end(node), line)
 
@@ -63,14 +64,15 @@ def _edits(text: str, node: Any, key: Any, before: Any, after: Any, short: Any) 
 def _edits_of_mapping(
     text: str, node: Any, before: dict[str, Any], after: dict[str, Any], short: Any
 ) -> Iterator[Edit]:
-    children = {key.value: (key, child) for key, child in node.value}
+    marks = ((key.start_mark.index, key.end_mark.index) for key, _ in node.value)
+    children = dict(zip((yaml_value(text[start:end], "") for start, end in marks), node.value, strict=True))
     for name, value in after.items():
         if before[name] == value:
             continue
         shorter = short.get(name, value) if isinstance(short, dict) else value
         if name in children:
             key, child = children[name]
-            yield from _edits(text, child, key, before[name], value, shorter)
+            yield from _edits(text, child, None if node.flow_style else key, before[name], value, shorter)
         elif node.flow_style:
             position = node.end_mark.index - 1  # before the brace
             yield Edit(position, position, f"{', ' if children else ''}{name}: {flow(shorter)}")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from archetype.families.registry import preset, presets
@@ -48,6 +48,9 @@ def changes(draw: st.DrawFn) -> tuple[str, Any, Any]:
     return text, before, {key: changed(draw, inner) for key, inner in before.items()}
 
 
+@example(("{1e3: a}\n", {1000.0: "a"}, {1000.0: []}))
+@example(("' b ': null\n? ''\n: - a\n", {" b ": None, "": ["a"]}, {" b ": None, "": "a"}))
+@example(("{a: a}\n", {"a": "a"}, {"a": {"a": [f"a long value {number}" for number in range(9)]}}))
 @given(changes())
 def test_any_value_becomes_any_other(change: tuple[str, Any, Any]) -> None:
     text, before, after = change
