@@ -40,11 +40,12 @@ def write_site(folder: Path, added: Sequence[Entry] = (), only: Sequence[str] = 
 
     Raises:
         SpecError: an id does not exist.
+        CheckpointError: the folder cannot be written.
     """
     cards = all_cards(added, only)
+    atomic.make_folder(folder)
     # compute every file before writing the first, so that an error leaves no partial site
     files = dict(chain(shared_files(cards), *(files_of(card, cards, editor) for card in cards)))
-    folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         atomic.write_bytes(folder / name, data)
     return cards
@@ -122,7 +123,6 @@ def added_to(folder: Path) -> list[Entry]:
 
 
 def save_added(folder: Path, added: Sequence[Entry]) -> None:
-    """Write the models that were added to a site."""
+    """Write the models that were added to a site, into its folder."""
     rows: list[Mapping[str, object]] = [asdict(entry) for entry in added]
-    folder.mkdir(parents=True, exist_ok=True)
     atomic.write_bytes(folder / ADDED, (json.dumps(rows, indent=1) + "\n").encode())

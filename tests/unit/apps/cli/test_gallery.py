@@ -52,6 +52,14 @@ def test_a_configuration_alone_makes_a_card(llama: Path, tmp_path: Path) -> None
     assert fingerprint(all_cards([entry])[-1].spec) == fingerprint(preset("llama-tiny"))
 
 
+def test_a_place_that_cannot_be_written_is_named(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file, and no folder")
+    site = tmp_path / "file" / "site"
+    for arguments in ((), ("add", llama)):
+        with pytest.raises(ArchetypeError, match=f"^{site}: cannot be written: "):
+            run(*arguments, *ONE, "--to", site)
+
+
 def test_a_version_in_the_name_of_a_folder_stays(llama: Path, tmp_path: Path) -> None:
     for source in (llama.rename(tmp_path / "Small-5.3"), tmp_path / "Small-5.3" / "config.json"):
         assert run("add", source, *ONE, "--to", tmp_path / "site").strip().endswith("small-5.3.html")
