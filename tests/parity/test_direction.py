@@ -1,4 +1,4 @@
-"""Which classes attend to later tokens: `is_decoder` of decoders and `is_causal` of encoders, beside transformers."""
+"""As in transformers, `is_decoder` and `is_causal` say whether a BERT-like class attends to later tokens."""
 
 import json
 from pathlib import Path

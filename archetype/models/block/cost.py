@@ -168,7 +168,7 @@ class SandwichNormCost(NormedResidualCost):
 
 @cost_of(spec.Laurel)
 class LaurelCost(SandwichNormCost):
-    """Cost of the norms of a sandwich, and of a path of low rank beside the mixer with a norm."""
+    """Cost of a sandwich's norms, and of the normalized low-rank path beside the mixer."""
 
     def __init__(self, part: spec.Laurel, d: Formula) -> None:
         super().__init__(part, d)

@@ -15,8 +15,9 @@ def contents(block: spec.Block) -> dict[str, tuple[Mixer | FeedForward, DrawInsi
 
 provides("diagram", spec.PreNorm)(lambda wiring: Branch(before="norm"))
 provides("diagram", spec.PostNorm)(lambda wiring: Branch(behind="norm"))
-SANDWICHES = (spec.SandwichNorm, spec.Interpolated, spec.Laurel)
-provides("diagram", *SANDWICHES)(lambda wiring: Branch(before="norm", after="post_norm"))
+provides("diagram", spec.SandwichNorm, spec.Interpolated, spec.Laurel)(
+    lambda wiring: Branch(before="norm", after="post_norm")
+)
 provides("diagram", spec.OutputNorm)(lambda wiring: Branch(after="norm"))
 provides("diagram", spec.Plain)(lambda wiring: Branch(residual=False))
 

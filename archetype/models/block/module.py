@@ -195,8 +195,7 @@ class LowRankPath(nn.Module):
         self.norm = build_norm(wiring.norm if wiring.path_norm is None else wiring.path_norm, d_model)
 
     def forward(self, h: Vectors, context: ForwardContext) -> Vectors:
-        path: Vectors = self.norm(self.right(self.left(h)), context)
-        return path
+        return self.norm(self.right(self.left(h)), context)
 
 
 @module_for(spec.Laurel)

@@ -181,7 +181,7 @@ def test_ideas_are_those_of_the_specifications(few: list[Card]) -> None:
 
 
 def test_an_idea_is_of_the_models_that_use_it() -> None:
-    """A field that only looks like the idea's, such as xLSTM's cap of its gates, or experts beside an MLP."""
+    """An idea counts only the models that have it: xLSTM caps its gates, which does not gate attention."""
     users = {
         "gated attention": (
             ("laguna-xs.2", "kimi-k3", "qwen3-next-80b-a3b"), ("deepseek-v3", "xlstm-7b", "kimi-linear-48b-a3b"),
