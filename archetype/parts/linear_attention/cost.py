@@ -68,7 +68,7 @@ class LinearAttentionCost(ChunkedCost[spec.LinearAttention]):
             steps += self.channels.value
             padding = (part.conv_kernel - 1) * self.channels.value * work.itemsize
         if part.feature_map != "none":
-            exact += 2 * keys
+            exact += ("k" in self.projections) * keys + keys
         if not part.qk_norm.is_absent:  # normed keys, and all that the convolution returned
             exact += keys + (self.channels.value if part.conv_kernel is not None else 0)
         if part.value_activation != "none":
