@@ -4,8 +4,7 @@ from typing import Any
 
 from archetype.convert.gguf import deepseek2
 from archetype.convert.gguf.finish import changed
-from archetype.convert.gguf.keys import Keys, unsupported
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.keys import Keys, Layer, unsupported
 from archetype.convert.gguf.mixers import OtherMixer
 from archetype.convert.gguf.plain import plain
 from archetype.families.keys import expect_kind

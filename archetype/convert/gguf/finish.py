@@ -7,8 +7,7 @@ from collections.abc import Callable
 from math import isclose
 from typing import Any
 
-from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.keys import FileKeys, Keys, Layer, unsupported
 from archetype.families.keys import expect_kind
 from archetype.families.loops import unrolled
 from archetype.models.block.spec import NoMixer, SandwichNorm

@@ -29,8 +29,7 @@ from archetype.convert.gguf import (
 )
 from archetype.convert.gguf.changes import AnyChange
 from archetype.convert.gguf.graph import Graph, Windows
-from archetype.convert.gguf.keys import Gguf
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.keys import Gguf, Layer
 from archetype.convert.gguf.plain import plain, with_one_epsilon, without_windows
 from archetype.convert.gguf.routing import Routing
 from archetype.families.rules import Rule, weight_rules
