@@ -15,11 +15,13 @@ from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_
 from archetype.families.llama import INV_FREQ
 from archetype.families.rope import read_rotary
 from archetype.families.rules import weight_rules
+from archetype.families.standard_block import changed
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.position.spec import Rotary, YarnScaling
 from archetype.parts.router.spec import SigmoidRouter
+from archetype.roles.feedforward import FeedForward
 
 # context extended from 4,096 tokens by a factor of 40 (section 4.3)
 LONG = Rotary(
@@ -56,11 +58,11 @@ def deepseek_v3(
     )
     # `e_score_correction_bias` balances the experts; it affects only their selection (section 2.1.2)
     router = SigmoidRouter(renormalize=renormalize, scale=router_scale, expert_bias=True)
-    return model.replace(layers=tuple(
-        block.replace(feedforward=block.feedforward.replace(router=router))
-        if isinstance(block.feedforward, MixtureOfExperts) else block
-        for block in model.layers
-    ))
+
+    def network(part: FeedForward) -> FeedForward:
+        return part.replace(router=router) if isinstance(part, MixtureOfExperts) else part
+
+    return changed(model, feedforward=network)
 
 
 def _read_position(config: Config, values: Values) -> Values:
