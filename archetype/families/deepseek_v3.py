@@ -41,21 +41,15 @@ KIMI = Rotary(
 
 def deepseek_v3(
     *,
-    groups: ExpertGroups | None = None,
     router_scale: float = 2.5,
     renormalize: bool = True,
-    num_shared_experts: int = 1,
-    num_dense_layers: int = 3,
-    q_lora_rank: int | None = 1536,
-    position: Rotary = LONG,
-    vocab_size: int = 129_280,
     **design: Any,
 ) -> Decoder:
     """Build a DeepSeek-V3 decoder. `design` takes the arguments of `deepseek_v2`."""
-    model = deepseek_v2(
-        num_shared_experts=num_shared_experts, num_dense_layers=num_dense_layers, q_lora_rank=q_lora_rank,
-        position=position, vocab_size=vocab_size, groups=groups, balance_loss=0.0, **design,
-    )
+    defaults: dict[str, Any] = {
+        "num_shared_experts": 1, "num_dense_layers": 3, "q_lora_rank": 1536, "position": LONG, "vocab_size": 129_280,
+    }
+    model = deepseek_v2(balance_loss=0.0, **defaults | design)
     # `e_score_correction_bias` balances the experts; it affects only their selection (section 2.1.2)
     router = SigmoidRouter(renormalize=renormalize, scale=router_scale, expert_bias=True)
 

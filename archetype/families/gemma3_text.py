@@ -31,8 +31,6 @@ def gemma3_text(
     patterns: tuple[Pattern, ...] | None = None,
     position: Rotary = Rotary(theta=1_000_000.0),
     local_position: Rotary = LOCAL,
-    attention_softcap: float | None = None,
-    softcap: float | None = None,
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
@@ -42,10 +40,8 @@ def gemma3_text(
     use `local_position`.
     """
     patterns = patterns or (*[Window(size=window)] * 5, Full())
-    model = gemma2(
-        patterns=patterns, position=position, attention_softcap=attention_softcap, softcap=softcap, eps=eps,
-        **({"vocab_size": 262_144, "context_length": 131_072} | design),
-    )
+    defaults = {"attention_softcap": None, "softcap": None, "vocab_size": 262_144, "context_length": 131_072}
+    model = gemma2(patterns=patterns, position=position, eps=eps, **defaults | design)
     norm = RMSNorm(eps=eps, unit_offset=True)
 
     def mixer(attention: Attention) -> Attention:
