@@ -89,15 +89,6 @@ def without_panics() -> Iterator[None]:
         os.close(nowhere)
 
 
-def frame(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]:
-    """Return the post-processor that adds special tokens (ids by name) before and after one text or a pair of texts."""
-    first, last = ([{"SpecialToken": {"id": name, "type_id": 0}} for name in names] for names in (before, after))
-    text_a, text_b = ({"Sequence": {"id": name, "type_id": type}} for type, name in enumerate("AB"))
-    tokens = {name: {"id": name, "ids": [id], "tokens": [name]} for name, id in {**before, **after}.items()}
-    sequences = {"single": [*first, text_a, *last], "pair": [*first, text_a, text_b, *last]}
-    return {"type": "TemplateProcessing", **sequences, "special_tokens": tokens}
-
-
 def pair(merge: str | Sequence[str]) -> Sequence[str]:
     # older files write a merge as one string
     return merge.split(" ", 1) if isinstance(merge, str) else merge

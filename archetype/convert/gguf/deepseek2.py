@@ -4,8 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
-from archetype.convert.gguf.layers import Has, Layer, has
+from archetype.convert.gguf.keys import FileKeys, Has, Keys, Layer, has, unsupported
 from archetype.convert.gguf.mixers import OtherMixer
 from archetype.convert.gguf.routing import SIGMOID
 from archetype.families.config import Config

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from archetype.convert.gguf.finish import changed, with_index
+from archetype.convert.gguf.finish import with_index
 from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
 from archetype.families.keys import expect_kind
+from archetype.families.standard_block import changed
 from archetype.parts.activation.spec import Swish
 from archetype.parts.attention.spec import Attention
 from archetype.parts.block_index.spec import BlockIndex
@@ -34,7 +35,7 @@ def with_blocks(keys: FileKeys, model: Any) -> Any:
             return part.replace(**NETWORK)
         return part if part.shared is None else part.replace(shared=part.shared.replace(**NETWORK))
 
-    return changed(with_index(keys, model, index), lambda mixer: mixer, network)
+    return changed(with_index(keys, model, index), feedforward=network)
 
 
 def index_keys(model: Any) -> Keys:

@@ -6,8 +6,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from archetype.convert.gguf.keys import Keys, unsupported
-from archetype.convert.gguf.layers import Has, Layer
+from archetype.convert.gguf.keys import Has, Keys, Layer, unsupported
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.mamba.spec import Mamba

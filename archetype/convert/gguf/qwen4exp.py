@@ -15,6 +15,7 @@ from archetype.convert.gguf.names import APART_RATES, DELTA, EXPERTS, GATED
 from archetype.convert.gguf.plain import plain
 from archetype.families.keys import expect_kind
 from archetype.families.rules import Rule, rule, weight_rules
+from archetype.families.standard_block import changed
 from archetype.models.block.spec import Block, NoMixer, PreNorm
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.ngram.spec import MASK, STEP, NgramMemory, bound_of, mixed
@@ -88,7 +89,7 @@ def computed(model: Any) -> Any:
         total = part.total_rows
         return part.replace(rows=part.table_sizes[0], multiple=1 if total == sum(part.table_sizes) else total)
 
-    return plain(model.replace(layers=tuple(b.replace(feedforward=network(b.feedforward)) for b in model.layers)))
+    return plain(changed(model, feedforward=network))
 
 
 def with_streams(keys: FileKeys, model: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from archetype.convert.gguf.pretokenizers import GPT2, MASK, MASK_TAKES_SPACES, name_of
 from archetype.errors import DataError
 from archetype.tokenizers.bytes import ByteTokenizer
+from archetype.tokenizers.composed import CONTINUES
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 from archetype.tokenizers.rwkv import END, RWKVTokenizer
 from archetype.tokenizers.sentencepiece import (
@@ -291,7 +292,6 @@ def _begins_words(step: Any) -> bool:
 
 
 SPACE = "▁"
-CONTINUES = "##"
 ROLES = {"[PAD]": "padding", "[MASK]": "mask"}
 
 
