@@ -65,7 +65,6 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         f"{recipe.steps} steps of batch size {recipe.batch_size}, in {recipe.dtype} on {device_name(device)}, "
         f"from step {state.step}",
         markup=False,
-        soft_wrap=True,
     )
     shows_samples = samples and state.processes.holds_all
     with ProgressLine(err, state) as progress:
@@ -79,7 +78,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         bars = loss_bars(training, encoding=err.encoding)
         drawn = draw_in_terminal(labelled, title, err.width, curve_height) if curve_height > 1 else bars
         err.print(drawn, markup=False)
-    err.print(f"run directory: {state.run.folder}", markup=False, soft_wrap=True)
+    err.print(f"run directory: {state.run.folder}", markup=False)
     return interrupted
 
 
@@ -100,7 +99,7 @@ def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> 
     """Print how to resume, and exit with the status that shells use for the signal."""
     if interrupted is not None:
         message = f"stopped after step {interrupted.step}; resume with: archetype train --resume {state.run.folder}"
-        console(stderr=True).print(message, soft_wrap=True, markup=False)
+        console(stderr=True).print(message, markup=False)
         raise typer.Exit(128 + interrupted.signal)
 
 
@@ -205,9 +204,9 @@ class ProgressLine:
             split = "full validation set" if event.on_all else "validation"
             self.console.print(f"step {step:>5}  {split}: {measured}{bits}")
         elif isinstance(event, Sampled):
-            self.console.print(f"step {event.step:>5}  writes: {event.text}", markup=False, soft_wrap=True)
+            self.console.print(f"step {event.step:>5}  writes: {event.text}", markup=False)
         elif isinstance(event, Notice):
-            self.console.print(one_line(event.text), markup=False, soft_wrap=True)
+            self.console.print(one_line(event.text), markup=False)
 
     def _step(self, event: Step) -> None:
         # exponential averages; the first step begins them
