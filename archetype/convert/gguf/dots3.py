@@ -3,7 +3,7 @@
 from typing import Any
 
 from archetype.convert.gguf import deepseek2
-from archetype.convert.gguf.keys import Keys, Layer, unsupported
+from archetype.convert.gguf.keys import Keys, Layer, unsupported, written_fields
 from archetype.convert.gguf.mixers import OtherMixer
 from archetype.convert.gguf.plain import plain
 from archetype.families.keys import expect_kind
@@ -45,7 +45,7 @@ def write(mixer: Any, decoder: Any) -> Keys:
     of_windows = deepseek2.write(local, decoder)
     return (
         deepseek2.write(whole, decoder)
-        | deepseek2.written_index(index)
+        | written_fields(index, deepseek2.LIGHTNING)
         | {f"{key}{LOCAL}": of_windows[key] for key in APART}
         | {
             "attention.head_count": [mixer.num_heads for mixer in mixers],

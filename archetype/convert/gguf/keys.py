@@ -34,6 +34,7 @@ Keys = dict[str, Value]
 Shapes = Mapping[str, tuple[int, ...]]
 OUTSIDE = ("tokenizer.", "diffusion.", "xielu.")  # prefixes of keys without an architecture's name
 TABLE = "token_embd.weight"
+INDEX_HEADS = {"attention.indexer.head_count": "num_heads", "attention.indexer.key_length": "head_dim"}
 # Fields without a key, since they do not change what a trained model computes.
 UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max", "chunk_size")
 
@@ -69,6 +70,10 @@ class FileKeys(Config):
             "context_length": self.size("context_length", most=MAX_LENGTH),
             "d_model": self.size("embedding_length"),
         }
+
+    def fields(self, names: Mapping[str, str]) -> dict[str, int]:
+        """Return the fields of a part that are sizes, given their names by key."""
+        return {field: self.size(key) for key, field in names.items()}
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
         """Return an error for a key, with the architecture's prefix."""
@@ -146,6 +151,11 @@ def written_sizes(model: Any) -> Keys:
         "block_count": model.num_layers,
         "vocab_size": model.vocab_size,
     }
+
+
+def written_fields(part: Any, names: Mapping[str, str]) -> Keys:
+    """Return the keys of a part's fields, which `FileKeys.fields` reads."""
+    return {key: getattr(part, field) for key, field in names.items()}
 
 
 def _accept(model: ModelSpec) -> None:
