@@ -264,7 +264,7 @@ def fault(kind: Class, place: Path, number: int) -> str | None:
     answer = forked.run(["python", "-c", PROGRAM, *command], environment, cwd=folder)
     shutil.rmtree(folder)
     # what is computed on, and keys that are passed over, are no part of a message
-    error = re.sub(r"^(device: .*|.* have no effect here)\n", "", answer.stderr.decode(errors="replace"))
+    error = re.sub(r"^(device: .*|.* (have no|without) effect( here)?)\n", "", answer.stderr.decode(errors="replace"))
     line = error.removeprefix("archetype: ").removesuffix("\n")
     if answer.returncode == 0 and "Traceback" not in error:
         return None

@@ -123,6 +123,7 @@ def test_the_rest_of_the_configuration_survives_saving(tmp_path: Path) -> None:
     [
         ({"eos_token": 7}, "eos_token: 7 is not a token"),
         ({"add_bos_token": "yes"}, "add_bos_token: 'yes' is not true or false"),
+        ({"tokenizer_class": [1]}, "tokenizer_class: [1] is not the name of a class"),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused(tmp_path: Path, values: dict[str, object], expected: str) -> None:
