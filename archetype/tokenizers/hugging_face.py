@@ -61,8 +61,9 @@ class HuggingFaceTokenizer(Tokenizer):
         check_definition(self.definition)
         from tokenizers import Tokenizer as Backend
 
-        with without_panics(), library_errors(FILE, "cannot be read", DAMAGED):
-            self.backend = Backend.from_str(data.decode("utf-8-sig"))
+        with library_errors(FILE, "cannot be read", DAMAGED):
+            with without_panics():
+                self.backend = Backend.from_str(data.decode("utf-8-sig"))
             # callers of `encode` expect neither truncation nor padding, which a file may ask for
             self.backend.no_truncation()
             self.backend.no_padding()
