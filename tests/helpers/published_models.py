@@ -9,6 +9,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -236,7 +237,7 @@ def shapes_by_transformers(values: dict[str, Any]) -> Shapes | None:
 def _config(values: dict[str, Any]) -> PreTrainedConfig | None:
     kind = CONFIG_MAPPING[values["model_type"]] if values.get("model_type") in CONFIG_MAPPING else None
     try:
-        return None if kind is None else kind.from_dict(values)
+        return None if kind is None else kind.from_dict(deepcopy(values))  # which Kimi K2.5's class changes
     except KeyError:  # a scaling that this version no longer knows ("su")
         return None
 

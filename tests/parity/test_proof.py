@@ -213,7 +213,7 @@ def test_a_change_of_the_specification_may_be_what_agrees_and_is_not_kept(
         load(folder, accept_unproved=True)
 
 
-def test_what_only_a_class_says_is_found_by_the_proof() -> None:
+def test_what_only_a_class_says_is_read_and_proved() -> None:
     """LLaVA 1.5's text section names no base of rotary positions and no number of heads, which are Llama's defaults."""
     text = {"model_type": "llama", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32064}
     vision = {"model_type": "clip_vision_model", "hidden_size": 1024, "image_size": 336, "patch_size": 14}
@@ -221,7 +221,7 @@ def test_what_only_a_class_says_is_found_by_the_proof() -> None:
     values = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": text}
     values |= {"vision_config": vision, "image_token_index": 32000, "vision_feature_layer": -2}
     proved = proof.prove(values, {})
-    assert proved.taken == {"positions": "rope"} and not proved.fault
+    assert not proved.taken and not proved.fault
 
 
 def named(folder: Path, model_type: str, architecture: str) -> Path:

@@ -240,6 +240,8 @@ QUIRKS: dict[str, FamilyQuirks] = {
         asks=("attn_config", "ffn_config"),
         derive=own_keys.dbrx,
     ),
+    "deepseek_v2": NEIGHBOURS,
+    **dict.fromkeys(("mamba", "mamba2"), FamilyQuirks(norm=RMSNorm())),
     "deepseek_v32": FamilyQuirks(interleaved=True, head_dim_replaced=True),
     "axk2": FamilyQuirks(sigmoid=True, interleaved=True, head_dim_replaced=True, doubled_query="query_gate_per_head"),
     "glm_moe_dsa": FamilyQuirks(interleaved=True, index_interleaved=True, head_dim_replaced=True),

@@ -28,7 +28,7 @@ from archetype.convert.infer.uneven import BLOCKS, check_uneven_layers
 from archetype.convert.infer.wiring import read_wiring
 from archetype.errors import CheckpointError, SpecError
 from archetype.families.as_read import family_as_read
-from archetype.families.class_keys import DERIVED, keys_read
+from archetype.families.class_keys import DERIVED, is_class_of, keys_read
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
 from archetype.models.block.spec import Block, NoMixer, OutputNorm, PostNorm, PreNorm
@@ -110,7 +110,9 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
         raise CheckpointError(f"{place}: model_type", f"{model_type!r} is not a model type", "fix the file")
     defaults = keys_read(outer, model_type)
     quirks = QUIRKS.get(model_type, FamilyQuirks())
-    readable = values.keys() if defaults is None else _readable(values, defaults).union(quirks.reads)
+    readable = set(values)
+    if defaults is not None and is_class_of(outer):  # a class of an unknown outer type may read further keys
+        readable = _readable(values, defaults).union(quirks.reads)
     unread = tuple(key for key in values if key not in readable)
     read = {key: value for key, value in (defaults or {}).items() if value not in (None, DERIVED)}
     # keys of the file replace the defaults of the class
