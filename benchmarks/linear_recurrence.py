@@ -1,10 +1,11 @@
-"""Training and decoding of linear recurrences beside transformers' plain forms: one mixer of each kind, in turns.
+"""Training and decoding of linear recurrences compared with PyTorch forms of other libraries, in turns.
 
 python -m benchmarks.linear_recurrence --length 512 --d-model 256
 python -m benchmarks.linear_recurrence --processor-time          # of one thread, on a machine that others use, too
 
-Mixers that transformers does not have are timed alone. One more token is computed by PyTorch's operations one by one,
-and as generation computes it, recorded.
+The peer is transformers' class, and for mixers that it does not have, our mixer around a naive function of
+flash-linear-attention (`make fla`; without it, ours is timed alone). One more token is computed by PyTorch's operations
+one by one, and as generation computes it, recorded.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,15 +47,17 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import build_mixer
+from benchmarks import fla_forms
 from benchmarks.machine import heading
 
 ROUNDS, HEAD = 7, 64  # timed turns, and the width of a head
-Peer = tuple[nn.Module, Callable[[Tensor, Any], Any], Any]  # module, (x, cache) -> output, cache
+CPU = torch.device("cpu")
+Peer = tuple[nn.Module, Callable[[Tensor, Any], Any], Any]  # module, (x, cache) -> output, cache (None: it has none)
 Pair = tuple[float, float | None]  # seconds of ours, and of theirs
 
 
-def peers(d_model: int, batch: int) -> dict[str, tuple[spec.Mixer, Callable[[], Peer] | None]]:
-    """Return each mixer of a model of this width, and how transformers' module for it is made if it has one."""
+def peers(d_model: int, batch: int, length: int) -> dict[str, tuple[spec.Mixer, Callable[[], Peer] | None]]:
+    """Return each mixer of a model of this width, and how the peer's module for it is made if there is one."""
     heads = d_model // HEAD
     common: dict[str, Any] = {
         "hidden_size": d_model, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
@@ -125,6 +129,10 @@ def peers(d_model: int, batch: int) -> dict[str, tuple[spec.Mixer, Callable[[], 
 
         return module, run, []
 
+    def fla(mixer: spec.Mixer, name: str, form: Any) -> tuple[spec.Mixer, Callable[[], Peer] | None]:
+        make = partial(fla_forms.form_of, mixer, d_model, batch, length, (name, form))
+        return mixer, make if fla_forms.installed() else None
+
     delta: dict[str, Any] = {"num_heads": heads, "head_dim": HEAD, "v_head_dim": HEAD}
     channels: dict[str, Any] = {"decay": "channel", "decay_rank": HEAD, "gate": "sigmoid", "gate_rank": HEAD}
     return {
@@ -139,11 +147,29 @@ def peers(d_model: int, batch: int) -> dict[str, tuple[spec.Mixer, Callable[[], 
         ),
         "mamba": (spec.Mamba(), mamba),
         "mamba2": (spec.Mamba2(num_heads=2 * heads), mamba2),
-        "mamba3": (spec.Mamba3(num_heads=2 * heads), None),
         "mlstm": (spec.MLSTM(num_heads=heads), mlstm),
         "rg_lru": (spec.RGLRU(num_heads=heads), rg_lru),
         "rwkv4": (spec.RWKV4(), rwkv4),
-        "rwkv7": (spec.RWKV7(num_heads=heads), None),
+        # transformers' rows come before these
+        "rwkv7": fla(spec.RWKV7(num_heads=heads), "read_chunks", fla_forms.removal),
+        "retention": fla(
+            spec.LinearAttention(
+                num_heads=heads, v_head_dim=2 * HEAD, position=spec.Rotary(), decay=spec.FixedDecay(), gate="silu"
+            ), "read_chunks", fla_forms.retention,
+        ),
+        "gla": fla(
+            spec.LinearAttention(
+                num_heads=heads, head_dim=HEAD // 2, v_head_dim=HEAD, decay=spec.ChannelDecay(rank=16), gate="silu"
+            ), "read_chunks", fla_forms.gla,
+        ),
+        "hgrn2": fla(
+            spec.LinearAttention(
+                num_heads=heads, feature_map="silu", norm_over="all",
+                decay=spec.ChannelDecay(temperature=1.0, bias=False, gives_keys=True),
+            ), "read_chunks", fla_forms.gla,
+        ),
+        "mamba3": fla(spec.Mamba3(num_heads=2 * heads), "linear_chunk", fla_forms.simple_gla),
+        "delta net": fla(spec.GatedDeltaNet(**delta, decay="none"), "read_chunks", fla_forms.delta_rule),
     }  # fmt: skip
 
 
@@ -159,10 +185,12 @@ def main() -> None:
     torch.set_num_threads(1 if chosen.processor_time else 2)
     clock = time.process_time if chosen.processor_time else time.perf_counter
     command = f"--length {chosen.length} --d-model {chosen.d_model} --batch {chosen.batch}"
-    print(heading(f"python -m benchmarks.linear_recurrence {command}"))
-    columns = ("training", "transformers", "ratio", "decoding", "transformers", "ratio", "recorded", "ratio")
+    command += " --processor-time" * chosen.processor_time
+    print(heading(f"python -m benchmarks.linear_recurrence {command}", "transformers"))
+    print(f"flash-linear-attention {fla_forms.installed()}\n")
+    columns = ("training", "peer", "ratio", "decoding", "peer", "ratio", "recorded", "ratio")
     print(f"{'':<16}" + "".join(f"{column:>14}" for column in columns))
-    for name, (mixer, make) in peers(chosen.d_model, chosen.batch).items():
+    for name, (mixer, make) in peers(chosen.d_model, chosen.batch, chosen.length).items():
         if chosen.mixers and name not in chosen.mixers:
             continue
         print(f"{name:<16}" + "".join(
@@ -190,18 +218,14 @@ def measured(
     """Return median seconds of a training step, one more token and a recorded one; ours and theirs take turns."""
     module: Any = build_mixer(mixer, Place(d_model, causal=True, layer=0))
     initialize(module, spec.NormalInitialization(), 1, seed=0)
-    state, text = (
-        module.new_state(batch, length, torch.float32, torch.device("cpu")),
-        torch.randn(batch, length, d_model),
-    )
-
+    text, state = torch.randn(batch, length, d_model), module.new_state(batch, length + 1, torch.float32, CPU)
     after = ForwardContext.of(text[:, :1], torch.full((batch,), length))  # computed once for all layers of a pass
 
     def step(x: Tensor) -> Tensor:
         y: Tensor = module(x, after, state)
         return y
 
-    runs: list[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
+    runs: list[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor] | None]] = [
         (lambda x: module(x, ForwardContext.of(x)), step)
     ]
     with warnings.catch_warnings(), torch.no_grad():
@@ -210,22 +234,26 @@ def measured(
         if make is not None:
             their_module, run, cache = make()
             assert their_module.training
-            run(text, cache)
-            runs.append((lambda x: run(x, None), lambda x: run(x, cache)))
+            if cache is not None:
+                run(text, cache)
+            runs.append((lambda x: run(x, None), None if cache is None else lambda x: run(x, cache)))
     replay = recorded(module, text[:, :1].clone(), state, length)
     seconds: list[tuple[list[float], list[float]]] = [([], []) for _ in runs]
     replayed = []
     for turn in range(ROUNDS + 1):
         for times, (train, decode) in zip(seconds, runs, strict=True):
             trained = timed(clock, lambda train=train: train(text.clone().requires_grad_()).sum().backward())  # type: ignore[misc]
-            with torch.no_grad():
-                decoded = timed(clock, lambda decode=decode: decode(text[:, :1]))  # type: ignore[misc]
+            decoded = None
+            if decode is not None:
+                with torch.no_grad():
+                    decoded = timed(clock, lambda decode=decode: decode(text[:, :1]))  # type: ignore[misc]
             if turn:  # the first warms up
                 times[0].append(trained)
-                times[1].append(decoded)
+                times[1].extend([] if decoded is None else [decoded])
         replayed.append(timed(clock, replay))
-    ours, *others = [[statistics.median(times) for times in of_one] for of_one in seconds]
+    ours, *others = [[statistics.median(times) if times else None for times in of_one] for of_one in seconds]
     theirs = others[0] if others else [None, None]
+    assert ours[0] is not None and ours[1] is not None
     return (ours[0], theirs[0]), (ours[1], theirs[1]), (statistics.median(replayed[1:]), theirs[1])
 
 

@@ -183,6 +183,8 @@ def _prefers_onednn() -> bool:
 
 
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    # oneDNN takes a thousand times as long for a second matrix of repeated numbers, such as the gradient of a sum
+    weight = weight.contiguous() if 0 in weight.stride() else weight
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
