@@ -30,8 +30,6 @@ def bert(
     d_model: int,
     num_heads: int,
     d_ff: int | None = None,
-    vocab_size: int = 30_522,
-    context_length: int = 512,
     num_token_types: int = 2,
     activation: Activation | str = "gelu",
     head_activation: Activation | str | None = None,
@@ -63,8 +61,6 @@ def bert(
         dropout=dropout,
     )
     return Encoder(
-        vocab_size=vocab_size,
-        context_length=context_length,
         d_model=d_model,
         embedding=Embedding(
             position=position, scale=embedding_scale, num_token_types=num_token_types, norm=norm, dropout=dropout
@@ -72,7 +68,7 @@ def bert(
         layers=cycle(num_layers, *(block.replace(mixer=block.mixer.replace(pattern=pattern)) for pattern in patterns)),
         head=head or MaskedLanguageModelHead(activation=head_activation or activation, norm=norm, tied=tied),
         initialization=NormalInitialization(std=std),
-        **model,
+        **({"vocab_size": 30_522, "context_length": 512} | model),
     )
 
 

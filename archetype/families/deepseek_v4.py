@@ -29,7 +29,6 @@ FAR = Rotary(
 def deepseek_v4(
     *,
     rates: tuple[int, ...],
-    d_model: int,
     num_heads: int,
     groups: int,
     query_rank: int,
@@ -50,9 +49,7 @@ def deepseek_v4(
     near: Rotary = NEAR,
     far: Rotary = FAR,
     eps: float = 1e-6,
-    vocab_size: int = 129_280,
-    context_length: int = 1_048_576,
-    name: str = "",
+    **model: Any,
 ) -> Decoder:
     """Build a DeepSeek-V4 decoder.
 
@@ -86,15 +83,12 @@ def deepseek_v4(
         )  # fmt: skip
 
     return Decoder(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        d_model=d_model,
         layers=tuple(block(layer, rate) for layer, rate in enumerate(rates)),
         residual=Streams(num_streams=num_streams, sinkhorn_steps=20, eps=1e-6, norm_eps=1e-6),
         final_norm=norm,
         head=LanguageModelHead(tied=False),
         initialization=NormalInitialization(std=0.02),
+        **({"vocab_size": 129_280, "context_length": 1_048_576} | model),
     )
 
 

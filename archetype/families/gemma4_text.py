@@ -49,9 +49,7 @@ def gemma4_text(
     eps: float = 1e-6,
     position: Rotary = GLOBAL,
     local_position: Rotary = LOCAL,
-    vocab_size: int = 262_144,
-    context_length: int = 131_072,
-    name: str = "",
+    **model: Any,
 ) -> Decoder:
     """Build a Gemma 4 decoder.
 
@@ -107,15 +105,13 @@ def gemma4_text(
         blocks[-1] = blocks[-1].replace(output_scale=True)
     per_layer = PerLayerEmbedding(features=layer_features, norm=norm) if layer_features else None
     return Decoder(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
         d_model=d_model,
         embedding=Embedding(scale=d_model**0.5, round_scale=True, per_layer=per_layer),
         layers=tuple(blocks),
         final_norm=norm,
         head=LanguageModelHead(tied=True, softcap=softcap),
         initialization=NormalInitialization(std=0.02),
+        **({"vocab_size": 262_144, "context_length": 131_072} | model),
     )
 
 

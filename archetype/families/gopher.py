@@ -1,5 +1,7 @@
 """Gopher (Rae 2021) and Chinchilla (Hoffmann 2022): GPT-2's design with RMSNorm and Transformer-XL positions."""
 
+from typing import Any
+
 from archetype.families.family import Family, presets
 from archetype.families.standard_block import decoder, standard_block
 from archetype.models.block.spec import PreNorm
@@ -8,7 +10,7 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import TransformerXL
 
 
-def gopher(*, num_layers: int, d_model: int, num_heads: int, head_dim: int = 128, name: str = "") -> Decoder:
+def gopher(*, num_layers: int, d_model: int, num_heads: int, head_dim: int = 128, **design: Any) -> Decoder:
     """Build a Gopher decoder, whose feed-forward parts are four times as wide as the model."""
     norm = RMSNorm()
     block = standard_block(
@@ -20,7 +22,7 @@ def gopher(*, num_layers: int, d_model: int, num_heads: int, head_dim: int = 128
         position=TransformerXL(),
     )
     sizes = {"d_model": d_model, "vocab_size": 32_000, "context_length": 2048}
-    return decoder((block,), num_layers=num_layers, norm=norm, tied=True, std=0.02, name=name, **sizes)
+    return decoder((block,), num_layers=num_layers, norm=norm, tied=True, std=0.02, **sizes, **design)
 
 
 # The paper's counts are 13 d_model^2 parameters per layer, one d_model^2 of them for positions, and one table.

@@ -1,5 +1,7 @@
 """GPT-J (Wang 2021): parallel attention and feed-forward parts with one shared norm."""
 
+from typing import Any
+
 from archetype.families.family import Family, presets
 from archetype.families.standard_block import decoder
 from archetype.models.block.spec import Block, ParallelResidual
@@ -11,7 +13,7 @@ from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Rotary
 
 
-def gptj(*, num_layers: int, d_model: int, num_heads: int, name: str = "") -> Decoder:
+def gptj(*, num_layers: int, d_model: int, num_heads: int, **design: Any) -> Decoder:
     """Build a GPT-J decoder: attention without biases and with interleaved rotary positions."""
     norm = LayerNorm()
     block = Block(
@@ -20,7 +22,7 @@ def gptj(*, num_layers: int, d_model: int, num_heads: int, name: str = "") -> De
         feedforward=MLP(d_ff=4 * d_model, activation="gelu_tanh", bias=True),
     )
     sizes = {"d_model": d_model, "vocab_size": 50_400, "context_length": 2048}
-    model = decoder((block,), num_layers=num_layers, norm=norm, tied=False, std=0.02, name=name, **sizes)
+    model = decoder((block,), num_layers=num_layers, norm=norm, tied=False, std=0.02, **sizes, **design)
     # an untied head with a bias, which is rare: `lm_head.bias` is in the published file
     return model.replace(head=LanguageModelHead(bias=True))
 

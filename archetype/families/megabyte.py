@@ -1,7 +1,7 @@
 """MegaByte (Yu 2023): a large model over patches, and a small model over the bytes of each patch."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from archetype.families.family import TINY, Family, presets
 from archetype.families.standard_block import standard_block
@@ -21,25 +21,13 @@ class Side(NamedTuple):
     num_heads: int
 
 
-def megabyte(
-    *,
-    name: str = "",
-    global_model: Side,
-    local_model: Side,
-    patch_size: int = 8,
-    vocab_size: int = 256,
-    context_length: int = 8192,
-    std: float = 0.02,
-) -> MegaByte:
+def megabyte(*, global_model: Side, local_model: Side, std: float = 0.02, **sizes: Any) -> MegaByte:
     """Build a MegaByte from two decoders of GPT-2's design, with ReLU (appendix A.1)."""
     return MegaByte(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        patch_size=patch_size,
         global_model=_stack(global_model),
         local_model=_stack(local_model),
         initialization=GPT2Initialization(std=std),
+        **({"patch_size": 8, "vocab_size": 256, "context_length": 8192} | sizes),
     )
 
 

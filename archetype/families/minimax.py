@@ -57,11 +57,9 @@ def minimax(
     window: int | None = None,
     attention_dropout: float = 0.0,
     balance_loss: float = 0.001,
-    vocab_size: int = 200_064,
-    context_length: int = 131_072,
     tied: bool = False,
     std: float = 0.02,
-    name: str = "",
+    **model: Any,
 ) -> Decoder:
     """Build a MiniMax decoder.
 
@@ -93,10 +91,11 @@ def minimax(
         return Block(wiring=PostNorm(norm=norm), mixer=mixer, feedforward=experts, residual_scale=scale)
 
     return Decoder(
-        name=name, vocab_size=vocab_size, context_length=context_length, d_model=d_model,
+        d_model=d_model,
         embedding=Embedding(norm=RMSNorm(eps=eps)), head=LanguageModelHead(tied=tied),
         layers=tuple(block(layer, kind) for layer, kind in enumerate(types)),
         initialization=NormalInitialization(std=std),
+        **({"vocab_size": 200_064, "context_length": 131_072} | model),
     )
 
 

@@ -38,8 +38,6 @@ def modernbert(
     d_model: int,
     num_heads: int,
     d_ff: int,
-    vocab_size: int = 50_368,
-    context_length: int = 8192,
     patterns: tuple[Pattern, ...] = DEFAULT_PATTERNS,
     position: Rotary = Rotary(theta=160_000.0),
     local_position: Rotary = Rotary(theta=10_000.0),
@@ -82,15 +80,13 @@ def modernbert(
     first, *others = cycle(num_layers, *map(block, patterns))
     first = first.replace(wiring=PreNorm(norm=norm, mixer_norm=NoNorm()))
     return Encoder(
-        vocab_size=vocab_size,
-        context_length=context_length,
         d_model=d_model,
         embedding=Embedding(norm=norm, dropout=embedding_dropout),
         layers=(first, *others),
         final_norm=norm,
         head=head or MaskedLanguageModelHead(norm=norm, tied=tied, dense_bias=False),
         initialization=NormalInitialization(std=std),
-        **model,
+        **({"vocab_size": 50_368, "context_length": 8192} | model),
     )
 
 

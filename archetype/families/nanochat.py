@@ -1,5 +1,7 @@
 """nanochat (Karpathy 2025): norms without weights, squared ReLU, and a norm after the embedding."""
 
+from typing import Any
+
 from archetype.families.family import Family, presets
 from archetype.families.standard_block import decoder
 from archetype.models.block.spec import Block, PreNorm
@@ -11,7 +13,7 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Rotary
 
 
-def nanochat(*, num_layers: int, name: str = "") -> Decoder:
+def nanochat(*, num_layers: int, **design: Any) -> Decoder:
     """Build a decoder of nanochat's first design: width of 64 times the number of layers, and heads of width 128."""
     norm, d_model = RMSNorm(eps=1e-6, weight=False), 64 * num_layers
     block = Block(
@@ -23,7 +25,7 @@ def nanochat(*, num_layers: int, name: str = "") -> Decoder:
         feedforward=MLP(d_ff=4 * d_model, activation="relu2"),
     )
     sizes = {"d_model": d_model, "vocab_size": 65_536, "context_length": 2048, "embedding": Embedding(norm=norm)}
-    return decoder((block,), num_layers=num_layers, norm=norm, tied=False, std=0.02, softcap=15.0, name=name, **sizes)
+    return decoder((block,), num_layers=num_layers, norm=norm, tied=False, std=0.02, softcap=15.0, **sizes, **design)
 
 
 FAMILY = Family("nanochat", presets("karpathy/nanochat, nanochat/gpt.py of 2025-10", nanochat, {

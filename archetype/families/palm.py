@@ -1,5 +1,7 @@
 """PaLM (Chowdhery 2022): one key/value head, SwiGLU parallel to attention, and no biases."""
 
+from typing import Any
+
 from archetype.families.family import Family, presets
 from archetype.families.standard_block import decoder
 from archetype.models.block.spec import Block, ParallelResidual
@@ -11,7 +13,7 @@ from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Rotary
 
 
-def palm(*, num_layers: int, d_model: int, num_heads: int, name: str = "") -> Decoder:
+def palm(*, num_layers: int, d_model: int, num_heads: int, **design: Any) -> Decoder:
     """Build a PaLM decoder, whose logits are divided by sqrt(d_model) (section 5)."""
     norm = LayerNorm(bias=False)
     block = Block(
@@ -21,7 +23,7 @@ def palm(*, num_layers: int, d_model: int, num_heads: int, name: str = "") -> De
         feedforward=GatedMLP(d_ff=4 * d_model, activation="silu"),
     )
     sizes = {"d_model": d_model, "vocab_size": 256_000, "context_length": 2048}
-    model = decoder((block,), num_layers=num_layers, norm=norm, tied=True, std=d_model**-0.5, name=name, **sizes)
+    model = decoder((block,), num_layers=num_layers, norm=norm, tied=True, std=d_model**-0.5, **sizes, **design)
     return model.replace(head=LanguageModelHead(tied=True, scale=d_model**-0.5))
 
 

@@ -1,5 +1,7 @@
 """Recurrent language models: Elman's (Mikolov 2010), LSTM (Sundermeyer 2012) and GRU."""
 
+from typing import Any
+
 from archetype.families.family import Family, tiny
 from archetype.models.block.spec import Block, Plain
 from archetype.models.decoder.spec import Decoder
@@ -10,26 +12,14 @@ from archetype.roles.mixer import Mixer
 from archetype.spec.repeats import repeat
 
 
-def recurrent(
-    *,
-    name: str = "",
-    mixer: Mixer,
-    num_layers: int,
-    d_model: int,
-    vocab_size: int,
-    context_length: int,
-    dropout: float = 0.0,
-) -> Decoder:
+def recurrent(*, mixer: Mixer, num_layers: int, **sizes: Any) -> Decoder:
     """Build a decoder of stacked recurrent layers between an embedding and the logits."""
-    block = Block(wiring=Plain(), mixer=mixer, dropout=dropout)
+    block = Block(wiring=Plain(), mixer=mixer)
     return Decoder(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        d_model=d_model,
         layers=repeat(num_layers, block),
         head=LanguageModelHead(bias=True),
         initialization=XavierInitialization(),
+        **sizes,
     )
 
 

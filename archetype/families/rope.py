@@ -5,7 +5,7 @@ Spellings: `rope_theta` and `rope_scaling` at the top level (transformers 4), `r
 """
 
 import math
-from typing import Any, assert_never
+from typing import Any
 
 from archetype.families.config import Config
 from archetype.parts.position.spec import (
@@ -23,6 +23,16 @@ from archetype.spec.base import MAX_LENGTH
 
 SECTIONS = ("rope_scaling", "rope_parameters")
 FRACTION = "partial_rotary_factor"  # fraction of a head's features that rotate
+
+# Keys of the fields of a scaling that have another name in a file.
+KEYS = {
+    "original_context_length": "original_max_position_embeddings",
+    "low_frequency_factor": "low_freq_factor",
+    "high_frequency_factor": "high_freq_factor",
+    "short_factors": "short_factor",
+    "long_factors": "long_factor",
+    "share": FRACTION,
+}
 
 
 def read_rotary(
@@ -142,43 +152,12 @@ def _read_yarn(section: Config, trained: int, context_length: int) -> YarnScalin
 
 
 def _written_scaling(scaling: RotaryScaling) -> dict[str, Any]:
-    match scaling:
-        case NoScaling():
-            return {"rope_type": "default"}
-        case LinearScaling():
-            return {"rope_type": "linear", "factor": scaling.factor}
-        case DynamicScaling():
-            return {"rope_type": "dynamic", "factor": scaling.factor}
-        case YarnScaling():
-            values = {
-                "rope_type": "yarn",
-                "factor": scaling.factor,
-                "original_max_position_embeddings": scaling.original_context_length,
-                "beta_fast": scaling.beta_fast,
-                "beta_slow": scaling.beta_slow,
-                "mscale": scaling.mscale,
-                "mscale_all_dim": scaling.mscale_all_dim,
-                "attention_factor": scaling.attention_factor,
-                "truncate": None if scaling.truncate else False,
-            }
-            return {name: value for name, value in values.items() if value is not None}
-        case Llama3Scaling():
-            return {
-                "rope_type": "llama3",
-                "factor": scaling.factor,
-                "low_freq_factor": scaling.low_frequency_factor,
-                "high_freq_factor": scaling.high_frequency_factor,
-                "original_max_position_embeddings": scaling.original_context_length,
-            }
-        case LongRopeScaling():
-            return {
-                "rope_type": "longrope",
-                "short_factor": list(scaling.short_factors),
-                "long_factor": list(scaling.long_factors),
-                "original_max_position_embeddings": scaling.original_context_length,
-                "attention_factor": scaling.attention_factor,
-            }
-        case ProportionalScaling():
-            return {"rope_type": "proportional", "partial_rotary_factor": scaling.share, "factor": scaling.factor}
-        case _:
-            assert_never(scaling)
+    if isinstance(scaling, NoScaling):
+        return {"rope_type": "default"}
+    # transformers always uses max_position_embeddings as the original context length of a dynamic scaling
+    left_out = {"kind", "rereads"} | ({"original_context_length"} if isinstance(scaling, DynamicScaling) else set())
+    values = {name: value for name, value in scaling if name not in left_out and value is not None}
+    if values.get("truncate"):  # newer than the other keys, and by default true
+        del values["truncate"]
+    written = {KEYS.get(name, name): list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    return {"rope_type": scaling.kind, **written}

@@ -1,5 +1,7 @@
 """LSTM encoder-decoders: with a fixed-size state (Sutskever 2014), or with attention to the source (Bahdanau 2014)."""
 
+from typing import Any
+
 from archetype.families.family import Family, presets, tiny
 from archetype.models.block.spec import Block, Plain
 from archetype.models.encoder_decoder.spec import EncoderDecoder, StateBridge
@@ -12,17 +14,7 @@ from archetype.parts.recurrent.spec import LSTM
 from archetype.spec.repeats import repeat
 
 
-def seq2seq(
-    *,
-    name: str = "",
-    num_layers: int,
-    d_model: int,
-    vocab_size: int,
-    source_vocab_size: int | None = None,
-    context_length: int,
-    attention: bool = False,
-    dropout: float = 0.0,
-) -> EncoderDecoder:
+def seq2seq(*, num_layers: int, attention: bool = False, dropout: float = 0.0, **sizes: Any) -> EncoderDecoder:
     """Build an LSTM encoder-decoder. The decoder starts from the encoder's last states.
 
     With `attention`, the encoder is bidirectional, and the last layer of the decoder attends to the encoder's outputs
@@ -32,17 +24,13 @@ def seq2seq(
     source = Block(wiring=plain, mixer=LSTM(bidirectional=attention), dropout=dropout)
     target = Block(wiring=plain, mixer=LSTM(), dropout=dropout)
     return EncoderDecoder(
-        name=name,
-        vocab_size=vocab_size,
-        source_vocab_size=source_vocab_size,
-        context_length=context_length,
-        d_model=d_model,
         embedding=PairEmbedding(shared=False),
         encoder=Stack(layers=repeat(num_layers, source)),
         decoder=Stack(layers=(*repeat(num_layers - 1, target), target.replace(cross_attention=last))),
         state_bridge=StateBridge(),
         head=LanguageModelHead(bias=True),
         initialization=XavierInitialization(),
+        **sizes,
     )
 
 

@@ -1,5 +1,7 @@
 """The original Transformer (Vaswani 2017)."""
 
+from typing import Any
+
 from archetype.families.family import Family, presets, tiny
 from archetype.models.block.spec import Block, PostNorm
 from archetype.models.encoder_decoder.spec import EncoderDecoder
@@ -17,16 +19,14 @@ from archetype.spec.repeats import repeat
 
 def transformer(
     *,
-    name: str = "",
     num_layers: int,
     d_model: int,
     num_heads: int,
     d_ff: int,
-    vocab_size: int = 37_000,
-    context_length: int = 512,
     activation: Activation | str = "relu",
     eps: float = 1e-6,
     dropout: float = 0.0,
+    **sizes: Any,
 ) -> EncoderDecoder:
     """Build an encoder-decoder with `num_layers` layers on each side, and one table for source, target and logits.
 
@@ -38,15 +38,13 @@ def transformer(
     feedforward = MLP(d_ff=d_ff, activation=activation, bias=True)
     source = Block(wiring=wiring, mixer=attention, feedforward=feedforward, dropout=dropout)
     return EncoderDecoder(
-        name=name,
-        vocab_size=vocab_size,
-        context_length=context_length,
         d_model=d_model,
         embedding=PairEmbedding(scale=d_model**0.5, position=Sinusoidal(), dropout=dropout),
         encoder=Stack(layers=repeat(num_layers, source)),
         decoder=Stack(layers=repeat(num_layers, source.replace(cross_attention=attention))),
         head=LanguageModelHead(tied=True),
         initialization=XavierInitialization(),
+        **({"vocab_size": 37_000, "context_length": 512} | sizes),
     )
 
 

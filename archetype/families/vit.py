@@ -33,8 +33,6 @@ def vit(
     num_layers: int,
     d_model: int,
     num_heads: int,
-    image_size: int = 224,
-    num_channels: int = 3,
     num_classes: int | None = 1000,
     d_ff: int | None = None,
     activation: Activation | str = "gelu",
@@ -61,15 +59,13 @@ def vit(
         dropout=dropout,
     )
     return VisionEncoder(
-        image_size=image_size,
-        num_channels=num_channels,
         d_model=d_model,
         embedding=Embedding(position=Learned(), dropout=dropout),
         layers=repeat(num_layers, block),
         final_norm=norm,
         head=NoHead() if num_classes is None else ClassificationHead(num_classes=num_classes),
         initialization=NormalInitialization(std=std),
-        **model,
+        **({"image_size": 224, "num_channels": 3} | model),
     )
 
 

@@ -12,7 +12,6 @@ from transformers.modeling_outputs import (
 from archetype.hf.base import ArchetypePreTrainedModel, check_kind
 from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.model import ArchetypeModel
-from archetype.hf.passes import Pass
 from archetype.nn.context import ForwardContext
 
 
@@ -33,19 +32,26 @@ class _Classifier(ArchetypePreTrainedModel):
         self.classifier: Any = self.model.take_head()
         self.post_init()
 
-    def logits(self, result: Pass) -> Tensor:
-        """Return logits (B, Y), or (B, T, Y) for tokens."""
-        assert result.output.hidden is not None
+    def classify(self, labels: Tensor | None, **arguments: Any) -> dict[str, Any]:
+        """Return the logits, (B, Y), or (B, T, Y) for tokens, the loss if there are labels, and the hidden states.
+
+        Args:
+            arguments: of `ArchetypeModel.run`, and `num_items_in_batch` of the loss.
+        """
+        items = {name: arguments.pop(name) for name in ("num_items_in_batch",) if name in arguments}
+        result = self.model.run(**arguments)
         hidden = result.output.hidden
+        assert hidden is not None
         context = ForwardContext.of(hidden, num_tokens=result.rows.num_tokens)
         logits: Tensor = self.model.network.class_logits(hidden, context, self.classifier)
-        return result.rows.restored(logits) if self.of_tokens else logits  # tokens at their original columns
-
-    def loss(self, logits: Tensor, labels: Tensor | None, arguments: dict[str, Any]) -> Tensor | None:
-        """Return transformers' loss, which depends on `problem_type`, or on the shape and type of the labels."""
-        if labels is None:
-            return None
-        return self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **arguments)
+        if self.of_tokens:
+            logits = result.rows.restored(logits)  # tokens at their original columns
+        loss: Tensor | None = None
+        if labels is not None:
+            # transformers' loss; without tokens, it depends on `problem_type`, or on the shape and type of the labels
+            pair = (logits, labels) if self.of_tokens else (labels, logits)
+            loss = self.loss_function(*pair, self.config, **items)
+        return {"loss": loss, "logits": logits, "hidden_states": result.hidden_states}
 
 
 class ArchetypeForSequenceClassification(_Classifier):
@@ -53,11 +59,7 @@ class ArchetypeForSequenceClassification(_Classifier):
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> SequenceClassifierOutputWithPast:
         """Return logits (B, Y), and the loss if there are labels. Other arguments: see `ArchetypeModel.run`."""
-        items = _items(arguments)
-        result = self.model.run(input_ids, **arguments)
-        logits = self.logits(result)
-        loss = self.loss(logits, labels, items)
-        return SequenceClassifierOutputWithPast(loss=loss, logits=logits, hidden_states=result.hidden_states)
+        return SequenceClassifierOutputWithPast(**self.classify(labels, input_ids=input_ids, **arguments))
 
 
 class ArchetypeForTokenClassification(_Classifier):
@@ -67,13 +69,7 @@ class ArchetypeForTokenClassification(_Classifier):
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> TokenClassifierOutput:
         """Return logits (B, T, Y), and the loss if there are labels. Other arguments: see `ArchetypeModel.run`."""
-        items = _items(arguments)
-        result = self.model.run(input_ids, **arguments)
-        logits = self.logits(result)
-        loss: Tensor | None = None
-        if labels is not None:
-            loss = self.loss_function(logits, labels, self.config, **items)
-        return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=result.hidden_states)
+        return TokenClassifierOutput(**self.classify(labels, input_ids=input_ids, **arguments))
 
 
 class ArchetypeForImageClassification(_Classifier):
@@ -84,14 +80,4 @@ class ArchetypeForImageClassification(_Classifier):
         self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> ImageClassifierOutput:
         """Return logits (B, Y) for images (B, C, H, W), and the loss if there are labels."""
-        items = _items(arguments)
-        result = self.model.run(pixel_values=pixel_values, **arguments)
-        logits = self.logits(result)
-        loss = self.loss(logits, labels, items)
-        return ImageClassifierOutput(loss=loss, logits=logits, hidden_states=result.hidden_states)
-
-
-def _items(arguments: dict[str, Any]) -> dict[str, Any]:
-    # arguments of the loss, which must not reach the model
-    name = "num_items_in_batch"
-    return {name: arguments.pop(name)} if name in arguments else {}
+        return ImageClassifierOutput(**self.classify(labels, pixel_values=pixel_values, **arguments))

@@ -52,23 +52,6 @@ class Rows(NamedTuple):
         """Move vectors or logits, (B, T, ...), back to their original columns."""
         return x if self.order is None else torch.empty_like(x).scatter(1, _like(self.order, x), x)
 
-    def positions(self, lengths: Lengths | None, shape: tuple[int, int]) -> Tensor:
-        """Return the position of each token in its sequence, (B, T); arbitrary at padding.
-
-        Args:
-            lengths: number of tokens read before, (B,) (default: 0).
-        """
-        steps = torch.arange(shape[1], device=None if self.order is None else self.order.device).expand(shape)
-        steps = self.restored(steps.contiguous())
-        return steps if lengths is None else steps + lengths[:, None]
-
-    def is_token(self, shape: tuple[int, int]) -> Tensor | None:
-        """Return which columns are tokens, (B, T); None if all are."""
-        if self.num_tokens is None:
-            return None
-        valid = torch.arange(shape[1], device=self.num_tokens.device) < self.num_tokens[:, None]
-        return self.restored(valid)
-
 
 def _like(order: Tensor, x: Tensor) -> Tensor:
     return order.reshape(order.shape + (1,) * (x.dim() - 2)).expand_as(x)  # (B, T) -> the shape of x
