@@ -27,8 +27,8 @@ class LayerState:
 
     @property
     def can_shorten(self) -> bool:
-        """Whether the state after any prefix of the sequence can be recovered."""
-        return False
+        """Whether the state after any prefix of the sequence can be recovered (default: of all nested states)."""
+        return self._only_nests and all(value.can_shorten for _, value in self._values())
 
     def keep(self, **tensors: Tensor) -> None:
         """Replace tensors by the new ones, converted to the state's data types."""
@@ -65,7 +65,7 @@ class LayerState:
 
     def narrow(self, slots: int) -> "LayerState":
         """Return a view of the first `slots` slots, or the state itself if its size does not depend on the length."""
-        return self
+        return self._changed(lambda state: state.narrow(slots), lambda x: x) if self._only_nests else self
 
     def rows(self: S, start: int, stop: int) -> S:
         """Return a view of the rows from `start` to `stop` (exclusive) of the batch."""
@@ -74,10 +74,9 @@ class LayerState:
     def num_shared(self, length: int) -> int:
         """Return how many tokens after the first `length` can be processed in one pass as `shared` rows (>= 1)."""
         # A state of tensors is limited to 1 unless it can be shortened: a recurrence would overwrite itself.
-        inner = [value for _, value in self._values() if isinstance(value, LayerState)]
-        if len(inner) < len([*self._values()]):
+        if not self._only_nests:
             return EMPTY_SLOT if self.can_shorten else 1
-        return min((value.num_shared(length) for value in inner), default=EMPTY_SLOT)
+        return min((value.num_shared(length) for _, value in self._values()), default=EMPTY_SLOT)
 
     def shared(self: S, count: int) -> S:
         """Return a view of one row as `count` rows, in the same memory. Each row writes to a different slot."""
@@ -100,6 +99,10 @@ class LayerState:
     @property
     def nbytes(self) -> int:
         return sum(value.nbytes for _, value in self._values())
+
+    @property
+    def _only_nests(self) -> bool:
+        return all(isinstance(value, LayerState) for _, value in self._values())
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         return ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) is not None)

@@ -196,17 +196,9 @@ class IndexedKVCache(LayerState):
     cache: KVCache
     index: LayerState
 
-    @property
-    def can_shorten(self) -> bool:
-        return self.cache.can_shorten and self.index.can_shorten
-
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
         self.cache.copy_rows(sources, starts, ends)
         self.index.copy_rows(sources, starts, ends)
-
-    def narrow(self, slots: int) -> "IndexedKVCache":
-        narrow = self.cache.narrow(slots)
-        return IndexedKVCache(narrow, self.index.narrow(slots))
 
 
 def indexed(cache: KVCache, index: LayerState | None) -> LayerState:

@@ -33,6 +33,7 @@ from archetype.weights.packed import Weight
 class PatchState(LayerState):
     """State of a global layer: the first slot holds the start vector, each later slot a complete patch."""
 
+    can_shorten: ClassVar[bool] = False  # within a patch
     layer: LayerState
     patch_size: int
 

@@ -23,9 +23,6 @@ class ConvolvedState(LayerState):
     part: LayerState
     convolutions: ConvolutionState
 
-    def narrow(self, slots: int) -> "ConvolvedState":
-        return ConvolvedState(self.part.narrow(slots), self.convolutions)
-
 
 class Convolutions(nn.ModuleDict):
     """y + conv(y) at each place, with a depthwise convolution."""

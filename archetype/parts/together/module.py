@@ -22,10 +22,6 @@ class StatesTogether(LayerState):
 
     parts: list[LayerState | None]
 
-    @property
-    def can_shorten(self) -> bool:
-        return all(state.can_shorten for _, state in self._values())
-
     def insert(self, rows: torch.Tensor, other: LayerState) -> None:
         assert isinstance(other, StatesTogether)
         for (_, target), (_, source) in zip(self._values(), other._values(), strict=True):
@@ -34,9 +30,6 @@ class StatesTogether(LayerState):
     def copy_rows(self, sources: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> None:
         for _, state in self._values():
             state.copy_rows(sources, starts, ends)
-
-    def narrow(self, slots: int) -> "StatesTogether":
-        return self._changed(lambda state: state.narrow(slots))
 
     def _changed(self, state: Callable[[LayerState], LayerState], tensor: object = None) -> "StatesTogether":
         # none of the tensors is its own
