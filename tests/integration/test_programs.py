@@ -77,6 +77,11 @@ def test_example_inputs_have_the_sizes_that_are_asked_for_up_to_the_context() ->
                 assert inputs["source"].shape == (3, min(source, model.spec.context_length))
 
 
+def test_a_program_reads_no_lengths_where_the_pattern_of_a_batch_has_one() -> None:
+    for name, reads_them in (("bigbird-tiny", False), ("longformer-tiny", True)):
+        assert ("num_tokens" in trace.example_inputs(preset(name).model, 3, 7, 11)) == reads_them
+
+
 @pytest.mark.parametrize("name", first_of_each(lambda name: {name} & {"bigram-tiny", "gpt2-tiny"}, TINY))
 def test_every_preset_is_a_program_of_torch(name: str, tmp_path: Path) -> None:
     check(name, "torch-export", tmp_path / "program")

@@ -96,8 +96,8 @@ def run(model: Model, inputs: Inputs) -> Tensor:
 def _padding_matters(model: Model) -> bool:
     # If padding changes the logits, the program needs the length of each sequence. A pattern that depends on the length
     # is built once per pass, so that all sequences of a batch have the same length there.
-    rules = (getattr(module, "rule", None) for module in model.modules())
-    follows_length = any(getattr(rule, "depends_on_length", False) for rule in rules)
+    strategies = (getattr(module, "pairs", None) for module in model.modules())  # of attention
+    follows_length = any(pairs is not None and pairs.rule.depends_on_length for pairs in strategies)
     sees_ahead = not (model.spec.is_causal or model.spec.reads_source)
     return (sees_ahead or model.spec.head.has_classes or model.spec.head.embeds) and not follows_length
 
