@@ -7,7 +7,7 @@ KERNELS := $(wildcard archetype/native/*.h archetype/native/*.cpp) archetype/nat
 
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder  # a worker for each core; the long files come first
 
-.PHONY: demo page test pytest newest newer oldest soak llama-cpp clients mutants zoo findings lint lint-web docs clean
+.PHONY: demo page test pytest newest newer oldest soak llama-cpp fla clients mutants zoo findings lint lint-web docs clean
 
 demo: .venv/installed .venv/kernels
 	$(BIN)/archetype demo
@@ -45,12 +45,16 @@ oldest: .venv-oldest/installed  # the suite with the lowest versions that pyproj
 
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
 	-$(MAKE) llama-cpp
+	-$(MAKE) fla
 	$(BIN)/python -m pytest -m slow --timeout 3600
 	ARCHETYPE_EXAMPLES=15 $(BIN)/python -m pytest -m "hypothesis and not slow" --timeout 3600  # 15 times as many examples
 
 llama-cpp: .venv-llama-cpp/installed  # GGUF files as llama.cpp reads them; once it is installed `make test` runs these too
 	$(BIN)/python -m pytest tests/parity/test_llama_cpp.py tests/parity/test_llama_cpp_graphs.py \
 	  tests/parity/test_llama_cpp_tokenizers.py tests/parity/test_llama_cpp_pretokenizers.py
+
+fla: .venv-fla/installed  # mixers as flash-linear-attention computes them; once it is installed `make test` runs these too
+	$(BIN)/python -m pytest tests/parity/test_fla.py
 
 clients: .venv/installed-for-tests  # the soak's tests of outside clients: environments of their own, over real sockets
 	$(BIN)/python -m pytest -m slow tests/clients --timeout 3600
@@ -111,6 +115,12 @@ COMPILE = PYTHONPATH=. $(BIN)/python archetype/native/compiler.py
 # Its Python binding, without the packages that the tests have anyway; compiles for minutes where pip has no wheel of it.
 .venv-llama-cpp/installed: .venv/installed-for-tests
 	$(BIN)/pip install --quiet --no-deps --upgrade --target .venv-llama-cpp llama-cpp-python==0.3.36 diskcache==5.6.3
+	touch $@
+
+# Triton interprets its kernels on the processor, and compiles none.
+.venv-fla/installed: .venv/installed-for-tests
+	$(BIN)/pip install --quiet --no-deps --upgrade --target .venv-fla flash-linear-attention==0.6.0 fla-core==0.6.0 \
+	  einops==0.8.2 triton==3.9.0
 	touch $@
 
 docs: .venv/installed-for-docs  # the site, in site/; a broken link or anchor, or a page outside the navigation, is an error

@@ -123,6 +123,12 @@ class ProjectionsCost(PartCost[P], ABC):
         """Return the FLOPs of each projection for this many tokens."""
         return {name: projection.flops(tokens) for name, projection in self.projections.items()}
 
+    @property
+    def conv_state(self) -> int:
+        """Number of earlier inputs that the convolution `conv` reads, of all channels; 0 without a convolution."""
+        conv = self.projections.get("conv")
+        return 0 if conv is None else (conv.inputs.value - 1) * conv.outputs.value
+
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:
         """Return the bytes saved for backward."""

@@ -1,6 +1,7 @@
 """Parallel texts: pairs of source and target, in batches with similar lengths."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class Rows:
     num_tokens: npt.NDArray[np.int64]  # (B,), without padding
 
     @classmethod
-    def of(cls, sequences: list[Tokens]) -> "Rows":
+    def of(cls, sequences: Sequence[Tokens]) -> "Rows":
         """Pad sequences to an array, (B, T). Padding is token 0 and is never read."""
         num_tokens = np.array([len(sequence) for sequence in sequences])
         tokens = np.zeros((len(sequences), num_tokens.max()), dtype=np.int32)
@@ -44,8 +45,13 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def rows(self, indices: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
-        return Rows.of([self.sources[i] for i in indices]), Rows.of([self.targets[i] for i in indices])
+    @property
+    def sort_keys(self) -> npt.NDArray[np.int64]:
+        """Keys that sort the pairs by target length, then by source length."""
+        return np.array([len(t) * 1000 + len(s) for s, t in zip(self.sources, self.targets, strict=True)])
+
+    def __getitem__(self, index: int) -> tuple[Tokens, Tokens]:
+        return self.sources[index], self.targets[index]
 
     @property
     def fingerprint(self) -> str:
@@ -111,20 +117,6 @@ def end_of_text(tokenizer: Tokenizer) -> int:
         cause = f"a tokenizer of kind {tokenizer.kind} has no token that ends a text"
         raise DataError("tokenizer", cause, "use byte_bpe")
     return tokenizer.eos[0]
-
-
-class PairBatches:
-    """Batches of pairs with similar lengths, as `OrderByLength` orders them."""
-
-    def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
-        self.pairs = pairs
-        # sorted by target length, then by source length
-        lengths = np.array([len(t) * 1000 + len(s) for s, t in zip(pairs.sources, pairs.targets, strict=True)])
-        self.order = OrderByLength(lengths, batch_size, seed)
-        self.batch_size, self.per_epoch = self.order.batch_size, self.order.per_epoch
-
-    def batch(self, step: int) -> tuple[Rows, Rows]:
-        return self.pairs.rows(self.order.batch(step))
 
 
 class OrderByLength:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from archetype.families.classes import BARE, MASKED, SPANS, TEXTS, TOKENS, head_named, read_classes, write_classes
+from archetype.families.classes import BARE, MASKED, SPANS, TEXTS, TOKENS, class_head, head_named, write_classes
 from archetype.families.config import Config
 from archetype.families.encoder_format import encoder_format
 from archetype.families.family import Family, presets, tiny
@@ -13,13 +13,7 @@ from archetype.models.block.spec import PostNorm
 from archetype.models.encoder.spec import Encoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import (
-    ClassificationHead,
-    MaskedLanguageModelHead,
-    NoHead,
-    SpanHead,
-    TokenClassificationHead,
-)
+from archetype.parts.head.spec import MaskedLanguageModelHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import Learned
@@ -103,19 +97,12 @@ class HeadRow:
     def read(self, config: Config, values: Values) -> Values:
         further = (("ForPreTraining",) if self.pretraining else ()) + ((SPANS,) if self.spans else ())
         dropout = config.rate(self.dropout, values["dropout"])
-        match head_named(config, MASKED, TEXTS, TOKENS, *further, BARE):
-            case "ForSequenceClassification":
-                activation = values.get(self.activation, self.activation)
-                head = ClassificationHead(num_classes=read_classes(config), dropout=dropout)
-                return {"head": head, "pooler": True, "pooler_activation": activation}
-            case "ForTokenClassification":
-                return {"head": TokenClassificationHead(num_classes=read_classes(config), dropout=dropout)}
-            case "ForQuestionAnswering":
-                return {"head": SpanHead()}
-            case "Model":
-                return {"head": NoHead(), "pooler": self.pooled}
-            case _:
-                return {}
+        ending = head_named(config, MASKED, TEXTS, TOKENS, *further, BARE)
+        head = class_head(config, ending, **({} if ending == SPANS else {"dropout": dropout}))
+        if ending == TEXTS:
+            activation = values.get(self.activation, self.activation)
+            return {"head": head, "pooler": True, "pooler_activation": activation}
+        return {} if head is None else {"head": head} | ({"pooler": self.pooled} if ending == BARE else {})
 
     def write(self, model: Any) -> dict[str, Any]:
         return write_classes(model)

@@ -10,22 +10,17 @@ from archetype.families.keys import Converted, Key, Row, Values, expect_kind, wi
 from archetype.models.encoder.spec import Encoder
 from archetype.parts.attention.spec import Attention
 from archetype.parts.pattern.spec import BigBird, Full
-from archetype.roles.activation import Activation
 from archetype.roles.pattern import Pattern
 
 
 def bigbird(
     *,
     pattern: Pattern = BigBird(dense_up_to_blocks=11),
-    vocab_size: int = 50_358,
-    context_length: int = 4096,
-    activation: Activation | str = "gelu_tanh",
     **design: Any,
 ) -> Encoder:
     """Build a BigBird (ITC) encoder, whose global tokens belong to the text. `design` takes the arguments of `bert`."""
-    return bert(
-        vocab_size=vocab_size, context_length=context_length, activation=activation, patterns=(pattern,), **design
-    )
+    defaults: dict[str, Any] = {"vocab_size": 50_358, "context_length": 4096, "activation": "gelu_tanh"}
+    return bert(patterns=(pattern,), **defaults | design)
 
 
 def _read_pattern(config: Config, values: Values) -> Values:

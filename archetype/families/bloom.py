@@ -16,18 +16,16 @@ from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Alibi
 
 
-def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> Decoder:
+def bloom(*, eps: float = 1e-5, **design: Any) -> Decoder:
     """Build a BLOOM decoder. `design` takes the arguments of `standard_decoder`."""
-    norm = LayerNorm(eps=eps)
+    norm, sizes = LayerNorm(eps=eps), {"vocab_size": 250_880, "context_length": 2048}
     return standard_decoder(
         norm=norm,
-        vocab_size=vocab_size,
-        context_length=context_length,
         activation="gelu_tanh",
         position=Alibi(),
         # `word_embeddings_layernorm`: a norm after the embedding makes training stable (BigScience 2022, section 3.2)
         model={"embedding": Embedding(norm=norm)},
-        **design,
+        **sizes | design,
     )
 
 

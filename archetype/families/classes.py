@@ -5,7 +5,8 @@ from typing import Any
 
 from archetype.families.config import Config
 from archetype.parts.activation.spec import Tanh
-from archetype.parts.head.spec import ClassificationHead, HeadTransform, TokenClassificationHead
+from archetype.parts.head.spec import ClassificationHead, HeadTransform, NoHead, SpanHead, TokenClassificationHead
+from archetype.roles.head import Head
 
 # Suffixes of class names, by head.
 MASKED, TEXTS, TOKENS = "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"
@@ -32,6 +33,24 @@ def read_classes(config: Config) -> int:
         raise config.error("id2label", "does not map the numbers of all classes to names", "number them from 0")
     check_problem(config, count)
     return count
+
+
+def class_head(config: Config, ending: str, **fields: Any) -> Head | None:
+    """Return the head of an encoder's class with this suffix; None for the class with a language modelling head.
+
+    Args:
+        fields: fields of the head, if it computes logits.
+    """
+    match ending:
+        case "ForSequenceClassification":
+            return ClassificationHead(num_classes=read_classes(config), **fields)
+        case "ForTokenClassification":
+            return TokenClassificationHead(num_classes=read_classes(config), **fields)
+        case "ForQuestionAnswering":
+            return SpanHead(**fields)
+        case "Model":
+            return NoHead()
+    return None
 
 
 def check_problem(config: Config, count: int) -> None:

@@ -13,6 +13,7 @@ from archetype.families.encoder_format import PARTS as BERT_PARTS
 from archetype.families.encoders import without
 from archetype.families.family import Family, presets, tiny
 from archetype.families.keys import Converted, Expected, Key, Row, Values, expect_kind, ignored, with_defaults
+from archetype.families.standard_block import changed
 from archetype.models.encoder.spec import Encoder
 from archetype.parts.disentangled_attention.spec import DisentangledAttention, RelativeVectors
 from archetype.parts.norm.spec import LayerNorm, NoNorm
@@ -48,7 +49,7 @@ def deberta(
     norm = LayerNorm(eps=eps) if vector_norm else NoNorm()
     vectors = RelativeVectors(num_buckets=num_buckets, max_distance=max_distance, norm=norm)
     mixer = DisentangledAttention(num_heads=num_heads, vectors=vectors, dropout=attention_dropout, **(attention or {}))
-    return encoder.replace(layers=tuple(block.replace(mixer=mixer) for block in encoder.layers))
+    return changed(encoder, mixer=lambda _: mixer)
 
 
 def attention_of(model: Encoder) -> DisentangledAttention:

@@ -15,11 +15,13 @@ from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_
 from archetype.families.llama import INV_FREQ
 from archetype.families.rope import read_rotary
 from archetype.families.rules import weight_rules
+from archetype.families.standard_block import changed
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.position.spec import Rotary, YarnScaling
 from archetype.parts.router.spec import SigmoidRouter
+from archetype.roles.feedforward import FeedForward
 
 # context extended from 4,096 tokens by a factor of 40 (section 4.3)
 LONG = Rotary(
@@ -39,28 +41,22 @@ KIMI = Rotary(
 
 def deepseek_v3(
     *,
-    groups: ExpertGroups | None = None,
     router_scale: float = 2.5,
     renormalize: bool = True,
-    num_shared_experts: int = 1,
-    num_dense_layers: int = 3,
-    q_lora_rank: int | None = 1536,
-    position: Rotary = LONG,
-    vocab_size: int = 129_280,
     **design: Any,
 ) -> Decoder:
     """Build a DeepSeek-V3 decoder. `design` takes the arguments of `deepseek_v2`."""
-    model = deepseek_v2(
-        num_shared_experts=num_shared_experts, num_dense_layers=num_dense_layers, q_lora_rank=q_lora_rank,
-        position=position, vocab_size=vocab_size, groups=groups, balance_loss=0.0, **design,
-    )
+    defaults: dict[str, Any] = {
+        "num_shared_experts": 1, "num_dense_layers": 3, "q_lora_rank": 1536, "position": LONG, "vocab_size": 129_280,
+    }
+    model = deepseek_v2(balance_loss=0.0, **defaults | design)
     # `e_score_correction_bias` balances the experts; it affects only their selection (section 2.1.2)
     router = SigmoidRouter(renormalize=renormalize, scale=router_scale, expert_bias=True)
-    return model.replace(layers=tuple(
-        block.replace(feedforward=block.feedforward.replace(router=router))
-        if isinstance(block.feedforward, MixtureOfExperts) else block
-        for block in model.layers
-    ))
+
+    def network(part: FeedForward) -> FeedForward:
+        return part.replace(router=router) if isinstance(part, MixtureOfExperts) else part
+
+    return changed(model, feedforward=network)
 
 
 def _read_position(config: Config, values: Values) -> Values:

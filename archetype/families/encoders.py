@@ -17,6 +17,7 @@ from archetype.families.keys import Converted, Expected, Key, Row, Values, expec
 from archetype.families.roberta import KEYS as ROBERTA_KEYS
 from archetype.families.roberta import PADDING, roberta
 from archetype.families.rope import read_rotary, write_rotary
+from archetype.families.standard_block import changed
 from archetype.models.block.spec import PostNorm, PreNorm
 from archetype.models.encoder.spec import Encoder
 from archetype.parts.attention.spec import Attention, ProjectionBiases
@@ -35,16 +36,15 @@ def pre_norm(build: Build, embedding_norm: bool = True) -> Build:
         encoder = build(**design)
         norm = expect_kind(PostNorm, encoder.layers[0].wiring, "layers[0].wiring").norm
         embedding = encoder.embedding if embedding_norm else encoder.embedding.replace(norm=NoNorm())
-        layers = tuple(block.replace(wiring=PreNorm(norm=norm)) for block in encoder.layers)
-        return encoder.replace(layers=layers, final_norm=norm, embedding=embedding)
+        pre_normed = changed(encoder, wiring=lambda _: PreNorm(norm=norm))
+        return pre_normed.replace(final_norm=norm, embedding=embedding)
 
     return built
 
 
-def in_attention(encoder: Encoder, position: MixerPosition, **attention: Any) -> Encoder:
+def in_attention(encoder: Encoder, position: MixerPosition, **attention: Any) -> Any:
     # instead of positions added to the embedding
-    layers = tuple(block.replace(mixer=block.mixer.replace(position=position, **attention)) for block in encoder.layers)
-    return encoder.replace(layers=layers)
+    return changed(encoder, mixer=lambda mixer: mixer.replace(position=position, **attention))
 
 
 def mpnet(**design: Any) -> Encoder:
@@ -69,11 +69,11 @@ def gte(*, rotary: Rotary, head_dim: int, **design: Any) -> Encoder:
     return gated(in_attention(encoder, rotary, head_dim=head_dim), down_bias=True)
 
 
-def gated(encoder: Encoder, down_bias: bool | None = None) -> Encoder:
+def gated(encoder: Encoder, down_bias: bool | None = None) -> Any:
     """Replace feed-forward parts with gated ones of the same width, without biases except `down_bias`."""
     network = expect_kind(MLP, encoder.layers[0].feedforward, "layers[0].feedforward")
     part = GatedMLP(d_ff=network.d_ff, activation=network.activation, down_bias=down_bias)
-    return encoder.replace(layers=tuple(block.replace(feedforward=part) for block in encoder.layers))
+    return changed(encoder, feedforward=lambda _: part)
 
 
 def without(rows: tuple[Row, ...], *names: str) -> tuple[Row, ...]:

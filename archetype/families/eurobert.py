@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from archetype.families.classes import BARE, MASKED, TEXTS, TOKENS, head_named, read_classes, write_classes
+from archetype.families.classes import BARE, MASKED, TEXTS, TOKENS, class_head, head_named, write_classes
 from archetype.families.config import Config
 from archetype.families.encoder_format import Names, encoder_format
 from archetype.families.family import Family, presets, tiny
@@ -11,27 +11,18 @@ from archetype.families.llama import PARTS as LLAMA_PARTS
 from archetype.families.llama import design_keys, llama
 from archetype.models.block.spec import PreNorm
 from archetype.models.encoder.spec import Encoder
-from archetype.parts.head.spec import (
-    ClassificationHead,
-    HeadTransform,
-    MaskedLogitsHead,
-    NoHead,
-    TokenClassificationHead,
-)
+from archetype.parts.head.spec import HeadTransform, MaskedLogitsHead
 from archetype.parts.position.spec import Rotary
 from archetype.roles.head import Head
 
 
 def eurobert(
     *,
-    vocab_size: int = 128_256,
-    context_length: int = 8192,
     position: Rotary = Rotary(theta=250_000.0),
     mlp_bias: bool = False,
     tied: bool = False,
     head: Head | None = None,
     pooling: str = "first",
-    name: str = "",
     **design: Any,
 ) -> Encoder:
     """Build a EuroBERT encoder, by default with a masked language modelling head.
@@ -39,17 +30,18 @@ def eurobert(
     The head has a bias if `mlp_bias` is set. `head` and `pooling` are as in `spec.Encoder`. `design` takes the
     arguments of `llama`.
     """
-    sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
-    decoder = llama(position=position, mlp_bias=mlp_bias, **sizes, **design)
+    sizes = {"vocab_size": 128_256, "context_length": 8192}
+    decoder = llama(position=position, mlp_bias=mlp_bias, **sizes | design)
     return Encoder(
-        name=name,
+        name=decoder.name,
+        vocab_size=decoder.vocab_size,
+        context_length=decoder.context_length,
         d_model=decoder.d_model,
         layers=decoder.layers,
         final_norm=decoder.final_norm,
         head=head or MaskedLogitsHead(tied=tied, bias=mlp_bias),
         pooling=pooling,
         initialization=decoder.initialization,
-        **sizes,
     )
 
 
@@ -60,16 +52,10 @@ def _read_head(config: Config, values: Values) -> Values:
     pooling = config.get("classifier_pooling", "late")
     if pooling not in POOLINGS:
         raise config.error("classifier_pooling", f"{pooling!r} is not supported", f"use one of {', '.join(POOLINGS)}")
-    match head_named(config, MASKED, TEXTS, TOKENS, BARE):
-        case "ForSequenceClassification":
-            head = ClassificationHead(num_classes=read_classes(config), transform=HeadTransform())
-            return {"head": head, "pooling": POOLINGS[pooling]}
-        case "ForTokenClassification":
-            return {"head": TokenClassificationHead(num_classes=read_classes(config))}
-        case "Model":
-            return {"head": NoHead()}
-        case _:
-            return {}
+    ending = head_named(config, MASKED, TEXTS, TOKENS, BARE)
+    if ending == TEXTS:
+        return {"head": class_head(config, ending, transform=HeadTransform()), "pooling": POOLINGS[pooling]}
+    return {"head": class_head(config, ending)}
 
 
 def _write_head(model: Encoder) -> dict[str, Any]:

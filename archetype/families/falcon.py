@@ -10,15 +10,12 @@ from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Rotary
 
 
-def falcon(
-    *, shared_norm: bool = False, vocab_size: int = 65_024, context_length: int = 2048, **design: Any
-) -> Decoder:
+def falcon(*, shared_norm: bool = False, **design: Any) -> Decoder:
     """Build a Falcon decoder. `design` takes the arguments of `standard_decoder`."""
-    norm = LayerNorm()
-    sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
+    norm, sizes = LayerNorm(), {"vocab_size": 65_024, "context_length": 2048}
     return standard_decoder(
         norm=norm, wiring=ParallelResidual(norm=norm, shared_norm=shared_norm), bias=False, activation="gelu",
-        position=Rotary(), **sizes, **design,
+        position=Rotary(), **sizes | design,
     )
 
 

@@ -10,11 +10,11 @@ from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.gemma import gemma_keys
 from archetype.families.gemma2 import RULES, gemma2, query_width
-from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, expect_kind, ignored
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, read_positions, write_positions
 from archetype.families.llama import INV_FREQ, PARTS
 from archetype.families.qwen3 import QK_NORMS
-from archetype.models.block.spec import Block
+from archetype.families.standard_block import changed
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.attention.spec import Attention
 from archetype.parts.norm.spec import RMSNorm
@@ -31,8 +31,6 @@ def gemma3_text(
     patterns: tuple[Pattern, ...] | None = None,
     position: Rotary = Rotary(theta=1_000_000.0),
     local_position: Rotary = LOCAL,
-    attention_softcap: float | None = None,
-    softcap: float | None = None,
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
@@ -42,18 +40,15 @@ def gemma3_text(
     use `local_position`.
     """
     patterns = patterns or (*[Window(size=window)] * 5, Full())
-    model = gemma2(
-        patterns=patterns, position=position, attention_softcap=attention_softcap, softcap=softcap, eps=eps,
-        **({"vocab_size": 262_144, "context_length": 131_072} | design),
-    )
+    defaults = {"attention_softcap": None, "softcap": None, "vocab_size": 262_144, "context_length": 131_072}
+    model = gemma2(patterns=patterns, position=position, eps=eps, **defaults | design)
     norm = RMSNorm(eps=eps, unit_offset=True)
 
-    def mixer(block: Block) -> Attention:
-        attention = expect_kind(Attention, block.mixer, "mixer")
+    def mixer(attention: Attention) -> Attention:
         local = isinstance(attention.pattern, Window)
         return attention.replace(qk_norm=norm, position=local_position if local else position)
 
-    return model.replace(layers=tuple(block.replace(mixer=mixer(block)) for block in model.layers))
+    return changed(model, mixer=mixer)
 
 
 def _read_layers(config: Config, values: Values) -> Values:

@@ -8,16 +8,7 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import TransformerXL
 
 
-def gopher(
-    *,
-    num_layers: int,
-    d_model: int,
-    num_heads: int,
-    head_dim: int = 128,
-    vocab_size: int = 32_000,
-    context_length: int = 2048,
-    name: str = "",
-) -> Decoder:
+def gopher(*, num_layers: int, d_model: int, num_heads: int, head_dim: int = 128, name: str = "") -> Decoder:
     """Build a Gopher decoder, whose feed-forward parts are four times as wide as the model."""
     norm = RMSNorm()
     block = standard_block(
@@ -28,7 +19,7 @@ def gopher(
         activation="gelu_tanh",
         position=TransformerXL(),
     )
-    sizes = {"d_model": d_model, "vocab_size": vocab_size, "context_length": context_length}
+    sizes = {"d_model": d_model, "vocab_size": 32_000, "context_length": 2048}
     return decoder((block,), num_layers=num_layers, norm=norm, tied=True, std=0.02, name=name, **sizes)
 
 

@@ -23,8 +23,6 @@ from archetype.roles.activation import Activation
 def gpt2(
     *,
     eps: float = 1e-5,
-    vocab_size: int = 50_257,
-    context_length: int = 1024,
     activation: Activation | str = "gelu_tanh",
     embedding_dropout: float = 0.0,
     std: float = 0.02,
@@ -34,11 +32,9 @@ def gpt2(
     embedding = Embedding(position=Learned(), dropout=embedding_dropout)
     return standard_decoder(
         norm=LayerNorm(eps=eps),
-        vocab_size=vocab_size,
-        context_length=context_length,
         activation=activation,
         model={"embedding": embedding, "initialization": GPT2Initialization(std=std)},
-        **design,
+        **{"vocab_size": 50_257, "context_length": 1024} | design,
     )
 
 

@@ -10,9 +10,9 @@ from archetype.parts.pattern.spec import Full, Window
 BAND = 128
 
 
-def gpt3(*, band: int = BAND, context_length: int = 2048, **design: Any) -> Decoder:
+def gpt3(*, band: int = BAND, **design: Any) -> Decoder:
     """Build a GPT-3 decoder: dense layers alternate with layers that attend to the last `band` tokens."""
-    return gpt2(patterns=(Full(), Window(size=band)), context_length=context_length, **design)
+    return gpt2(patterns=(Full(), Window(size=band)), **{"context_length": 2048} | design)
 
 
 _SOURCE = (

@@ -10,17 +10,14 @@ from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Rotary
 
 
-def gpt_neox(
-    *, d_model: int, num_heads: int, vocab_size: int = 50_304, context_length: int = 2048, **design: Any
-) -> Decoder:
+def gpt_neox(*, d_model: int, num_heads: int, **design: Any) -> Decoder:
     """Build a GPT-NeoX decoder. `design` takes the arguments of `standard_decoder`."""
-    norm = LayerNorm()
+    norm, sizes = LayerNorm(), {"vocab_size": 50_304, "context_length": 2048}
     # `rotary_pct: 0.25`
     position = Rotary(dim=d_model // num_heads // 4)
-    sizes: dict[str, Any] = {"d_model": d_model, "num_heads": num_heads, "vocab_size": vocab_size}
     return standard_decoder(
         norm=norm, wiring=ParallelResidual(norm=norm), activation="gelu", position=position, tied=False,
-        context_length=context_length, **sizes, **design,
+        d_model=d_model, num_heads=num_heads, **sizes | design,
     )
 
 

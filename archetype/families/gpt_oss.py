@@ -14,6 +14,7 @@ from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_p
 from archetype.families.llama import FRAME, INV_FREQ, PARTS, PRE_NORMS, design_keys, llama
 from archetype.families.rope import rotary_section
 from archetype.families.rules import Rule, rule, weight_rules
+from archetype.families.standard_block import changed
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import Swish
@@ -37,9 +38,6 @@ def gpt_oss(
     beta: float = 1.702,
     window: int = 128,
     patterns: tuple[Pattern, ...] | None = None,
-    head_dim: int = 64,
-    vocab_size: int = 201_088,
-    context_length: int = 131_072,
     position: Rotary = LONG,
     attention_bias: bool = True,
     balance_loss: float = 0.9,
@@ -50,11 +48,11 @@ def gpt_oss(
     By default, `patterns` alternate layers with a `window` and layers with full attention. Experts multiply the swish
     of their gate, with `beta`, by 1 + up, both clamped by `limit`.
     """
-    sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
+    sizes = {"head_dim": 64, "vocab_size": 201_088, "context_length": 131_072}
     model = llama(
         # the dense parts of `llama` are replaced by experts below
         d_ff=d_ff, patterns=patterns or (Window(size=window), Full()), position=position,
-        attention_bias=attention_bias, attention={"sinks": True}, activation=Swish(beta=beta), **sizes, **design,
+        attention_bias=attention_bias, attention={"sinks": True}, activation=Swish(beta=beta), **sizes | design,
     )
     experts = MixtureOfExperts(
         num_experts=num_experts,
@@ -64,7 +62,7 @@ def gpt_oss(
         router=SoftmaxRouter(renormalize=True, bias=True),
         balance_loss=balance_loss,
     )
-    return model.replace(layers=tuple(block.replace(feedforward=experts) for block in model.layers))
+    return changed(model, feedforward=lambda _: experts)
 
 
 def _read_windows(config: Config, values: Values) -> Values:

@@ -11,17 +11,15 @@ from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Rotary
 
 
-def gptj(
-    *, num_layers: int, d_model: int, num_heads: int, rotary_dim: int = 64, vocab_size: int = 50_400, name: str = ""
-) -> Decoder:
+def gptj(*, num_layers: int, d_model: int, num_heads: int, name: str = "") -> Decoder:
     """Build a GPT-J decoder: attention without biases and with interleaved rotary positions."""
     norm = LayerNorm()
     block = Block(
         wiring=ParallelResidual(norm=norm, shared_norm=True),
-        mixer=Attention(num_heads=num_heads, position=Rotary(dim=rotary_dim, interleaved=True)),
+        mixer=Attention(num_heads=num_heads, position=Rotary(dim=64, interleaved=True)),
         feedforward=MLP(d_ff=4 * d_model, activation="gelu_tanh", bias=True),
     )
-    sizes = {"d_model": d_model, "vocab_size": vocab_size, "context_length": 2048}
+    sizes = {"d_model": d_model, "vocab_size": 50_400, "context_length": 2048}
     model = decoder((block,), num_layers=num_layers, norm=norm, tied=False, std=0.02, name=name, **sizes)
     # an untied head with a bias, which is rare: `lm_head.bias` is in the published file
     return model.replace(head=LanguageModelHead(bias=True))

@@ -67,7 +67,7 @@ def hgrn2(*, num_heads: int, **model: Any) -> Decoder:
     """Build an HGRN2 decoder, whose keys are 1 - decay (Qin 2024), without its per-layer lower bounds."""
     decay = ChannelDecay(temperature=1.0, bias=False, gives_keys=True)
     mixer = LinearAttention(
-        num_heads=num_heads, decay=decay, feature_map="none", norm=RMSNorm(eps=EPS), norm_over="all", scale=1.0
+        num_heads=num_heads, decay=decay, feature_map="silu", norm=RMSNorm(eps=EPS), norm_over="all"
     )
     return _gated(mixer, **model)
 

@@ -18,28 +18,15 @@ from archetype.spec.base import MAX_SIZE
 def longformer(
     *,
     windows: tuple[int, ...] = (512,),
-    num_global_tokens: int = 1,
-    vocab_size: int = 50_265,
-    context_length: int = 4096,
-    eps: float = 1e-5,
-    num_token_types: int = 1,
     **design: Any,
 ) -> Encoder:
     """Build a Longformer encoder with separate projections for global tokens. `design` takes the arguments of `bert`.
 
     `windows` are cycled over the layers and span both sides.
     """
-    return roberta(
-        vocab_size=vocab_size,
-        context_length=context_length,
-        num_token_types=num_token_types,
-        eps=eps,
-        patterns=tuple(
-            GlobalWindow(size=window, num_global_tokens=num_global_tokens, global_projections=True)
-            for window in windows
-        ),
-        **design,
-    )
+    defaults = {"vocab_size": 50_265, "context_length": 4096, "eps": 1e-5, "num_token_types": 1}
+    patterns = (GlobalWindow(size=window, num_global_tokens=1, global_projections=True) for window in windows)
+    return roberta(patterns=tuple(patterns), **defaults | design)
 
 
 def _read_windows(config: Config, values: Values) -> Values:

@@ -14,9 +14,9 @@ from archetype.parts.mamba2.spec import Mamba2
 from archetype.parts.norm.spec import RMSNorm
 
 
-def mamba2(*, vocab_size: int = 50_288, eps: float = 1e-5, **design: Any) -> Decoder:
+def mamba2(*, eps: float = 1e-5, **design: Any) -> Decoder:
     """Build a decoder of Mamba-2 layers without feed-forward parts. `design` is as in `mamba`, for `spec.Mamba2`."""
-    return mamba(vocab_size=vocab_size, eps=eps, kind=partial(Mamba2, eps=eps), **design)
+    return mamba(eps=eps, kind=partial(Mamba2, eps=eps), **{"vocab_size": 50_288} | design)
 
 
 def write_limits(model: Any) -> dict[str, Any]:

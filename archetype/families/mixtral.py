@@ -23,16 +23,14 @@ def mixtral(
     num_experts: int = 8,
     experts_per_token: int = 2,
     balance_loss: float = 0.02,
-    window: int | None = None,
-    context_length: int = 32_768,
-    position: Rotary = Rotary(theta=1_000_000.0),
     **design: Any,
 ) -> Decoder:
     """Build a Mixtral decoder. Weights of selected experts sum to one. `design` takes the arguments of `mistral`."""
-    dense = mistral(window=window, context_length=context_length, position=position, **design)
-    router = SoftmaxRouter(renormalize=True)
-    sizes: dict[str, Any] = {"num_experts": num_experts, "experts_per_token": experts_per_token}
-    return with_experts(dense, router=router, balance_loss=balance_loss, **sizes)
+    defaults: dict[str, Any] = {"window": None, "position": Rotary(theta=1_000_000.0)}
+    return with_experts(
+        mistral(**defaults | design), num_experts=num_experts, experts_per_token=experts_per_token,
+        router=SoftmaxRouter(renormalize=True), balance_loss=balance_loss,
+    )
 
 
 KEYS = ConfigTable(mixtral, (

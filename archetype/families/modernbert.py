@@ -5,7 +5,7 @@ Format: transformers' `modernbert`.
 
 from typing import Any
 
-from archetype.families.classes import BARE, MASKED, SPANS, TEXTS, TOKENS, head_named, read_classes, write_classes
+from archetype.families.classes import BARE, MASKED, SPANS, TEXTS, TOKENS, class_head, head_named, write_classes
 from archetype.families.config import Config, activation_name
 from archetype.families.encoder_format import Names, encoder_format
 from archetype.families.family import Family, presets, tiny
@@ -18,14 +18,7 @@ from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.attention.spec import Attention, ProjectionBiases
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.feedforward.spec import GatedMLP
-from archetype.parts.head.spec import (
-    ClassificationHead,
-    HeadTransform,
-    MaskedLanguageModelHead,
-    NoHead,
-    SpanHead,
-    TokenClassificationHead,
-)
+from archetype.parts.head.spec import HeadTransform, MaskedLanguageModelHead
 from archetype.parts.norm.spec import LayerNorm, NoNorm
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Rotary
@@ -132,21 +125,11 @@ def _read_head(config: Config, values: Values) -> Values:
     pooling, dropout = config.get("classifier_pooling", "cls"), config.rate("classifier_dropout", 0.0)
     if pooling not in POOLINGS:
         raise config.error("classifier_pooling", f"{pooling!r} is not supported", f"use one of {', '.join(POOLINGS)}")
-    match head_named(config, MASKED, TEXTS, TOKENS, SPANS, BARE):
-        case "ForSequenceClassification":
-            head: Head = ClassificationHead(num_classes=read_classes(config), dropout=dropout, transform=transform)
-            return {"head": head, "pooling": POOLINGS[pooling]}
-        case "ForTokenClassification":
-            head = TokenClassificationHead(num_classes=read_classes(config), dropout=dropout, transform=transform)
-        case "ForQuestionAnswering":
-            head = SpanHead(dropout=dropout, transform=transform)
-        case "Model":
-            head = NoHead()
-        case _:
-            head = MaskedLanguageModelHead(
-                activation=transform.activation, norm=transform.norm, tied=tied, bias=bias, dense_bias=transform.bias
-            )
-    return {"head": head}
+    ending = head_named(config, MASKED, TEXTS, TOKENS, SPANS, BARE)
+    head = class_head(config, ending, dropout=dropout, transform=transform) or MaskedLanguageModelHead(
+        activation=transform.activation, norm=transform.norm, tied=tied, bias=bias, dense_bias=transform.bias
+    )
+    return {"head": head} | ({"pooling": POOLINGS[pooling]} if ending == TEXTS else {})
 
 
 def _write_head(model: Encoder) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Alibi
 
 
-def mpt(*, vocab_size: int = 50_432, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> Decoder:
+def mpt(*, eps: float = 1e-5, **design: Any) -> Decoder:
     """Build an MPT decoder. `design` takes the arguments of `standard_decoder`."""
-    sizes: dict[str, Any] = dict(vocab_size=vocab_size, context_length=context_length)
-    norm = LayerNorm(eps=eps, bias=False)
-    return standard_decoder(norm=norm, bias=False, activation="gelu", position=Alibi(), **sizes, **design)
+    norm, sizes = LayerNorm(eps=eps, bias=False), {"vocab_size": 50_432, "context_length": 2048}
+    return standard_decoder(norm=norm, bias=False, activation="gelu", position=Alibi(), **sizes | design)
 
 
 ATTENTION_KEYS = (

@@ -9,6 +9,7 @@ from archetype.families.keys import ConfigTable, Key
 from archetype.families.llama import FRAME, GATED_MLP, INV_FREQ, PARTS, design_keys, llama
 from archetype.families.qwen3 import QK_NORMS
 from archetype.families.rules import weight_rules
+from archetype.families.standard_block import changed
 from archetype.models.block.spec import OutputNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.norm.spec import RMSNorm
@@ -17,19 +18,16 @@ from archetype.parts.position.spec import Rotary
 
 def olmo2(
     *,
-    vocab_size: int = 100_352,
-    context_length: int = 4096,
     position: Rotary = Rotary(theta=500_000.0),
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
     """Build an OLMo 2 decoder. `design` takes the arguments of `llama`."""
-    norm = RMSNorm(eps=eps)
-    sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
-    model = llama(position=position, eps=eps, attention={"qk_norm": norm, "qk_norm_over": "all"}, **sizes, **design)
+    norm, sizes = RMSNorm(eps=eps), {"vocab_size": 100_352, "context_length": 4096}
+    attention = {"qk_norm": norm, "qk_norm_over": "all"}
+    model = llama(position=position, eps=eps, attention=attention, **sizes | design)
     # norms follow attention and feed-forward part, inside the residual branch
-    wiring = OutputNorm(norm=norm)
-    return model.replace(layers=tuple(block.replace(wiring=wiring) for block in model.layers))
+    return changed(model, wiring=lambda _: OutputNorm(norm=norm))
 
 
 KEYS = ConfigTable(olmo2, (

@@ -13,11 +13,10 @@ LOCAL = Rotary(theta=500_000.0)
 LONG = LOCAL.replace(scaling=YarnScaling(factor=8.0, original_context_length=8192, attention_factor=1.2079441541679836))
 
 
-def olmo3(*, window: int = 4096, vocab_size: int = 100_278, context_length: int = 65_536, **design: Any) -> Decoder:
+def olmo3(*, window: int = 4096, **design: Any) -> Decoder:
     """Build an OLMo 3 decoder, with scaled positions in layers with full attention; see `olmo2`."""
     patterns = (*[Window(size=window)] * 3, Full())
-    sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
-    model = olmo2(patterns=patterns, position=LOCAL, **sizes, **design)
+    model = olmo2(patterns=patterns, position=LOCAL, **{"vocab_size": 100_278, "context_length": 65_536} | design)
     return model.replace(layers=tuple(
         block.replace(mixer=block.mixer.replace(position=LONG)) if layer % 4 == 3 else block
         for layer, block in enumerate(model.layers)

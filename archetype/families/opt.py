@@ -13,11 +13,11 @@ from archetype.parts.norm.spec import LayerNorm, NoNorm
 from archetype.parts.position.spec import Learned
 
 
-def opt(*, vocab_size: int = 50_272, context_length: int = 2048, **design: Any) -> Decoder:
+def opt(**design: Any) -> Decoder:
     """Build an OPT decoder. `design` takes the arguments of `standard_decoder`."""
     embedding = Embedding(position=Learned(offset=2))  # the first two rows are unused
-    sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
-    return standard_decoder(norm=LayerNorm(), activation="relu", model={"embedding": embedding}, **sizes, **design)
+    sizes = {"vocab_size": 50_272, "context_length": 2048}
+    return standard_decoder(norm=LayerNorm(), activation="relu", model={"embedding": embedding}, **sizes | design)
 
 
 def narrow_opt(*, width: int, **design: Any) -> Decoder:

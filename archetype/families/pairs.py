@@ -21,6 +21,7 @@ from archetype.families.keys import (
 )
 from archetype.families.marian import COMPUTED, PAIR_COPIES, PAIR_KEYS, PAIR_LAYERS, PAIR_PARTS, marian
 from archetype.families.rules import Rule, rule, weight_rules
+from archetype.families.standard_block import changed
 from archetype.families.t5 import KEYS as T5_KEYS
 from archetype.families.t5 import t5, t5_format
 from archetype.models.block.spec import PreNorm
@@ -67,8 +68,7 @@ def transformer_pair(
 
 
 def _pre_norm(stack: Stack) -> Stack:
-    return stack.replace(layers=tuple(block.replace(wiring=PreNorm(norm=NORM)) for block in stack.layers),
-                         final_norm=NORM)
+    return changed(stack, wiring=lambda _: PreNorm(norm=NORM)).replace(final_norm=NORM)
 
 
 def m2m(*, offset: int, d_model: int, **design: Any) -> EncoderDecoder:

@@ -15,11 +15,9 @@ from archetype.models.decoder.spec import Decoder
 from archetype.parts.position.spec import Rotary
 
 
-def phi3(*, vocab_size: int = 32_064, context_length: int = 4096, window: int | None = 2047, **design: Any) -> (
-    Decoder
-):
+def phi3(**design: Any) -> Decoder:
     """Build a Phi-3 decoder. `design` takes the arguments of `llama`."""
-    return mistral(vocab_size=vocab_size, context_length=context_length, window=window, **design)
+    return mistral(**{"vocab_size": 32_064, "context_length": 4096, "window": 2047} | design)
 
 
 def _trained(model: Decoder) -> int:

@@ -14,16 +14,10 @@ from archetype.parts.attention.spec import ProjectionBiases
 from archetype.parts.position.spec import Rotary
 
 
-def qwen2(
-    *,
-    context_length: int = 131_072,
-    position: Rotary = Rotary(theta=1_000_000.0),
-    eps: float = 1e-6,
-    **design: Any,
-) -> Decoder:
+def qwen2(**design: Any) -> Decoder:
     """Build a Qwen2 decoder. `design` takes the arguments of `llama`."""
-    biases = ProjectionBiases(q=True, k=True, v=True)
-    return llama(context_length=context_length, position=position, eps=eps, attention_bias=biases, **design)
+    defaults: dict[str, Any] = {"context_length": 131_072, "position": Rotary(theta=1_000_000.0), "eps": 1e-6}
+    return llama(attention_bias=ProjectionBiases(q=True, k=True, v=True), **defaults | design)
 
 
 def _read_windows(config: Config, values: Values) -> Values:

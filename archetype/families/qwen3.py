@@ -16,16 +16,13 @@ from archetype.parts.position.spec import Rotary
 
 def qwen3(
     *,
-    head_dim: int = 128,
-    vocab_size: int = 151_936,
-    context_length: int = 40_960,
     position: Rotary = Rotary(theta=1_000_000.0),
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
     """Build a Qwen3 decoder. `design` takes the arguments of `llama`."""
-    sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
-    return llama(position=position, eps=eps, attention={"qk_norm": RMSNorm(eps=eps)}, **sizes, **design)
+    sizes = {"head_dim": 128, "vocab_size": 151_936, "context_length": 40_960}
+    return llama(position=position, eps=eps, attention={"qk_norm": RMSNorm(eps=eps)}, **sizes | design)
 
 
 KEYS = ConfigTable(qwen3, (

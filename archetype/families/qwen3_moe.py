@@ -27,9 +27,10 @@ def qwen3_moe(
     **design: Any,
 ) -> Decoder:
     """Build a Qwen3 decoder with experts of `expert_d_ff` in every layer. `design` takes the arguments of `qwen3`."""
-    router = SoftmaxRouter(renormalize=renormalize)
-    sizes: dict[str, Any] = {"num_experts": num_experts, "experts_per_token": experts_per_token}
-    return with_experts(qwen3(d_ff=expert_d_ff, **design), router=router, balance_loss=balance_loss, **sizes)
+    return with_experts(
+        qwen3(d_ff=expert_d_ff, **design), num_experts=num_experts, experts_per_token=experts_per_token,
+        router=SoftmaxRouter(renormalize=renormalize), balance_loss=balance_loss,
+    )
 
 
 EXPERT = "block.feedforward.expert"

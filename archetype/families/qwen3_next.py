@@ -1,5 +1,7 @@
 """Qwen3-Next (Qwen Team 2025b): three gated delta-net layers per layer of gated attention, and many narrow experts."""
 
+from typing import Any
+
 from archetype.families.family import Family, presets
 from archetype.families.llama import llama
 from archetype.families.standard_block import with_experts
@@ -12,15 +14,14 @@ from archetype.parts.position.spec import Rotary
 from archetype.parts.router.spec import SoftmaxRouter
 
 
-def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, name: str = "") -> Decoder:
+def qwen3_next(**design: Any) -> Decoder:
     """Build a Qwen3-Next decoder: rotary positions on a quarter of each head, and norms with 1 + weight."""
     eps = 1e-6
     dense = llama(
-        num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=256,
-        d_ff=512, eps=eps, unit_offset=True,
+        head_dim=256, d_ff=512, eps=eps, unit_offset=True,
         attention={"qk_norm": RMSNorm(eps=eps, unit_offset=True), "gate": OutputGate()},
         # `partial_rotary_factor: 0.25`
-        position=Rotary(theta=10_000_000.0, dim=64), vocab_size=151_936, context_length=262_144, name=name,
+        position=Rotary(theta=10_000_000.0, dim=64), vocab_size=151_936, context_length=262_144, **design,
     )
     model = with_experts(
         dense, num_experts=512, experts_per_token=10, shared=GatedMLP(d_ff=512, activation="silu"), shared_gate=True,

@@ -1,13 +1,13 @@
 """Small models with parts that no published preset has, such as selected blocks of keys and dynamic tanh."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from archetype.families.diffusion import llada
 from archetype.families.family import Family, tiny
 from archetype.families.llama import llama
-from archetype.models.block.spec import Block, PreNorm
+from archetype.families.standard_block import changed
+from archetype.models.block.spec import PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.encoder.spec import Encoder
 from archetype.parts.attention.spec import Attention, AttentionConvolutions
@@ -24,29 +24,23 @@ from archetype.parts.together.spec import FeedForwardsTogether
 from archetype.roles.norm import VectorNorm
 
 
-def changed(change: Callable[[Any], Block], **design: Any) -> Decoder:
-    """Build a Llama with other blocks. `design` takes the arguments of `llama`."""
-    model = llama(**design)
-    return model.replace(layers=tuple(map(change, model.layers)))
-
-
-def with_canon_layers(block: Any) -> Block:
-    """Return a block with short convolutions at the four places of canon layers (Allen-Zhu 2025)."""
-    attention, network = AttentionConvolutions(), NetworkConvolutions()
-    return block.replace(
-        mixer=block.mixer.replace(convolutions=attention), feedforward=block.feedforward.replace(convolutions=network)
+def canon(**design: Any) -> Decoder:
+    """Build a Llama with convolutions at the four places of canon layers (Allen-Zhu 2025); arguments as for `llama`."""
+    return changed(
+        llama(**design),
+        mixer=lambda mixer: mixer.replace(convolutions=AttentionConvolutions()),
+        feedforward=lambda part: part.replace(convolutions=NetworkConvolutions()),
     )
 
 
 def with_norm(norm: VectorNorm, **design: Any) -> Decoder:
     """Build a Llama with another norm in each place. `design` takes the arguments of `llama`."""
-    model = changed(lambda block: block.replace(wiring=PreNorm(norm=norm)), **design)
-    return model.replace(final_norm=norm)
+    return changed(llama(**design), wiring=lambda _: PreNorm(norm=norm)).replace(final_norm=norm)
 
 
 def native_sparse(*, mixer: NativeSparseAttention, **design: Any) -> Decoder:
     """Build a Llama with native sparse attention (Yuan 2025). `design` takes the arguments of `llama`."""
-    return changed(lambda block: block.replace(mixer=mixer), num_heads=mixer.num_heads, **design)
+    return changed(llama(num_heads=mixer.num_heads, **design), mixer=lambda _: mixer)
 
 
 def chosen_blocks(*, block: int, top_blocks: int, index_dim: int, **design: Any) -> Decoder:
@@ -58,7 +52,7 @@ def chosen_blocks(*, block: int, top_blocks: int, index_dim: int, **design: Any)
         index = BlockIndex(block=block, top_blocks=top_blocks, num_heads=heads, head_dim=index_dim, position=Rotary())
         return mixer.replace(qk_norm=RMSNorm(eps=1e-6), index=index)
 
-    return model.replace(layers=tuple(layer.replace(mixer=indexed(layer.mixer)) for layer in model.layers))
+    return changed(model, mixer=indexed)
 
 
 def ngram_memories(*, rows: int, row_width: int, hashes: int, **design: Any) -> Decoder:
@@ -76,10 +70,8 @@ def ngram_memories(*, rows: int, row_width: int, hashes: int, **design: Any) -> 
 
 def causal_blocks(*, block: int, **design: Any) -> Encoder:
     """Build a LLaDA that generates block after block (Arriola 2025). `design` takes the arguments of `llama`."""
-    model = llada(**design)
     pattern = BlockCausal(size=block)
-    layers = tuple(layer.replace(mixer=layer.mixer.replace(pattern=pattern)) for layer in model.layers)
-    return model.replace(layers=layers)
+    return changed(llada(**design), mixer=lambda mixer: mixer.replace(pattern=pattern))
 
 
 SMALL: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "d_ff": 172}
@@ -104,7 +96,7 @@ FAMILY = Family("small_designs", {
     }),
     **tiny(partial(with_norm, DynamicTanh()), {"dynamic-tanh-tiny": SMALL}),  # Zhu 2025
     **tiny(partial(with_norm, NoNorm()), {"gated-streams-tiny": SMALL | dict(residual=GatedStreams())}),
-    **tiny(partial(changed, with_canon_layers), {"canon-tiny": SMALL}),
+    **tiny(canon, {"canon-tiny": SMALL}),
     **tiny(ngram_memories, {"engram-tiny": SMALL | dict(rows=256, row_width=16, hashes=2)}),
     **tiny(causal_blocks, {"block-diffusion-tiny": SMALL | dict(block=16, vocab_size=257)}),
 })  # fmt: skip

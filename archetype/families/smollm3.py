@@ -18,16 +18,14 @@ def smollm3(
     *,
     num_layers: int,
     without_rope: tuple[int, ...] | None = None,
-    vocab_size: int = 128_256,
-    context_length: int = 65_536,
     position: Rotary = Rotary(theta=5_000_000.0),
     eps: float = 1e-6,
     tied: bool = True,
     **design: Any,
 ) -> Decoder:
     """Build a SmolLM3 decoder. `without_rope` lists the indices of layers without positions; see `llama`."""
-    sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
-    model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes, **design)
+    sizes = {"vocab_size": 128_256, "context_length": 65_536}
+    model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes | design)
     layers = list(model.layers)
     # `no_rope_layer_interval: 4`
     for layer in range(3, num_layers, 4) if without_rope is None else without_rope:

@@ -1,5 +1,6 @@
 """Blocks and decoders shared by many families: attention and an MLP."""
 
+from collections.abc import Callable
 from typing import Any
 
 from archetype.models.block.spec import Block, PreNorm
@@ -65,11 +66,17 @@ def decoder(
     return Decoder(layers=layers, final_norm=norm, head=head, **(defaults | model))
 
 
-def with_experts(dense: Decoder, **experts: Any) -> Decoder:
-    """Replace feed-forward parts with a `MixtureOfExperts` built from them. `experts` has its other fields."""
-    return dense.replace(layers=tuple(
-        block.replace(feedforward=MixtureOfExperts(expert=block.feedforward, **experts)) for block in dense.layers
+def changed(model: Any, **changes: Callable[[Any], Any]) -> Any:
+    """Return the model with fields of each layer changed by functions, such as `mixer=lambda mixer: ...`."""
+    return model.replace(layers=tuple(
+        block.replace(**{name: change(getattr(block, name)) for name, change in changes.items()})
+        for block in model.layers
     ))
+
+
+def with_experts(dense: Decoder, **experts: Any) -> Any:
+    """Replace feed-forward parts with a `MixtureOfExperts` built from them. `experts` has its other fields."""
+    return changed(dense, feedforward=lambda part: MixtureOfExperts(expert=part, **experts))
 
 
 def standard_decoder(

@@ -50,8 +50,12 @@ def _path_of(spec: Spec, field: str) -> str | None:
 def put(data: dict[str, Any], assignments: list[str]) -> None:
     """Apply every `path=value` to plain data, in place."""
     for assignment in assignments:
-        target, value = _read(assignment)
-        _assign(data, _keys(target), value, target)
+        put_value(data, *_read(assignment))
+
+
+def put_value(data: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a path of plain data, in place. A part that is written as its kind alone keeps the kind."""
+    _assign(data, _keys(path), value, path)
 
 
 def differences(a: Spec, b: Spec) -> list[Change]:
@@ -220,8 +224,8 @@ def _assign(data: Any, keys: Sequence[Key | int], value: Any, target: str) -> No
         targets = [key]
     for key_or_index in targets:
         if rest:
-            if isinstance(data, dict) and not isinstance(data.get(key_or_index), dict | list):
-                data[key_or_index] = {}
+            if isinstance(data, dict) and isinstance(part := data.get(key_or_index), str | None):
+                data[key_or_index] = {} if part is None else {"kind": part}
             _assign(data[key_or_index], rest, value, target)
         else:
             data[key_or_index] = value

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from archetype.errors import DataError
 from archetype.io.files import read_bytes, read_json
+from archetype.tokenizers.added import FLAGS, AddedToken
+from archetype.tokenizers.composed import composed
 from archetype.tokenizers.files import FIX
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.rebuilt import CHARSMAP, MODEL_CONFIG, STEPS, built_steps, reading_class, table
@@ -94,18 +96,11 @@ def _definition(
     text = json.dumps({name: steps[name] for name in STEPS})
     map = b64encode(pieces.settings.charsmap).decode()
     added = [*_added(vocabulary, layout, row, taken, ids)]
-    ids |= {str(token["content"]): int(token["id"]) for token in added}
+    ids |= {token.content: token.id for token in added}
     names = {f"<{key}>": content(value) or "" for key, value in taken.items() if key.endswith("_token")}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        **json.loads(text.replace(f'"{CHARSMAP}": "file"', f'"{CHARSMAP}": "{map}"')),
-        "post_processor": _around(row["alone"], names, ids),
-        "model": steps["model"]
-        | {"unk_id": layout.unknown, "vocab": [[piece.text, piece.score] for piece in vocabulary]},
-    }
+    model = steps["model"] | {"unk_id": layout.unknown, "vocab": [[piece.text, piece.score] for piece in vocabulary]}
+    own_steps = json.loads(text.replace(f'"{CHARSMAP}": "file"', f'"{CHARSMAP}": "{map}"'))
+    return composed(model, added, **own_steps, post_processor=_around(row["alone"], names, ids))
 
 
 def _vocabulary(pieces: list[Piece], layout: Layout, taken: Mapping[str, Any]) -> list[Piece]:
@@ -116,8 +111,7 @@ def _vocabulary(pieces: list[Piece], layout: Layout, taken: Mapping[str, Any]) -
 
 def _added(
     vocabulary: list[Piece], layout: Layout, row: Mapping[str, Any], taken: Mapping[str, Any], ids: Mapping[str, int]
-) -> Iterator[dict[str, Any]]:
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+) -> Iterator[AddedToken]:
     symbols = {piece.text: piece.type == CONTROL for piece in vocabulary if piece.type in (CONTROL, USER_DEFINED)}
     written = {name: value for key, value in taken.items() if key.endswith("_token") and (name := content(value))}
     named = [*written]
@@ -128,10 +122,10 @@ def _added(
     # tokens that are not pieces get the next ids
     placed = {name: ids[name] if name in ids else next(further) for name in tokens}
     for name, id in sorted(placed.items(), key=lambda pair: pair[1]):
-        flags = plain | {"lstrip": layout.strips_mask and name == taken["mask_token"]}
+        flags = {"lstrip": layout.strips_mask and name == taken["mask_token"]}
         if isinstance(value := written.get(name), Mapping):
-            flags |= {key: value[key] for key in plain if key in value}
-        yield {"id": id, "content": name, **flags, "special": tokens[name]}
+            flags |= {flag: value[flag] for flag in FLAGS if flag in value and flag != "special"}
+        yield AddedToken(id, name, tokens[name], **flags)
 
 
 def _around(row: Mapping[str, Any], names: Mapping[str, str], ids: Mapping[str, int]) -> dict[str, Any]:

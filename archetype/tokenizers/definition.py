@@ -65,7 +65,7 @@ def try_backend(backend: "Backend") -> None:
     Raises:
         DataError: the library panics. The error quotes the panic's message.
     """
-    with library_errors(FILE, "cannot be used", DAMAGED):
+    with without_panics(), library_errors(FILE, "cannot be used", DAMAGED):
         for text in SAMPLES:
             with suppress(Exception):  # other errors concern the text, such as a character without a token
                 backend.decode([0, 1, 1, *backend.encode(text).ids[:100]])
@@ -73,7 +73,10 @@ def try_backend(backend: "Backend") -> None:
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Discard standard error within the block, because the library prints its panics there."""
+    """Discard standard error within the block, because the library prints its panics there.
+
+    The block calls the library and nothing else: a warning inside would be discarded, too.
+    """
     try:
         before = os.dup(2)
     except OSError:  # standard error is closed
@@ -87,15 +90,6 @@ def without_panics() -> Iterator[None]:
         os.dup2(before, 2)
         os.close(before)
         os.close(nowhere)
-
-
-def frame(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]:
-    """Return the post-processor that adds special tokens (ids by name) before and after one text or a pair of texts."""
-    first, last = ([{"SpecialToken": {"id": name, "type_id": 0}} for name in names] for names in (before, after))
-    text_a, text_b = ({"Sequence": {"id": name, "type_id": type}} for type, name in enumerate("AB"))
-    tokens = {name: {"id": name, "ids": [id], "tokens": [name]} for name, id in {**before, **after}.items()}
-    sequences = {"single": [*first, text_a, *last], "pair": [*first, text_a, text_b, *last]}
-    return {"type": "TemplateProcessing", **sequences, "special_tokens": tokens}
 
 
 def pair(merge: str | Sequence[str]) -> Sequence[str]:

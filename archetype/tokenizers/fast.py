@@ -11,10 +11,12 @@ from typing import Any
 
 from archetype.io.atomic import write_json
 from archetype.io.files import read_json
+from archetype.tokenizers.added import AddedToken
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.characters import CharacterTokenizer
 from archetype.tokenizers.charsmap import Charsmap
-from archetype.tokenizers.definition import FILE, frame
+from archetype.tokenizers.composed import bpe, byte_level, composed, frame, replaced
+from archetype.tokenizers.definition import FILE
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 from archetype.tokenizers.rebuilt import name_rebuilt
 from archetype.tokenizers.same_ids import check_saved
@@ -80,18 +82,17 @@ def _plain_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
     # without bos for kinds whose file names it only by id
     match tokenizer:
         case ByteTokenizer():
-            level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+            level = byte_level(use_regex=False)
             # UTF-8 never contains byte 255, so its id can serve as padding, which transformers' collators need
             ids = {PAD if byte == 255 else character: byte for character, byte in byte_of_character().items()}
-            definition = _definition(_bpe(ids, []), pre_tokenizer=level, decoder=level)
-            return definition | {"added_tokens": [_added(255, PAD, special=True)]}
+            return composed(bpe(ids, []), [AddedToken(255, PAD)], pre_tokenizer=level, decoder=level)
         case CharacterTokenizer():
             ids = {character: id for id, character in enumerate(tokenizer.characters)}
-            return _definition(_bpe(ids, []), decoder={"type": "Fuse"})
+            return composed(bpe(ids, []), decoder={"type": "Fuse"})
         case WordTokenizer():
             ids = {word: id for id, word in enumerate(tokenizer.words)}
             split = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Removed", "invert": True}
-            return _definition({"type": "WordLevel", "vocab": ids, "unk_token": UNKNOWN}, pre_tokenizer=split)
+            return composed({"type": "WordLevel", "vocab": ids, "unk_token": UNKNOWN}, pre_tokenizer=split)
         case SentencePieceTokenizer():
             return _sentencepiece(tokenizer)
         case _:
@@ -111,18 +112,6 @@ def _named_ends(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str
     return {key: names[id] for key, id in ends.items() if id in names}  # without tokens that the vocabulary lacks
 
 
-def _definition(model: dict[str, Any], **steps: Any) -> dict[str, Any]:
-    names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-    return {"version": "1.0", "added_tokens": []} | dict.fromkeys(names) | steps | {"model": model}
-
-
-def _bpe(vocab: dict[str, int], merges: list[list[str]], unknown: str | None = None) -> dict[str, Any]:
-    settings = {"dropout": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "ignore_merges": False}
-    byte_fallback = any(piece == "<0x00>" for piece in vocab)
-    unknowns = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": byte_fallback}
-    return {"type": "BPE", "vocab": vocab, "merges": merges, **settings, **unknowns}
-
-
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
     # BPE or Unigram over the whole text; spaces are part of pieces
     model, pieces = tokenizer.settings, tokenizer.pieces
@@ -132,38 +121,31 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
     if len(ids) != len(pieces) or (tokenizer.own_symbols and model.kind == BPE and model.adds_prefix):
         return None  # the prefix space would be inserted before a symbol at the start of a text
     unknown = int(tokenizer.processor.unk_id())
-    added = [
-        _added(id, name, special=True) for name, id in tokenizer.special_tokens.items() if name not in tokenizer.added
-    ]
+    added = [AddedToken(id, name) for name, id in tokenizer.special_tokens.items() if name not in tokenizer.added]
     named = {token.id for token in tokenizer.added.values()}
     # the library assigns consecutive ids; fill gaps as transformers does
     gaps = set(range(len(pieces), tokenizer.vocab_size)) - named
-    added += [_added(id, f"<|reserved_token_{id}|>", special=True) for id in gaps]
-    added += [token._asdict() | {"normalized": False} for token in tokenizer.added.values()]
-    words = None
+    added += [AddedToken(id, f"<|reserved_token_{id}|>") for id in gaps]
+    added += [token._replace(normalized=False) for token in tokenizer.added.values()]
+    words, has_bytes = None, "<0x00>" in ids
     if model.kind == BPE:
         scores = {piece.text: piece.score for piece in pieces if piece.type == NORMAL}
-        merged = _bpe(ids, _merges(scores, ids), pieces[unknown].text)
+        unknowns = {"unk_token": pieces[unknown].text, "fuse_unk": True, "byte_fallback": has_bytes}
+        merged = bpe(ids, _merges(scores, ids), **unknowns)
         symbols = ((id, piece) for id, piece in enumerate(pieces) if piece.type == USER_DEFINED)
-        added += [_added(id, piece.text, special=False) for id, piece in symbols]
+        added += [AddedToken(id, piece.text, special=False, normalized=True) for id, piece in symbols]
     else:
         words = _unigram_words(pieces[unknown].text, ids)
         vocab = [[piece.text, _unigram_score(piece)] for piece in pieces]
-        merged = {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": "<0x00>" in ids}
+        merged = {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": has_bytes}
     decoder = _decoder(model, pieces[unknown].text, str(tokenizer.processor.decode([unknown])))
-    definition = _definition(merged, normalizer=_normalizer(tokenizer), pre_tokenizer=words, decoder=decoder)
-    definition["added_tokens"] = sorted(added, key=lambda token: token["id"])  # the library assigns ids in this order
+    added.sort()  # the library assigns ids in this order
+    definition = composed(merged, added, normalizer=_normalizer(tokenizer), pre_tokenizer=words, decoder=decoder)
     before, after = tokenizer.special_ids_around
     if before or after:
         names = ({tokenizer.piece(id): id for id in ids} for ids in (before, after))
         definition["post_processor"] = frame(*names)
     return definition
-
-
-def _added(id: int, content: str, special: bool) -> dict[str, Any]:
-    # tokens that are not special are matched in normalized text
-    matching = {"single_word": False, "lstrip": False, "rstrip": False}
-    return {"id": id, "content": content, **matching, "normalized": not special, "special": special}
 
 
 def _unigram_score(piece: Piece) -> float:
@@ -196,7 +178,7 @@ def _normalizer(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     model, steps = tokenizer.settings, []
     if model.charsmap:
         if (end := Charsmap(model.charsmap).replaced("\r\n")) != "\r\n":  # the library treats \r\n as one character
-            steps.append({"type": "Replace", "pattern": {"String": "\r\n"}, "content": end})
+            steps.append(replaced("\r\n", end))
         steps.append({"type": "Precompiled", "precompiled_charsmap": b64encode(model.charsmap).decode()})
     if model.joins_spaces:
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
@@ -204,7 +186,7 @@ def _normalizer(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         steps.append({"type": "Replace", "pattern": {"Regex": r"\A "}, "content": ""})
     if model.adds_prefix:
         steps.append({"type": "Prepend", "prepend": SPACE})
-    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
+    steps.append(replaced(" ", SPACE))
     if model.joins_spaces:  # strip trailing spaces, including literal ▁
         steps.append({"type": "Replace", "pattern": {"Regex": rf"{SPACE}+\z"}, "content": ""})
     return {"type": "Sequence", "normalizers": steps}
@@ -212,8 +194,8 @@ def _normalizer(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
 
 def _decoder(model: ModelSettings, unknown: str, shown: str) -> dict[str, Any]:
     steps = [
-        {"type": "Replace", "pattern": {"String": unknown}, "content": shown},
-        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+        replaced(unknown, shown),
+        replaced(SPACE, " "),
         {"type": "ByteFallback"},
         {"type": "Fuse"},
         *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if model.adds_prefix else []),

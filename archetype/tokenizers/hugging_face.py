@@ -12,7 +12,8 @@ from archetype.io.atomic import write_bytes, write_json
 from archetype.io.files import DAMAGED, json_object, read_bytes
 from archetype.tokenizers import special_tokens
 from archetype.tokenizers.added import ADDED, DECODER, FLAGS, AddedToken, read_added
-from archetype.tokenizers.definition import FILE, check_definition, frame, pair, try_backend, without_panics
+from archetype.tokenizers.composed import frame
+from archetype.tokenizers.definition import FILE, check_definition, pair, try_backend, without_panics
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.named_tokens import add_named
 from archetype.tokenizers.rebuilt import name_rebuilt
@@ -60,8 +61,9 @@ class HuggingFaceTokenizer(Tokenizer):
         check_definition(self.definition)
         from tokenizers import Tokenizer as Backend
 
-        with without_panics(), library_errors(FILE, "cannot be read", DAMAGED):
-            self.backend = Backend.from_str(data.decode("utf-8-sig"))
+        with library_errors(FILE, "cannot be read", DAMAGED):
+            with without_panics():
+                self.backend = Backend.from_str(data.decode("utf-8-sig"))
             # callers of `encode` expect neither truncation nor padding, which a file may ask for
             self.backend.no_truncation()
             self.backend.no_padding()

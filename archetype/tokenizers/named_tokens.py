@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from archetype.errors import Notice, shorten
 from archetype.tokenizers.added import FLAGS, AddedToken
+from archetype.tokenizers.definition import without_panics
 from archetype.tokenizers.special_tokens import CONFIG, content
 from archetype.tokenizers.tokenizer import check_utf8
 
@@ -44,7 +45,8 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
         if name not in known:
             tokens.append(LibraryToken(name, **{"special": True} | flags))
     if tokens:
-        backend.add_tokens(tokens)
+        with without_panics():
+            backend.add_tokens(tokens)
     if differing := [name for name, id in ids.items() if backend.token_to_id(name) != id]:
         shown = ", ".join(f"{name!r} {backend.token_to_id(name)}" for name in differing)
         cause = f"the vocabulary lacks tokens, which get the next ids as in transformers: {shown}"

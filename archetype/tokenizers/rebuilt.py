@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from archetype.errors import ReadOtherwise, enumeration
+from archetype.errors import DataError, ReadOtherwise, enumeration
 from archetype.io.files import DAMAGED, read_json
 from archetype.tokenizers.definition import FILE as DEFINITION
-from archetype.tokenizers.files import library_errors
+from archetype.tokenizers.files import FIX, library_errors
 from archetype.tokenizers.named_tokens import named_in
 from archetype.tokenizers.special_tokens import CONFIG, content
 
@@ -97,12 +97,18 @@ def reading_class(config: Mapping[str, Any], model: Mapping[str, Any], has_bytes
         config: contents of tokenizer_config.json.
         model: contents of config.json.
         has_bytes: whether the tokenizer.json has a ByteLevel step.
+
+    Raises:
+        DataError: a file has something else than a name as its class.
     """
+    for file, contents in ((CONFIG, config), (MODEL_CONFIG, model)):
+        if not isinstance(name := contents.get("tokenizer_class"), str | None):
+            raise DataError(f"{file}: tokenizer_class", f"{name!r:.80} is not the name of a class", FIX)
     types, kind = table()["types"], model.get("model_type")
     known = types.get(kind) if isinstance(kind, str) else None
     keeps_class = kind in table()["kept"]
     named_here, named = config.get("tokenizer_class"), config.get("tokenizer_class") or model.get("tokenizer_class")
-    if isinstance(named, str) and not config.get("auto_map"):
+    if named and not config.get("auto_map"):
         name = named.removesuffix("Fast")
         # byte-level files, such as DeepSeek's, name this class too; transformers reads them unchanged
         if name == "LlamaTokenizer" and has_bytes and not keeps_class:

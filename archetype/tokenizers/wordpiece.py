@@ -7,11 +7,12 @@ from typing import Any
 
 from archetype.errors import DataError
 from archetype.io.files import DAMAGED, read_bytes
+from archetype.tokenizers.added import AddedToken
+from archetype.tokenizers.composed import CONTINUES, wordpiece
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.special_tokens import content, read_config
 
 FILE = "vocab.txt"
-CONTINUES = "##"  # prefix of pieces that continue a word
 NAMES = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
 # Classes that pre-tokenize like BERT; others use such a file differently.
 CLASSES = (
@@ -65,20 +66,11 @@ def tokenizer_json(data: bytes, config: Mapping[str, Any]) -> bytes:
         if name not in vocab:
             raise DataError("", f"lacks the token {name}", "is it a BERT vocabulary?")
     lower = config.get("do_lower_case", not any(map(_has_capitals, tokens)))
-    accents, chinese = config.get("strip_accents"), config.get("tokenize_chinese_chars", True)
-    special = sorted((vocab[name], name) for name in names.values() if name in vocab)
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return json.dumps({
-        "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": id, "content": name, **flags} for id, name in special],
-        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": chinese,
-                       "strip_accents": accents, "lowercase": lower},
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {"type": "BertProcessing", "sep": [last, vocab[last]], "cls": [first, vocab[first]]},
-        "decoder": {"type": "WordPiece", "prefix": CONTINUES, "cleanup": True},
-        "model": {"type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": CONTINUES,
-                  "max_input_chars_per_word": 100, "vocab": vocab},
-    }).encode()  # fmt: skip
+    normalizer = {"lowercase": lower, "strip_accents": config.get("strip_accents")}
+    normalizer["handle_chinese_chars"] = config.get("tokenize_chinese_chars", True)
+    special = sorted(AddedToken(vocab[name], name) for name in names.values() if name in vocab)
+    cls, sep = ((name, vocab[name]) for name in (first, last))
+    return json.dumps(wordpiece(vocab, unknown, cls, sep, special, normalizer)).encode()
 
 
 def _tokens(data: bytes) -> list[str]:

@@ -13,7 +13,7 @@ from archetype.data.sources import HUGGING_FACE, RECORD_SUFFIXES, SUFFIXES, TEXT
 from archetype.errors import ArchetypeError, DataError, SpecError
 from archetype.io.yaml import read_mapping
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
-from archetype.spec.edit import assign, put
+from archetype.spec.edit import assign, put, put_value
 from archetype.surgery.layers import assigned
 from archetype.tokenizers import open_tokenizer
 from archetype.training.budget import NUM_EVALUATIONS, Budget
@@ -61,7 +61,7 @@ def assemble(
     data: dict[str, Any] = read_mapping(file) if file else {}
     for path, value in fields.items():
         if value is not None:
-            _put(data, path, value)
+            put_value(data, path, value)
     columns_chosen = _choose_kind(data) if isinstance(data.get("data", {}), dict) else []
     of_spec = [assignment for assignment in assignments if assignment.startswith("spec.")]
     put(data, [assignment for assignment in assignments if assignment not in of_spec])
@@ -159,7 +159,7 @@ def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> 
         for key in path.split("."):
             section = section.get(key) if isinstance(section, dict) else None
         if section is None:
-            _put(data, path, value)
+            put_value(data, path, value)
             chosen[path.rpartition(".")[2]] = value
 
     examples = data.get("data", {})
@@ -225,27 +225,21 @@ def _choose_rate(data: dict[str, Any], is_trained: bool) -> list[str]:
         return []
     spec, adapter = _opened(recipe.spec)[0], recipe.adapter.kind if recipe.adapter else ""
     rate, why = suitable_rate(type(recipe.optimizer), spec, is_trained, adapter)
-    _put(data, "optimizer", recipe.optimizer.dump() | {"learning_rate": rate})
+    put_value(data, "optimizer", recipe.optimizer.dump() | {"learning_rate": rate})
     return [f"learning_rate {rate:g} ({why})"]
-
-
-def _put(data: dict[str, Any], path: str, value: Any) -> None:
-    *above, last = path.split(".")
-    for key in above:
-        data = data.setdefault(key, {})
-    data[last] = value
 
 
 def _choose_kind(data: dict[str, Any]) -> list[str]:
     # the kind of the texts, and the text column of records; returns a description of the choices
     examples = data.get("data", {})
-    text_files, chosen = examples.get("text"), []
+    text_files, columns, chosen = examples.get("text"), examples.get("columns", ()), []
+    if not _are_names(text_files) or not _are_names(columns):
+        return []  # there is no text, or the recipe refuses the fields
     if text_files and "kind" not in examples:
         for name in text_files:
             _check_is_text(name)
         if _are_documents(text_files):
             examples["kind"] = "documents"
-    columns = examples.get("columns", ())
     if text_files and columns:
         if examples.get("kind") != "documents":
             raise SpecError("--column", "plain text has no columns", "remove it, or use a file of records")
@@ -256,6 +250,10 @@ def _choose_kind(data: dict[str, Any]) -> list[str]:
             examples["field"] = column
             chosen = [f"column {column}"]
     return chosen
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
 
 
 def _option_of(file: Path, columns: dict[str, list[Any]]) -> str:

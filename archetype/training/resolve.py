@@ -78,91 +78,73 @@ def resolve_recipe(
     With `is_plan`, an adapter does not need a pretrained model.
     """
     with skipping(getattr(recipe.data, "skip_bad", 0)) as skipped:
-        return _resolved(
-            folder, recipe, device, text, force, budget, pretrained, processes, is_plan, skipped, open_teacher
-        )
-
-
-def _resolved(
-    folder: Path,
-    recipe: Recipe,
-    device: torch.device,
-    text: str | None,
-    force: bool,
-    budget: Budget | None,
-    pretrained: Pretrained | None,
-    processes: Processes,
-    is_plan: bool,
-    skipped: Skipped,
-    open_teacher: OpenTeacher | None,
-) -> ResolvedRecipe:
-    # Python represents bytes of a path that are not UTF-8 by surrogates, which YAML cannot store
-    for path in (str(folder), *recipe.data.files()):
-        if any("\ud800" <= character <= "\udfff" for character in path):
-            raise DataError(path, "the name is not UTF-8", "rename the file")
-    data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
-    recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
-    texts = read_counting(lambda: data.read_texts(folder)) if text is None else {"text": text}
-    notes = _about_weights(recipe.spec)
-    tokenizer = pretrained.tokenizer if pretrained else None
-    if pretrained is not None:
-        notes = ()
-        recipe = recipe.replace(spec=pretrained.model.spec.dump())
-    elif recipe.adapter is not None and not is_plan:
-        raise SpecError("adapter", "needs a pretrained model", "pass one with --from")
-    # The order follows what each step needs: tokenizer (trained on the texts), specification (vocabulary of the
-    # tokenizer), objective (its head and ids), examples, memory, steps.
-    tokenizer = tokenizer or fitting_tokenizer(recipe, texts)
-    if recipe.add_tokens:
-        if tokenizer is None:
-            raise SpecError("add_tokens", "the model has no tokenizer to add tokens to", "remove it")
-        tokenizer = add_tokens(tokenizer, recipe.add_tokens)
+        # Python represents bytes of a path that are not UTF-8 by surrogates, which YAML cannot store
+        for path in (str(folder), *recipe.data.files()):
+            if any("\ud800" <= character <= "\udfff" for character in path):
+                raise DataError(path, "the name is not UTF-8", "rename the file")
+        data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
+        recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
+        texts = read_counting(lambda: data.read_texts(folder)) if text is None else {"text": text}
+        notes = _about_weights(recipe.spec)
+        tokenizer = pretrained.tokenizer if pretrained else None
         if pretrained is not None:
-            recipe = recipe.replace(spec=with_room_for(tokenizer, pretrained.model.spec).dump())
-    spec = resolve_spec(recipe, tokenizer)
-    data = data.prepared_for(spec, pretrained.image_processor if pretrained else lambda: None)
-    recipe = recipe.replace(data=data)
-    config = resolve_objective(recipe, spec)
-    config, resolved = config.resolve(spec, data, texts, pretrained.labels if pretrained else None)
-    spec = with_published_head(spec, resolved, pretrained.family if pretrained else None)
-    recipe = recipe.replace(objective=config)
-    if recipe.add_tokens and pretrained and tokenizer and config.num_ids(tokenizer, 1) > tokenizer.vocab_size:
-        cause = f"{config.kind} adds ids after the tokenizer's, and the pretrained model already uses these ids"
-        raise SpecError("add_tokens", cause, "use a pretrained model whose tokenizer has the new tokens")
-    if spec.reads_images and recipe.sequence_length is not None:
-        raise SpecError("sequence_length", "image size and patch size determine it", "remove it")
-    if isinstance(data, TokenizedData):
-        longest = spec.context_length
-        if pretrained is not None and pretrained.sentence is not None and spec.head.embeds:
-            longest = min(longest, pretrained.sentence.max_length or longest)
-            recipe = recipe.replace(data=data.replace(lowercase=data.lowercase or pretrained.sentence.lowercase))
-        recipe = recipe.replace(sequence_length=recipe.sequence_length or longest)
-    # before the examples are tokenized, which may take long
-    processes.check(recipe, spec)
-    template = resolve_template(data, tokenizer, pretrained)
-    if template is None and data.is_chat and tokenizer is not None:
-        template = with_tokens(ChatTemplate(PLAIN, {}), tokenizer)
-        how = "role: content, with the end token after each answer"
-        notes = (*notes, f"the model has no chat template; using a plain one ({how}): --set data.template=FILE")
-    objective = build_objective(recipe, spec, tokenizer, texts, template)
-    if objective.compares_rows and recipe.micro_batch_size == 1:
-        cause = "the loss compares the rows of a micro-batch, so a micro-batch needs at least two rows"
-        raise SpecError("micro_batch_size", cause, "raise micro_batch_size, or remove it")
-    record = pretrained.transplant if pretrained else None
-    stages = resolved_stages(recipe.stages, new_tensors(record), recipe.teacher is not None)
-    recipe = recipe.replace(stages=stages, teacher=recipe.teacher and recipe.teacher.located(record))
-    if recipe.teacher is not None:
-        objective.teacher = TeacherLoss.open(recipe, spec, tokenizer, objective, device, open_teacher)
-    if processes.is_alone and not force:
-        check_memory(recipe, spec, objective, device)
-    # last, because it counts targets of batches and may time steps
-    if budget:
-        recipe = budget.fit(recipe, spec, objective, device)
-    labels = class_names(recipe.objective, spec, pretrained)
-    image_processor = _changed_image_processor(data, pretrained)
-    return ResolvedRecipe(
-        recipe, spec, tokenizer, objective, notes, template, labels, image_processor, pretrained, skipped
-    )
+            notes = ()
+            recipe = recipe.replace(spec=pretrained.model.spec.dump())
+        elif recipe.adapter is not None and not is_plan:
+            raise SpecError("adapter", "needs a pretrained model", "pass one with --from")
+        # The order follows what each step needs: tokenizer (trained on the texts), specification (vocabulary of the
+        # tokenizer), objective (its head and ids), examples, memory, steps.
+        tokenizer = tokenizer or fitting_tokenizer(recipe, texts)
+        if recipe.add_tokens:
+            if tokenizer is None:
+                raise SpecError("add_tokens", "the model has no tokenizer to add tokens to", "remove it")
+            tokenizer = add_tokens(tokenizer, recipe.add_tokens)
+            if pretrained is not None:
+                recipe = recipe.replace(spec=with_room_for(tokenizer, pretrained.model.spec).dump())
+        spec = resolve_spec(recipe, tokenizer)
+        data = data.prepared_for(spec, pretrained.image_processor if pretrained else lambda: None)
+        recipe = recipe.replace(data=data)
+        config = resolve_objective(recipe, spec)
+        config, resolved = config.resolve(spec, data, texts, pretrained.labels if pretrained else None)
+        spec = with_published_head(spec, resolved, pretrained.family if pretrained else None)
+        recipe = recipe.replace(objective=config)
+        if recipe.add_tokens and pretrained and tokenizer and config.num_ids(tokenizer, 1) > tokenizer.vocab_size:
+            cause = f"{config.kind} adds ids after the tokenizer's, and the pretrained model already uses these ids"
+            raise SpecError("add_tokens", cause, "use a pretrained model whose tokenizer has the new tokens")
+        if spec.reads_images and recipe.sequence_length is not None:
+            raise SpecError("sequence_length", "image size and patch size determine it", "remove it")
+        if isinstance(data, TokenizedData):
+            longest = spec.context_length
+            if pretrained is not None and pretrained.sentence is not None and spec.head.embeds:
+                longest = min(longest, pretrained.sentence.max_length or longest)
+                recipe = recipe.replace(data=data.replace(lowercase=data.lowercase or pretrained.sentence.lowercase))
+            recipe = recipe.replace(sequence_length=recipe.sequence_length or longest)
+        # before the examples are tokenized, which may take long
+        processes.check(recipe, spec)
+        template = resolve_template(data, tokenizer, pretrained)
+        if template is None and data.is_chat and tokenizer is not None:
+            template = with_tokens(ChatTemplate(PLAIN, {}), tokenizer)
+            how = "role: content, with the end token after each answer"
+            notes = (*notes, f"the model has no chat template; using a plain one ({how}): --set data.template=FILE")
+        objective = build_objective(recipe, spec, tokenizer, texts, template)
+        if objective.compares_rows and recipe.micro_batch_size == 1:
+            cause = "the loss compares the rows of a micro-batch, so a micro-batch needs at least two rows"
+            raise SpecError("micro_batch_size", cause, "raise micro_batch_size, or remove it")
+        record = pretrained.transplant if pretrained else None
+        stages = resolved_stages(recipe.stages, new_tensors(record), recipe.teacher is not None)
+        recipe = recipe.replace(stages=stages, teacher=recipe.teacher and recipe.teacher.located(record))
+        if recipe.teacher is not None:
+            objective.teacher = TeacherLoss.open(recipe, spec, tokenizer, objective, device, open_teacher)
+        if processes.is_alone and not force:
+            check_memory(recipe, spec, objective, device)
+        # last, because it counts targets of batches and may time steps
+        if budget:
+            recipe = budget.fit(recipe, spec, objective, device)
+        labels = class_names(recipe.objective, spec, pretrained)
+        image_processor = _changed_image_processor(data, pretrained)
+        return ResolvedRecipe(
+            recipe, spec, tokenizer, objective, notes, template, labels, image_processor, pretrained, skipped
+        )
 
 
 def with_published_head(before: ModelSpec, after: ModelSpec, family: Family | None) -> ModelSpec:

@@ -25,7 +25,7 @@ from transformers.models.auto import tokenization_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from archetype.tokenizers.definition import frame
+from archetype.tokenizers.composed import frame
 from archetype.tokenizers.rebuilt import CHARSMAP, FILE, KEPT, KEYS, STEPS, canonical, settings_of
 from tests.helpers.sentencepieces import trained
 

@@ -39,6 +39,8 @@ WORDS = "the cat sat on the mat, and the other cat sat there. " * 20
 MEGABYTES, SECONDS = 500, 2
 MANY_LINES = ("spec.", "recipe.", "experiment.", "search.")  # files of which each mistake is a line
 CASES, FEW = 72, 1  # of each class: all of them, and those of every run
+# what is computed on, keys that are passed over, and tokens that are added, are no part of a message
+NOTICE = re.compile(r"^(device: .*|.* have no effect here|.* without effect|.* vocabulary lacks tokens, .*)\n")
 PROGRAM = f"""
 import os, resource, signal, sys
 from archetype.apps.cli.main import main
@@ -263,8 +265,7 @@ def fault(kind: Class, place: Path, number: int) -> str | None:
     environment = {"HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
     answer = forked.run(["python", "-c", PROGRAM, *command], environment, cwd=folder)
     shutil.rmtree(folder)
-    # what is computed on, and keys that are passed over, are no part of a message
-    error = re.sub(r"^(device: .*|.* have no effect here)\n", "", answer.stderr.decode(errors="replace"))
+    error = NOTICE.sub("", answer.stderr.decode(errors="replace"))
     line = error.removeprefix("archetype: ").removesuffix("\n")
     if answer.returncode == 0 and "Traceback" not in error:
         return None

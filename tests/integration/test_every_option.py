@@ -267,7 +267,7 @@ def test_every_option_has_a_value_or_a_reason() -> None:
 def _tables() -> Iterator[tuple[str, str, str, str]]:
     """(verb, option, other, what is said) of everything that a verb's module says of its options."""
     for verb, command in verbs():
-        module: Any = import_module(f"archetype.apps.cli.{VERBS[verb.partition(' ')[0]][0]}")
+        module: Any = import_module(f"archetype.apps.cli.{VERBS[verb.partition(' ')[0]][0].partition('.')[0]}")
         names = {one.name: one for one in command.params}
         for option, partners in getattr(module, "NEEDS", {}).items():
             there = [names[partner] for partner in partners if partner in names]

@@ -14,8 +14,9 @@ from PIL import Image
 from archetype import cost_report, draw, families, spec
 from archetype.apps.serve.models import ModelOptions, Models
 from archetype.apps.serve.page import FOLDER
-from archetype.apps.serve.positions import PositionRequest, positions
+from archetype.apps.serve.positions import positions
 from archetype.apps.serve.recipes import RecipeRequest, recipe_of
+from archetype.apps.serve.specs import LengthRequest
 from archetype.spec import to_yaml
 from benchmarks import pictures
 from tests.helpers.cases import case
@@ -55,7 +56,7 @@ def drawn(name: str) -> Any:
 def check_positions(page: Page, name: str) -> None:
     """The numbers of the screen Position."""
     model = families.preset(name)
-    answer = positions(Models([], ModelOptions(open=lambda place: None)), PositionRequest(preset=name))  # type: ignore[arg-type,return-value]
+    answer = positions(Models([], ModelOptions(open=lambda place: None)), LengthRequest(preset=name))  # type: ignore[arg-type,return-value]
     page.tab.wait_for_selector("main[aria-label=Position] .grid")
     if max(answer["state"]["bytes"]):
         page.tab.wait_for_selector(f"[data-number=state-per-token]:text-is('{answer['state']['per_token']:,}')")

@@ -198,8 +198,8 @@ def test_a_server_starts_without_specifications_and_its_page_without_torch() -> 
         "from archetype.apps.serve import routes\n"
         "from archetype.apps.serve.app import App\n"
         "from archetype.apps.serve.models import ModelOptions, Models\n"
-        "from archetype.apps.serve.positions import PositionRequest, positions\n"
-        "from archetype.apps.serve.specs import EvaluateRequest, evaluated\n"
+        "from archetype.apps.serve.positions import positions\n"
+        "from archetype.apps.serve.specs import EvaluateRequest, LengthRequest, evaluated\n"
         "app = App(Models([], ModelOptions(open=print)))\n"
         "routes.load(with_models=False)\n"
         "assert all(route.is_loaded != route.uses_model for route in routes.ROUTES)\n"
@@ -207,7 +207,7 @@ def test_a_server_starts_without_specifications_and_its_page_without_torch() -> 
         "from archetype.apps.serve.example import example\n"
         "served = Models([example()], ModelOptions(open=print))\n"
         "assert evaluated(served, EvaluateRequest(model='example'))['ok']\n"
-        "assert positions(app.models, PositionRequest(preset='llama-tiny'))['ok']\n"
+        "assert positions(app.models, LengthRequest(preset='llama-tiny'))['ok']\n"
     )
     assert "archetype.apps.serve.app" in loaded
     assert not {"torch", "numpy", "matplotlib", "archetype.models.build", "archetype.generate"} & loaded

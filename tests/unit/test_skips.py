@@ -23,6 +23,7 @@ SKIPS = {
     ("unit/machine/test_allocation.py", "needs glibc, the C library that can be told so"),
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
     ("parity/conftest.py", "needs llama-cpp-python (make llama-cpp, which compiles for minutes)"),
+    ("parity/test_fla.py", "needs flash-linear-attention (make fla)"),
     ("helpers/packages.py", "needs a package index, for pip install: "),
     (
         "unit/cost/test_activations.py",

@@ -160,9 +160,9 @@ def _print(result: dict[str, Any]) -> None:
     if result["tokens"] and peers:
         table.add_row("same tokens", "", *("yes" if peer["same_tokens"] else "no" for peer in peers))
     out, about = console(), result["machine"]
-    out.print(title, markup=False, soft_wrap=True)
+    out.print(title, markup=False)
     out.print(table)
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     pages = f"read in pages of {result['page_bytes'] // 1024} KiB; " if result["page_bytes"] else ""
     line = f"{about['processor']} ({' '.join(about['flags'])}), {about['threads']} threads; {pages}{versions}"
-    out.print(f"{line}; {result['date']}", markup=False, soft_wrap=True)
+    out.print(f"{line}; {result['date']}", markup=False)

@@ -82,7 +82,7 @@ def demo(
         (f"export {folder} --to {folder}-hf", "a folder that transformers loads"),
         (f"serve {folder} --open", _web_ui()),
     ):
-        out.print(f"  {program} {arguments:<52} {meaning}", soft_wrap=True, markup=False)
+        out.print(f"  {program} {arguments:<52} {meaning}", markup=False)
 
 
 def _web_ui() -> str:

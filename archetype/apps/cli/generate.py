@@ -218,13 +218,22 @@ def translate(
     """Translate source texts, one line each."""
     show_warnings()
     from archetype.api.seq2seq_lm import Seq2SeqLM
+    from archetype.apps.cli.source_file import read_sources, translate_file
 
     settings = values_of(BEAM, options)
     Beam.parse(settings)  # invalid settings fail before a model is loaded
-    if input is not None and output is not None:
-        _translate_file(model, input, output, settings, (dtype, weights, device), as_json)
-        return
+    lines = None if input is None else read_sources(input)  # wrong lines, too
     lm = Seq2SeqLM.load(model, dtype=dtype, device=device, weights=weights)
+    if lines is not None and output is not None:
+        summary = translate_file(lm, lines, output, settings)
+        if as_json:
+            print_json({"output": str(output)} | summary)
+        print(
+            f"{output}: {summary['finished']:,} new targets, {summary['before']:,} from before; "
+            f"{summary['targets_per_second']:,.1f} targets/s",
+            file=sys.stderr,
+        )
+        return
     sources = texts or _lines()
     targets: list[str] = []
     # printed batch by batch, so that a long input shows results before its end
@@ -291,30 +300,6 @@ def _generate_file(
     print(
         f"{output}: {summary['finished']:,} new texts, {summary['before']:,} from before{failed}; "
         f"{summary['tokens']:,} tokens, {summary['tokens_per_second']:,.0f} tokens/s",
-        file=sys.stderr,
-    )
-
-
-def _translate_file(
-    model: Path,
-    input: Path,
-    output: Path,
-    settings: dict[str, Any],
-    options: tuple[str | None, str | None, str],
-    as_json: bool,
-) -> None:
-    from archetype.api.seq2seq_lm import Seq2SeqLM
-    from archetype.apps.cli.source_file import read_sources, translate_file
-
-    sources = read_sources(input)  # wrong lines are refused before a large model is read
-    dtype, weights, device = options
-    lm = Seq2SeqLM.load(model, dtype=dtype, device=device, weights=weights)
-    summary = translate_file(lm, sources, output, settings)
-    if as_json:
-        print_json({"output": str(output)} | summary)
-    print(
-        f"{output}: {summary['finished']:,} new targets, {summary['before']:,} from before; "
-        f"{summary['targets_per_second']:,.1f} targets/s",
         file=sys.stderr,
     )
 

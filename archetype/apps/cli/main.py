@@ -22,79 +22,63 @@ from archetype.apps.cli.verb import Verb
 from archetype.errors import MAX_MESSAGE, ArchetypeError, Notice, one_line
 
 HELP = "The architecture workbench for language models: one specification, from its cost to its text."
-# command: (module, function, first line of the help); only the command that runs is imported
+# command: (module.function, first line of the help); only the command that runs is imported
 VERBS = {
-    "demo": ("demo", "demo", "Train a small model on text from this machine, show its cost and loss, and generate."),
-    "list": ("specs", "list_", "List the presets and the published models, with sizes and sources."),
-    "show": ("specs", "show", "Print a specification as YAML."),
-    "diff": ("specs", "diff", "Print every field in which two specifications differ."),
-    "set": ("specs", "set_", "Change a specification and print the validated result."),
-    "check": ("check", "check", "Check the invariants of a part and print the results."),
-    "explain": ("explain", "explain", "Explain a kind: its fields, modules and cost."),
-    "schema": ("specs", "schema", "Print the JSON Schema of specification files, for editors, or write it to a file."),
-    "cost": ("cost", "cost", "Print the cost of a specification, by module and with formulas."),
-    "draw": (
-        "draw",
-        "draw",
-        "Draw an architecture, or the difference of two, as SVG, PNG or PDF, with shapes and costs.",
-    ),
+    "demo": ("demo.demo", "Train a small model on text from this machine, show its cost and loss, and generate."),
+    "list": ("specs.list_", "List the presets and the published models, with sizes and sources."),
+    "show": ("specs.show", "Print a specification as YAML."),
+    "diff": ("specs.diff", "Print every field in which two specifications differ."),
+    "set": ("specs.set_", "Change a specification and print the validated result."),
+    "check": ("check.check", "Check the invariants of a part and print the results."),
+    "explain": ("explain.explain", "Explain a kind: its fields, modules and cost."),
+    "schema": ("specs.schema", "Print the JSON Schema of specification files, for editors, or write it to a file."),
+    "cost": ("cost.cost", "Print the cost of a specification, by module and with formulas."),
+    "draw": ("draw.draw", "Draw an architecture, or the difference of two, as SVG, PNG or PDF, with shapes and costs."),
     "gallery": (
-        "gallery",
-        "app",
+        "gallery.app",
         "Write a static site of published models: cost, state by length, diagram and changes from the ancestor.",
     ),
-    "tokenizer": ("tokenizer", "app", "Train, show and use tokenizers."),
-    "train": ("train", "train", "Train a model on text, text pairs or images and write a run directory."),
+    "tokenizer": ("tokenizer.app", "Train, show and use tokenizers."),
+    "train": ("train.train", "Train a model on text, text pairs or images and write a run directory."),
     "runs": (
-        "runs",
-        "runs",
+        "runs.runs",
         "List runs with their size and best validation loss, and a column for each setting that differs.",
     ),
-    "plot": ("runs", "plot", "Plot the validation or training losses of several runs."),
-    "report": ("runs", "report", "Write report.html of a run: curves, cost, recipe, samples and environment."),
-    "generate": ("generate", "generate", "Generate text from one or more prompts, as one batch."),
-    "chat": ("chat", "chat", "Chat with a model in the terminal; each line is a message."),
+    "plot": ("runs.plot", "Plot the validation or training losses of several runs."),
+    "report": ("runs.report", "Write report.html of a run: curves, cost, recipe, samples and environment."),
+    "generate": ("generate.generate", "Generate text from one or more prompts, as one batch."),
+    "chat": ("chat.chat", "Chat with a model in the terminal; each line is a message."),
     "evaluate": (
-        "evaluate",
-        "evaluate",
+        "evaluate.evaluate",
         "Evaluate a model: loss, accuracy, BLEU and chrF, retrieval, correlation, or lm-eval tasks.",
     ),
-    "translate": ("generate", "translate", "Translate source texts, one line each."),
-    "fill": ("encoder", "fill", "Predict the masked tokens of a text."),
-    "embed": ("encoder", "embed", "Embed texts; without --json, print their cosine similarities."),
-    "classify": ("encoder", "classify", "Classify texts, tokens or images, with probabilities."),
-    "answer": ("encoder", "answer", "Answer a question with a span of a text and its probability."),
-    "inspect": ("inspect", "inspect", "Show what happens inside a model while it reads a text."),
-    "serve": ("serve", "serve", "Serve models over OpenAI's HTTP API."),
+    "translate": ("generate.translate", "Translate source texts, one line each."),
+    "fill": ("encoder.fill", "Predict the masked tokens of a text."),
+    "embed": ("encoder.embed", "Embed texts; without --json, print their cosine similarities."),
+    "classify": ("encoder.classify", "Classify texts, tokens or images, with probabilities."),
+    "answer": ("encoder.answer", "Answer a question with a span of a text and its probability."),
+    "inspect": ("inspect.inspect", "Show what happens inside a model while it reads a text."),
+    "serve": ("serve.serve", "Serve models over OpenAI's HTTP API."),
     "compare": (
-        "compare",
-        "app",
+        "compare.app",
         "Compare architectures in controlled experiments, with seeds, confidence intervals and verdicts.",
     ),
     "transplant": (
-        "transplant",
-        "transplant",
+        "transplant.transplant",
         "Change the architecture of a trained model, keep its weights, and prove how it starts.",
     ),
     "bench": (
-        "bench",
-        "bench",
+        "bench.bench",
         "Benchmark a model on this machine: tokens per second, and the share of the hardware limit.",
     ),
     "import": (
-        "convert",
-        "import_",
+        "convert.import_",
         "Import a Hugging Face folder, a GGUF file or a model on huggingface.co as a run directory.",
     ),
-    "export": (
-        "convert",
-        "export",
-        "Export a model for transformers, llama.cpp, torch or ONNX, and verify the result.",
-    ),
-    "upload": ("upload", "upload", "Upload a model to huggingface.co with a model card."),
+    "export": ("convert.export", "Export a model for transformers, llama.cpp, torch or ONNX, and verify the result."),
+    "upload": ("upload.upload", "Upload a model to huggingface.co with a model card."),
     "parity": (
-        "convert",
-        "parity",
+        "convert.parity",
         "Compare outputs with transformers, module by module, or with llama.cpp for a GGUF file.",
     ),
 }
@@ -124,7 +108,7 @@ class Verbs(TyperGroup):
         """Return the command with this name; None if the name is unknown."""
         if cmd_name not in VERBS:
             return None
-        module, name, _ = VERBS[cmd_name]
+        module, _, name = VERBS[cmd_name][0].partition(".")
         source = import_module(f"archetype.apps.cli.{module}")
         # a module has either a function or, with subcommands, an app
         single = verb = getattr(source, name)
@@ -146,7 +130,7 @@ class Verbs(TyperGroup):
         """List the commands and their one-line help without importing their modules."""
         with formatter.section("Commands"):
             convert = ("convert", "Export a run or a specification (or with --format); otherwise import.")
-            formatter.write_dl([*((name, line) for name, (_, _, line) in VERBS.items()), convert])
+            formatter.write_dl([*((name, line) for name, (_, line) in VERBS.items()), convert])
 
 
 def _is_ours(word: str) -> bool:

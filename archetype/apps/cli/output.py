@@ -74,8 +74,8 @@ def device_name(device: "torch.device") -> str:
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Return a rich console that is wide enough not to wrap lines if the stream is not a terminal."""
+    """Return a rich console that breaks no line of text; tables have 140 columns if the stream is not a terminal."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else 140, highlight=False)
+    return Console(stderr=stderr, width=None if stream.isatty() else 140, soft_wrap=True, highlight=False)

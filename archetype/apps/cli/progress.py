@@ -1,8 +1,8 @@
 """Progress of a training run: a live line on a terminal, otherwise a line every few seconds."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 import torch
@@ -23,7 +23,7 @@ from rich.text import Text
 
 from archetype.api.samples import sample
 from archetype.apps.cli.output import console, device_name
-from archetype.data.preparation import telling
+from archetype.data.preparation import Report, telling
 from archetype.data.tokenization import reporting
 from archetype.errors import one_line
 from archetype.estimate.report import total_parameters
@@ -65,7 +65,6 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         f"{recipe.steps} steps of batch size {recipe.batch_size}, in {recipe.dtype} on {device_name(device)}, "
         f"from step {state.step}",
         markup=False,
-        soft_wrap=True,
     )
     shows_samples = samples and state.processes.holds_all
     with ProgressLine(err, state) as progress:
@@ -79,7 +78,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         bars = loss_bars(training, encoding=err.encoding)
         drawn = draw_in_terminal(labelled, title, err.width, curve_height) if curve_height > 1 else bars
         err.print(drawn, markup=False)
-    err.print(f"run directory: {state.run.folder}", markup=False, soft_wrap=True)
+    err.print(f"run directory: {state.run.folder}", markup=False)
     return interrupted
 
 
@@ -100,60 +99,53 @@ def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> 
     """Print how to resume, and exit with the status that shells use for the signal."""
     if interrupted is not None:
         message = f"stopped after step {interrupted.step}; resume with: archetype train --resume {state.run.folder}"
-        console(stderr=True).print(message, soft_wrap=True, markup=False)
+        console(stderr=True).print(message, markup=False)
         raise typer.Exit(128 + interrupted.signal)
 
 
 @contextmanager
-def tokenization_bar() -> Iterator[None]:
-    """Show a progress bar for tokenization if the documents are not in the cache yet."""
+def _bar(
+    doing: str,
+    listen: Callable[[Report], AbstractContextManager[None]],
+    columns: Sequence[ProgressColumn],
+    told: Callable[[int], str],
+) -> Iterator[None]:
+    # shown from the first report on; without a terminal, a line per stage says how much there is to do
     err = console(stderr=True)
-    columns = TextColumn("tokenizing"), BarColumn(bar_width=10), DownloadColumn(), TransferSpeedColumn()
-    bar = Progress(*columns, TimeRemainingColumn(compact=True), console=err, disable=not err.is_terminal)
-    tasks: list[TaskID] = []
+    columns = TextColumn(doing), BarColumn(bar_width=10), *columns, TimeRemainingColumn(compact=True)
+    bar = Progress(*columns, console=err, disable=not err.is_terminal)
+    tasks, totals = list[TaskID](), list[int]()
 
     def show(done: int, total: int) -> None:
-        if not tasks:  # the first call: nothing is shown if the tokens are in the cache
+        if not tasks:
             bar.start()
             tasks.append(bar.add_task("", total=total or None))
-            if not err.is_terminal:
-                err.print(f"tokenizing {total / 2**20:,.1f} MiB of documents")
-        bar.update(tasks[0], completed=done)
+        if not err.is_terminal and totals[-1:] != [total]:
+            err.print(told(total))
+            totals.append(total)
+        bar.update(tasks[0], completed=done, total=total or None)
 
     try:
-        with reporting(show):
+        with listen(show):
             yield
     finally:
         bar.stop()
 
 
-@contextmanager
-def preparation_bar(doing: str = "preparing", records: str = "records") -> Iterator[None]:
+def tokenization_bar() -> AbstractContextManager[None]:
+    """Show a progress bar for tokenization if the documents are not in the cache yet."""
+    columns = DownloadColumn(), TransferSpeedColumn()
+    return _bar("tokenizing", reporting, columns, lambda total: f"tokenizing {total / 2**20:,.1f} MiB of documents")
+
+
+def preparation_bar(doing: str = "preparing", records: str = "records") -> AbstractContextManager[None]:
     """Show a progress bar of processed records if processing takes longer than a moment.
 
     Args:
         doing: name of the work.
         records: name of the items.
     """
-    err = console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=10), MofNCompleteColumn()
-    bar = Progress(*columns, TimeRemainingColumn(compact=True), console=err, disable=not err.is_terminal)
-    tasks, totals = list[TaskID](), list[int]()
-
-    def show(done: int, total: int) -> None:
-        if not tasks:
-            bar.start()
-            tasks.append(bar.add_task(doing, total=total))
-        if not err.is_terminal and totals[-1:] != [total]:
-            err.print(f"{doing} {total:,} {records}")
-            totals.append(total)  # a line per stage
-        bar.update(tasks[0], completed=done, total=total)
-
-    try:
-        with telling(show):
-            yield
-    finally:
-        bar.stop()
+    return _bar(doing, telling, (MofNCompleteColumn(),), lambda total: f"{doing} {total:,} {records}")
 
 
 class ProgressLine:
@@ -205,9 +197,9 @@ class ProgressLine:
             split = "full validation set" if event.on_all else "validation"
             self.console.print(f"step {step:>5}  {split}: {measured}{bits}")
         elif isinstance(event, Sampled):
-            self.console.print(f"step {event.step:>5}  writes: {event.text}", markup=False, soft_wrap=True)
+            self.console.print(f"step {event.step:>5}  writes: {event.text}", markup=False)
         elif isinstance(event, Notice):
-            self.console.print(one_line(event.text), markup=False, soft_wrap=True)
+            self.console.print(one_line(event.text), markup=False)
 
     def _step(self, event: Step) -> None:
         # exponential averages; the first step begins them

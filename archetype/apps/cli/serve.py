@@ -24,39 +24,23 @@ from archetype.apps.cli.output import device_name, print_json_line, show_warning
 if TYPE_CHECKING:
     from archetype.apps.serve.models import Source
 
+OF_MODELS = (
+    "alias",
+    "memory",
+    "dtype",
+    "state_dtype",
+    "weights",
+    "deterministic",
+    "chat_template",
+    "generation_config",
+)
 SECTIONS = {
     "Network": ("host", "port", "api_key", "allow_host", "allow_origin", "in_browser"),
-    "Models": (
-        "alias",
-        "memory",
-        "dtype",
-        "state_dtype",
-        "weights",
-        "deterministic",
-        "accept_unproved",
-        "device",
-        "chat_template",
-        "generation_config",
-    ),
+    "Models": (*OF_MODELS, "accept_unproved", "device"),
     "Web UI": ("runs", "reports"),
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
 }
-NEEDS = dict.fromkeys(
-    (
-        "alias",
-        "memory",
-        "dtype",
-        "state_dtype",
-        "weights",
-        "deterministic",
-        "chat_template",
-        "generation_config",
-        "slots",
-        "max_queue",
-        "prefix_cache",
-    ),
-    ("models",),
-)
+NEEDS = dict.fromkeys((*OF_MODELS, "slots", "max_queue", "prefix_cache"), ("models",))
 KEY = "ARCHETYPE_API_KEY"
 REPORTS = [Path("claims/reports"), Path("studies")]
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # all interfaces: address for a browser

@@ -67,7 +67,7 @@ class Choices:
         """Pause generation while the client is behind, or resume it."""
         self.model.worker.pause(self.requests, is_paused and not self.cancelled)
 
-    async def read(self, use: Callable[[list[Event]], None], ping: Callable[[], None] = lambda: None) -> None:
+    async def read(self, use: Callable[[list[Event]], object], ping: Callable[[], None] = lambda: None) -> None:
         """Wait until all choices are finished.
 
         Args:

@@ -63,6 +63,9 @@ class StructuredOutputs(Fields):
     json_object: bool | None = None
 
 
+GUIDED = ("json", "regex", "choice", "grammar")
+
+
 class GenerationRequest(Body):
     """Fields shared by completions and chat completions."""
 
@@ -196,20 +199,10 @@ class GenerationRequest(Body):
                 message = "response_format.json_schema: is missing; add a schema"
                 raise ApiError("invalid_value", message, "response_format")
             yield "response_format", "json_schema", json.dumps(self.response_format.json_schema.schema_)
-        guided = {
-            "guided_json": self.guided_json,
-            "guided_regex": self.guided_regex,
-            "guided_choice": self.guided_choice,
-            "guided_grammar": self.guided_grammar,
-        }
+        guided = {f"guided_{name}": getattr(self, f"guided_{name}") for name in GUIDED}
         if (structured := self.structured_outputs) is not None:
-            values = {
-                "json": structured.json_,
-                "regex": structured.regex,
-                "choice": structured.choice,
-                "grammar": structured.grammar,
-            }
-            guided |= {f"structured_outputs.{name}": value for name, value in values.items()}
+            values = structured.model_dump(by_alias=True)
+            guided |= {f"structured_outputs.{name}": values[name] for name in GUIDED}
             if structured.json_object:
                 yield "structured_outputs", "json_schema", '{"type": "object"}'
         for name, value in guided.items():

@@ -1,29 +1,16 @@
 """POST /api/spec/cache: KV cache bytes by length, and the FLOPs of a token with and without the cache."""
 
 import asyncio
-from typing import Literal
-
-from typing_extensions import TypedDict
 
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
-from archetype.apps.serve.spec_problems import Problem, Problems, problems
-from archetype.apps.serve.specs import Count, SpecRequest, read
+from archetype.apps.serve.spec_problems import Answered, Problems, answered, problems
+from archetype.apps.serve.specs import LengthRequest, read
 from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
 
 
-class CacheRequest(SpecRequest):
-    """POST /api/spec/cache."""
-
-    length: Count | None = None
-    dtype: str = "bfloat16"
-
-
-class CacheCosts(TypedDict):
-    ok: Literal[True]
-    problems: list[Problem]
-    name: str
+class CacheCosts(Answered):
     kind: str
     lengths: list[int]
     bytes: list[int]
@@ -32,11 +19,11 @@ class CacheCosts(TypedDict):
     without_cache: list[int]
 
 
-async def cache(exchange: Exchange, body: CacheRequest) -> CacheCosts | Problems:
+async def cache(exchange: Exchange, body: LengthRequest) -> CacheCosts | Problems:
     return await asyncio.to_thread(cached, exchange.app.models, body)
 
 
-def cached(models: Models, body: CacheRequest) -> CacheCosts | Problems:
+def cached(models: Models, body: LengthRequest) -> CacheCosts | Problems:
     """Return the state bytes of one sequence and the FLOPs of its next token, at lengths 1, 2, 4, and so on."""
     try:
         model = read(models, body)
@@ -46,9 +33,7 @@ def cached(models: Models, body: CacheRequest) -> CacheCosts | Problems:
     except SpecError as error:
         return problems(error, body.source or "")
     return {
-        "ok": True,
-        "problems": [],
-        "name": model.name or model.kind,
+        **answered(model),
         "kind": model.kind,
         "lengths": lengths,
         "bytes": [report.state["bytes"] for report in reports],

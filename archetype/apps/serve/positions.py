@@ -2,14 +2,12 @@
 
 import asyncio
 import re
-from typing import Any, Literal
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
-from archetype.apps.serve.spec_problems import Problem, Problems, problems
-from archetype.apps.serve.specs import Count, SpecRequest, read
+from archetype.apps.serve.spec_problems import Answered, Problems, answered, problems
+from archetype.apps.serve.specs import LengthRequest, read
 from archetype.errors import SpecError
 from archetype.estimate.memory import MemoryCost
 from archetype.models.cost import model_cost
@@ -24,17 +22,7 @@ from archetype.spec.edit import index_text
 NUM_CELLS = 96  # of a pattern's picture, on each side
 
 
-class PositionRequest(SpecRequest):
-    """POST /api/spec/position."""
-
-    length: Count | None = None
-    dtype: str = "bfloat16"
-
-
-class Positions(TypedDict):
-    ok: Literal[True]
-    problems: list[Problem]
-    name: str
+class Positions(Answered):
     kind: str
     length: int
     context_length: int
@@ -44,12 +32,12 @@ class Positions(TypedDict):
     state: dict[str, Any]
 
 
-async def position(exchange: Exchange, body: PositionRequest) -> Positions | Problems:
+async def position(exchange: Exchange, body: LengthRequest) -> Positions | Problems:
     """Respond with the position embeddings and masks of a specification."""
     return await asyncio.to_thread(positions, exchange.app.models, body)
 
 
-def positions(models: Models, body: PositionRequest) -> Positions | Problems:
+def positions(models: Models, body: LengthRequest) -> Positions | Problems:
     """Return the position encoding and mask of each kind of layer, the model's position embedding, and its state."""
     try:
         model = read(models, body)
@@ -63,9 +51,7 @@ def positions(models: Models, body: PositionRequest) -> Positions | Problems:
     except SpecError as error:
         return problems(error, body.source or "")
     return {
-        "ok": True,
-        "problems": [],
-        "name": model.name or model.kind,
+        **answered(model),
         "kind": model.kind,
         "length": length,
         "context_length": model.context_length,

@@ -1,14 +1,13 @@
 """POST /api/spec/recipe: a training recipe for a specification. The first request imports torch."""
 
 import asyncio
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
-from typing_extensions import TypedDict
 
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
-from archetype.apps.serve.spec_problems import Problem, Problems, problems
+from archetype.apps.serve.spec_problems import Answered, Problems, answered, problems
 from archetype.apps.serve.specs import SpecRequest, file_name, read
 from archetype.errors import SpecError, enumeration
 from archetype.estimate.report import cost_report
@@ -35,10 +34,7 @@ class RecipeRequest(SpecRequest):
     size: Annotated[int, Field(ge=1, le=2**50)] = 10**6
 
 
-class RecipeAnswer(TypedDict):
-    ok: Literal[True]
-    problems: list[Problem]
-    name: str
+class RecipeAnswer(Answered):
     data: str
     kinds: list[str]
     recipe: str
@@ -92,8 +88,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
     name = file_name(spec)
     extensions = "".join(f" --extension {extension.name}" for extension in extensions_of([spec]))
     return {
-        "ok": True,
-        "problems": [],
+        **answered(spec),
         "name": name,
         "data": kind,
         "kinds": list(by_kind),

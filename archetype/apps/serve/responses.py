@@ -89,7 +89,7 @@ async def responses(exchange: Exchange, body: ResponseRequest) -> Response | Non
         if body.stream:
             await _stream(response, choices, exchange)
             return None
-        await choices.read(response.add)
+        await choices.read(response.deltas)
         return response.object()
 
 
@@ -107,10 +107,6 @@ class GrowingResponse:
         self.id, self.item_id = f"resp_{secrets.token_hex(24)}", f"msg_{secrets.token_hex(24)}"
         self._created, self._completed = int(time.time()), 0
         self._text, self._logprobs, self._reason = "", list[TokenLogprob](), ""
-
-    def add(self, events: list[Event]) -> None:
-        """Add the events of a step."""
-        self.deltas(events)
 
     def deltas(self, events: list[Event]) -> list[dict[str, Any]]:
         """Add the events of a step, and return the added text as stream deltas."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from archetype.errors import SpecError, SpecErrors
+from archetype.models.spec import ModelSpec
 
 EDITOR = "specification"  # name of the web UI's text in errors
 
@@ -19,10 +20,22 @@ class Problem(TypedDict):
     remedy: str
 
 
+class Answered(TypedDict):
+    """Begin of an answer about a specification that is right."""
+
+    ok: Literal[True]
+    problems: list[Problem]
+    name: str
+
+
 class Problems(TypedDict):
     ok: Literal[False]
     source: NotRequired[str]
     problems: list[Problem]
+
+
+def answered(spec: ModelSpec) -> Answered:
+    return {"ok": True, "problems": [], "name": spec.name or spec.kind}
 
 
 def problems(error: SpecError, text: str) -> Problems:

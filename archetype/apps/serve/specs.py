@@ -5,7 +5,7 @@ import inspect
 import json
 import re
 from functools import cache, lru_cache
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from archetype.apps.serve.body import Body, Fields
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
-from archetype.apps.serve.spec_problems import EDITOR, Problem, Problems, problems
+from archetype.apps.serve.spec_problems import EDITOR, Answered, Problems, problems
 from archetype.convert.source import open_spec
 from archetype.diagram import Measure
 from archetype.diagram.architecture import draw, draw_in
@@ -44,12 +44,15 @@ class Origin(Fields):
     model: str | None = None
 
 
-class SpecRequest(Body):
+class SpecRequest(Body, Origin):
     """Request body that names a specification (default: the first model's specification)."""
 
-    source: str | None = None
-    preset: str | None = None
-    model: str | None = None
+
+class LengthRequest(SpecRequest):
+    """Request body that names a specification, and a length in tokens."""
+
+    length: Count | None = None
+    dtype: str = "bfloat16"
 
 
 class EvaluateRequest(SpecRequest):
@@ -75,11 +78,8 @@ class Difference(TypedDict):
     b: Any
 
 
-class Evaluation(TypedDict):
-    ok: Literal[True]
+class Evaluation(Answered):
     source: str
-    problems: list[Problem]
-    name: str
     kind: str
     fingerprint: str
     num_layers: int

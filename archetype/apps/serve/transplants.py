@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache, partial
 from operator import mul
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,7 +27,7 @@ from archetype.apps.serve.exchange import Exchange, finite
 from archetype.apps.serve.inspections import bytes_of_pass
 from archetype.apps.serve.limits import MAX_TRANSPLANTED_LAYERS, MAX_TRANSPLANTED_SIZE
 from archetype.apps.serve.served_model import ServedModel
-from archetype.apps.serve.spec_problems import EDITOR, Problem, Problems, problems
+from archetype.apps.serve.spec_problems import EDITOR, Answered, Problems, answered, problems
 from archetype.apps.serve.specs import Origin, file_name, read
 from archetype.apps.serve.worker import compute_with
 from archetype.errors import ArchetypeError, SpecError
@@ -93,10 +93,7 @@ class ComparedRow(TypedDict):
     next: list[NextTokens]
 
 
-class Transplanted(TypedDict):
-    ok: Literal[True]
-    problems: list[Problem]
-    name: str
+class Transplanted(Answered):
     command: str
     sizes: dict[str, int]
     donated: dict[str, int]
@@ -283,9 +280,7 @@ def answer(plan: Plan, rows: list[ComparedRow], body: TransplantRequest, place: 
     tensors, donors = plan.report.ledger.tensors, plan.donor.state_dict()
     sizes = {name: tensor.numel() for name, tensor in plan.model.state_dict().items() if name in tensors}
     return {
-        "ok": True,
-        "problems": [],
-        "name": plan.spec.name or plan.spec.kind,
+        **answered(plan.spec),
         "command": command(plan, body, place),
         "sizes": sizes,
         "donated": {name: donated(tensors[name], size, donors) for name, size in sizes.items()},

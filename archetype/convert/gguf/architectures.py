@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from archetype.convert.gguf import changes, encoders, finish
 from archetype.convert.gguf.graph import Graph, Windows
-from archetype.convert.gguf.graphs import NO_BIAS, OF_BERT, OF_GPT2, PERIODS, ROWS, row
+from archetype.convert.gguf.graphs import BIASED, NO_BIAS, OF_BERT, OF_GPT2, PERIODS, ROWS, row
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.names import FUSED
 from archetype.convert.gguf.plain import plain, without_windows
@@ -27,9 +27,7 @@ from archetype.parts.position.spec import Learned
 
 SHOWN = 16  # names in a message
 # three families have one architecture in llama.cpp, whose rotary positions turn neighbouring pairs
-LLAMA = row(
-    "llama", output_bias="any", mlp_bias="any", routing=Routing(), changed=changes.PAIRED, computed=without_windows
-)
+LLAMA = row("llama", of=BIASED, routing=Routing(), changed=changes.PAIRED, computed=without_windows)
 GEMMA = Graph(norm=RMSNorm(unit_offset=True), activation=GELUTanh(), embedding=Embedding(round_scale=True), root=True)
 GEMMA_2 = replace(
     GEMMA, wiring="sandwich", windows=Windows(2, size=4096), finish=finish.gemma2, further=finish.gemma2_keys
@@ -71,7 +69,6 @@ GGUF: dict[str, Gguf] = {
     "bert": row(
         "bert",
         of=OF_BERT,
-        activation=GELU(),
         gated=False,
         output_bias="all",
         mlp_bias="all",

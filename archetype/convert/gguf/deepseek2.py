@@ -4,8 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
-from archetype.convert.gguf.layers import Has, Layer, has
+from archetype.convert.gguf.keys import INDEX_HEADS, FileKeys, Has, Keys, Layer, has, unsupported, written_fields
 from archetype.convert.gguf.mixers import OtherMixer
 from archetype.convert.gguf.routing import SIGMOID
 from archetype.families.config import Config
@@ -21,6 +20,7 @@ from archetype.parts.position.frequencies import yarn_score_scale
 from archetype.parts.position.spec import NoPosition, NoScaling, Rotary, RotaryScaling, YarnScaling
 
 INDEX = "attention.indexer"
+LIGHTNING = INDEX_HEADS | {f"{INDEX}.top_k": "top_k"}
 # Layer counts, and (layers, vocabulary) pairs, by which llama.cpp recognizes models without low-rank queries.
 LITE, OTHER_LITE = (26, 27), (48, 128_256)
 TENTH = 0.1  # stored factor, removed again by llama.cpp's reader (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
@@ -138,7 +138,7 @@ def _write_plain(mixer: Any, decoder: Decoder) -> Keys:
 
 def read_indexed(layer: Layer, eps: float, interleaved: bool, **fields: Any) -> LatentAttention:
     mixer, keys = read(layer, eps, **fields), layer.keys
-    head_dim, rope_dim = keys.size(f"{INDEX}.key_length"), mixer.qk_rope_head_dim
+    sizes, rope_dim = keys.fields(LIGHTNING), mixer.qk_rope_head_dim
     # layers whose tensors or flags say so use the selection of the last layer that has its own
     types = keys.get(f"{INDEX}.types", [])
     if not isinstance(types, list):
@@ -150,13 +150,9 @@ def read_indexed(layer: Layer, eps: float, interleaved: bool, **fields: Any) -> 
     ]
     if not own:
         raise keys.error(f"{INDEX}.types", f"has no entry for layer {layer.index}", "fix the file")
-    index = LightningIndex(
-        top_k=keys.size(f"{INDEX}.top_k"),
-        num_heads=keys.size(f"{INDEX}.head_count"),
-        head_dim=head_dim,
-        position=mixer.position.replace(dim=None if rope_dim == head_dim else rope_dim, interleaved=interleaved),
-        from_layer=own[-1] - layer.index or None,
-    )
+    dim = None if rope_dim == sizes["head_dim"] else rope_dim
+    position = mixer.position.replace(dim=dim, interleaved=interleaved)
+    index = LightningIndex(**sizes, position=position, from_layer=own[-1] - layer.index or None)
     return mixer.replace(index=index)
 
 
@@ -170,15 +166,7 @@ def _write_indexed(mixer: Any, decoder: Decoder, shares: bool) -> Keys:
     own = [index.from_layer is None for index in indices]
     if not shares and not all(own):
         raise unsupported("layers[*].mixer.index.from_layer", "an index of another layer here")
-    return write(mixer, decoder) | written_index(indices[0]) | ({f"{INDEX}.types": own} if shares else {})
-
-
-def written_index(index: LightningIndex) -> Keys:
-    return {
-        f"{INDEX}.head_count": index.num_heads,
-        f"{INDEX}.key_length": index.head_dim,
-        f"{INDEX}.top_k": index.top_k,
-    }
+    return write(mixer, decoder) | written_fields(indices[0], LIGHTNING) | ({f"{INDEX}.types": own} if shares else {})
 
 
 def _read_pools(layer: Layer, eps: float) -> LatentAttention:
@@ -193,8 +181,7 @@ def _read_pools(layer: Layer, eps: float) -> LatentAttention:
     index = PoolIndex(
         pool=pool,
         top_pools=top_k // pool,
-        num_heads=keys.size(f"{INDEX}.head_count"),
-        head_dim=keys.size(f"{INDEX}.key_length"),
+        **keys.fields(INDEX_HEADS),
         norm=LayerNorm(eps=keys.positive("attention.layer_norm_epsilon")),
         norm_of="keys",
         pooling="gated",
@@ -211,8 +198,7 @@ def _write_pools(mixer: Any, decoder: Decoder) -> Keys:
     norm = expect_kind(LayerNorm, index.norm, "layers[*].mixer.index.norm")
     return write(mixer, decoder, marked=True) | {
         "attention.layer_norm_epsilon": norm.eps,
-        f"{INDEX}.head_count": index.num_heads,
-        f"{INDEX}.key_length": index.head_dim,
+        **written_fields(index, INDEX_HEADS),
         f"{INDEX}.top_k": index.top_pools * index.pool,
         f"{INDEX}.kpool": index.pool,
         f"{INDEX}.kpool_select_tail": True,

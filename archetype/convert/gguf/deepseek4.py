@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from archetype.convert.gguf import names
-from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, Layer, unsupported, written_sizes
 from archetype.convert.gguf.rope import read_scaling, written_scaling
 from archetype.convert.gguf.streams import MIXED, read_streams, written_streams
 from archetype.families.deepseek_v4 import NEAR, deepseek_v4

@@ -3,12 +3,11 @@
 from typing import Any
 
 from archetype.convert.gguf import deepseek2
-from archetype.convert.gguf.finish import changed
-from archetype.convert.gguf.keys import Keys, unsupported
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.keys import Keys, Layer, unsupported, written_fields
 from archetype.convert.gguf.mixers import OtherMixer
 from archetype.convert.gguf.plain import plain
 from archetype.families.keys import expect_kind
+from archetype.families.standard_block import changed
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
 from archetype.parts.lightning_index.spec import LightningIndex
@@ -46,7 +45,7 @@ def write(mixer: Any, decoder: Any) -> Keys:
     of_windows = deepseek2.write(local, decoder)
     return (
         deepseek2.write(whole, decoder)
-        | deepseek2.written_index(index)
+        | written_fields(index, deepseek2.LIGHTNING)
         | {f"{key}{LOCAL}": of_windows[key] for key in APART}
         | {
             "attention.head_count": [mixer.num_heads for mixer in mixers],
@@ -68,7 +67,7 @@ def computed(model: Any) -> Any:
             index = index.replace(position=index.position.replace(interleaved=False))
         return latent.replace(query=latent.query.replace(scale=1.0), latent_scale=1.0, index=index)
 
-    return plain(changed(model, mixer) if hasattr(model, "layers") else model)
+    return plain(changed(model, mixer=mixer) if hasattr(model, "layers") else model)
 
 
 DOTS = OtherMixer(LatentAttention, "attn_kv_a_norm.weight", read, write)

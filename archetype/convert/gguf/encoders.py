@@ -7,6 +7,7 @@ from archetype.convert.gguf.keys import Shown, check_activations, unsupported
 from archetype.convert.gguf.plain import plain
 from archetype.families.keys import Expected, Key, Row, check_num_layers, expect_kind, head_sizes, ignored, width
 from archetype.families.rules import weight_rules
+from archetype.families.standard_block import changed
 from archetype.families.t5 import t5
 from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
@@ -36,16 +37,15 @@ def as_vectors(model: Encoder) -> Encoder:
 
     llama.cpp only has the approximation, which its converter also uses for BERT's exact GELU.
     """
-    blocks = (
-        block.replace(feedforward=block.feedforward.replace(activation=GELU()))
-        if isinstance(block.feedforward, MLP) and block.feedforward.activation == GELUTanh()
-        else block
-        for block in model.layers
-    )
+
+    def exact(part: Any) -> Any:
+        approximate = isinstance(part, MLP) and part.activation == GELUTanh()
+        return part.replace(activation=GELU()) if approximate else part
+
     embedding = expect_kind(Embedding, model.embedding, "embedding")
     if isinstance(embedding.position, Learned):
         embedding = embedding.replace(position=Learned())  # RoBERTa's first two vectors are not written
-    vectors: Encoder = plain(model.replace(layers=tuple(blocks), embedding=embedding))
+    vectors: Encoder = plain(changed(model, feedforward=exact).replace(embedding=embedding))
     return vectors
 
 

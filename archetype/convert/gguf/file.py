@@ -1,6 +1,5 @@
 """Write GGUF files with the `gguf` library and verify them by reading them back."""
 
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,19 +12,19 @@ from archetype.convert.gguf.choice import gguf_of, keys_of
 from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.header import gguf_library, read_header
 from archetype.convert.gguf.keys import OUTSIDE, Value, Wide
-from archetype.convert.gguf.llama_cpp import check_ids
+from archetype.convert.gguf.llama_cpp import check_ids, report_difference
 from archetype.convert.gguf.tensors import NUMBERS, Stored, file_shapes, gguf_tensors, numbers_of_layers, own_type
 from archetype.convert.gguf.tokenizer import read_tokenizer
 from archetype.convert.gguf.types import FILE_TYPES, Facts, check_file_type, tensor_types
 from archetype.convert.gguf.vocabulary import PREFIX, Vocabulary, vocabulary
-from archetype.errors import CheckpointError, DataError, Notice
+from archetype.errors import CheckpointError
 from archetype.families import Family
 from archetype.io.atomic import system_errors
 from archetype.models.build import Model
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
-from archetype.tokenizers.same_ids import ALLOW, differing_ends
+from archetype.tokenizers.same_ids import differing_ends
 
 FILE = "model.gguf"
 TEXT = -1  # placeholder for the ids of a text between its special tokens
@@ -102,9 +101,7 @@ def write_gguf(
     _compare(file, tensors)
     if tokenizer is not None:
         for cause in _differing_prompts(file, tokenizer, prompt_ids):
-            if not allow_different_tokens:
-                raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
-            warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
+            report_difference(cause, allow_different_tokens)
 
 
 def _put(writer: Any, key: str, value: Value) -> None:

@@ -3,14 +3,13 @@
 Each has two functions: one changes the model, the other returns the keys that the first one reads.
 """
 
-from collections.abc import Callable
 from math import isclose
 from typing import Any
 
-from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.keys import FileKeys, Keys, Layer, unsupported
 from archetype.families.keys import expect_kind
 from archetype.families.loops import unrolled
+from archetype.families.standard_block import changed
 from archetype.models.block.spec import NoMixer, SandwichNorm
 from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.attention.spec import Attention, QueryScale
@@ -27,17 +26,6 @@ WITHOUT_NORMS = 128  # experts of Llama 4 Maverick, whose queries and keys have 
 LARGEST_SLOPE = 8.0  # exponent of ALiBi's slopes in all known models
 POST_EPS = 1e-8  # constant of llama.cpp: epsilon of Muse Glimmer's norms of outputs
 EMBEDDING, RESIDUAL, WIDTH = 12.0, 1.4, 256  # constants of MiniCPM in llama.cpp: factors, and the width of the head
-
-
-def changed(model: Any, mixer: Callable[[Any], Any], feedforward: Callable[[Any], Any] | None = None) -> Any:
-    """Return the model with the mixer and feed-forward part of each layer replaced."""
-    blocks = (
-        block.replace(
-            mixer=mixer(block.mixer), feedforward=feedforward(block.feedforward) if feedforward else block.feedforward
-        )
-        for block in model.layers
-    )
-    return model.replace(layers=tuple(blocks))
 
 
 def _first(model: Any) -> Attention:
@@ -66,8 +54,8 @@ def llama4(keys: FileKeys, model: Any) -> Any:
     growing = {"query_scale": QueryScale(beta=0.1, length=CHUNK, offset=1)}
     return changed(
         model,
-        lambda mixer: mixer.replace(**(growing if mixer.position.is_absent else rotated)),
-        lambda part: part.replace(weighs="inputs") if isinstance(part, MixtureOfExperts) else part,
+        mixer=lambda mixer: mixer.replace(**(growing if mixer.position.is_absent else rotated)),
+        feedforward=lambda part: part.replace(weighs="inputs") if isinstance(part, MixtureOfExperts) else part,
     )
 
 
@@ -76,7 +64,7 @@ def growing(keys: FileKeys, model: Any) -> Any:
     if not (beta := keys.number("attention.temperature_scale", 0.0)):
         return model
     scale = QueryScale(beta=beta, length=keys.size("rope.scaling.original_context_length"))
-    return changed(model, lambda mixer: mixer.replace(query_scale=scale))
+    return changed(model, mixer=lambda mixer: mixer.replace(query_scale=scale))
 
 
 def growing_keys(model: Any) -> Keys:
@@ -94,7 +82,7 @@ def grok(keys: FileKeys, model: Any) -> Any:
     scale = keys.positive("attention.output_scale", 128**-0.5)
     softcap = keys.positive("attn_logit_softcapping", 30.0)
     usual = abs(scale - head_dim**-0.5) < 1e-7 * scale
-    model = changed(model, lambda mixer: mixer.replace(scale=None if usual else scale, softcap=softcap))
+    model = changed(model, mixer=lambda mixer: mixer.replace(scale=None if usual else scale, softcap=softcap))
     return model.replace(head=model.head.replace(softcap=keys.optional_positive("final_logit_softcapping")))
 
 
@@ -119,7 +107,7 @@ def with_shares(model: Any) -> Any:
 
     if not all(isinstance(block.wiring, SandwichNorm) for block in model.layers):
         return model
-    return changed(model, lambda mixer: mixer, change)
+    return changed(model, feedforward=change)
 
 
 def _scale_of_scores(model: Any, largest: int) -> float | None:
@@ -148,7 +136,7 @@ GEMMA2_LAYERS, GEMMA3_LAYERS = 46, 62  # of the 27B models
 def gemma2(keys: FileKeys, model: Any) -> Any:
     """Soft caps of scores and logits, and another scale of the scores in the largest model."""
     softcap, scale = keys.positive("attn_logit_softcapping", 50.0), _scale_of_scores(model, GEMMA2_LAYERS)
-    model = changed(model, lambda mixer: mixer.replace(scale=scale, softcap=softcap))
+    model = changed(model, mixer=lambda mixer: mixer.replace(scale=scale, softcap=softcap))
     return model.replace(head=model.head.replace(softcap=keys.positive("final_logit_softcapping", 30.0)))
 
 
@@ -163,7 +151,7 @@ def gemma2_keys(model: Any) -> Keys:
 def gemma3(keys: FileKeys, model: Any) -> Any:
     """A soft cap of the logits, and another scale of the scores in the largest model."""
     softcap, scale = keys.number("final_logit_softcapping", 0.0) or None, _scale_of_scores(model, GEMMA3_LAYERS)
-    model = changed(model, lambda mixer: mixer.replace(scale=scale))
+    model = changed(model, mixer=lambda mixer: mixer.replace(scale=scale))
     return model.replace(head=model.head.replace(softcap=softcap))
 
 
@@ -181,9 +169,8 @@ def old_minicpm(keys: FileKeys) -> Keys:
 def minicpm3(keys: FileKeys, model: Any) -> Any:
     """Constant factors of token vectors, residuals and logits."""
     factor = RESIDUAL / model.num_layers**0.5
-    return model.replace(
+    return changed(model, residual_scale=lambda _: factor).replace(
         embedding=model.embedding.replace(scale=EMBEDDING),
-        layers=tuple(block.replace(residual_scale=factor) for block in model.layers),
         head=model.head.replace(scale=WIDTH / model.d_model),
     )
 
@@ -191,13 +178,17 @@ def minicpm3(keys: FileKeys, model: Any) -> Any:
 def bitnet(keys: FileKeys, model: Any) -> Any:
     """Norms of the inputs of both output projections."""
     norm = RMSNorm(eps=model.final_norm.eps)
-    return changed(model, lambda mixer: mixer.replace(heads_norm=norm), lambda part: part.replace(hidden_norm=norm))
+    return changed(
+        model,
+        mixer=lambda mixer: mixer.replace(heads_norm=norm),
+        feedforward=lambda part: part.replace(hidden_norm=norm),
+    )
 
 
 def scaled_values(keys: FileKeys, model: Any) -> Any:
     """Values have a constant factor (MiMo-V2)."""
     scale = keys.number("attention.value_scale", 0.0) or 1.0
-    return changed(model, lambda mixer: mixer.replace(value_scale=scale))
+    return changed(model, mixer=lambda mixer: mixer.replace(value_scale=scale))
 
 
 def scaled_values_keys(model: Any) -> Keys:
@@ -206,7 +197,7 @@ def scaled_values_keys(model: Any) -> Keys:
 
 def halved_width(keys: FileKeys, model: Any) -> Any:
     """Halve the width of the feed-forward network, since the key counts gate and up together (the first Qwen)."""
-    return changed(model, lambda mixer: mixer, lambda part: part.replace(d_ff=part.d_ff // 2))
+    return changed(model, feedforward=lambda part: part.replace(d_ff=part.d_ff // 2))
 
 
 def doubled_width(model: Any) -> Keys:
@@ -236,7 +227,7 @@ def without_factors(model: Any) -> Any:
 
     if any((block.mixer, block.feedforward) != (first.mixer, first.feedforward) for block in model.layers):
         raise unsupported("layers[*]", "layers with other factors than the first in falcon-h1")
-    plain = changed(model, mixer, network)
+    plain = changed(model, mixer=mixer, feedforward=network)
     embedding, head = model.embedding.replace(scale=1.0), model.head.replace(scale=1.0)
     return plain.replace(embedding=embedding, head=head)
 
@@ -252,12 +243,12 @@ def in_pairs(model: Any) -> Any:
         index = getattr(latent, "index", None)
         return pairs(latent) if index is None else pairs(latent).replace(index=pairs(index))
 
-    return changed(model, mixer)
+    return changed(model, mixer=mixer)
 
 
 def slopes(keys: FileKeys, model: Any) -> Any:
     """ALiBi's slopes instead of a rotation (Refact)."""
-    return changed(model, lambda mixer: mixer.replace(position=Alibi()))
+    return changed(model, mixer=lambda mixer: mixer.replace(position=Alibi()))
 
 
 def bloom(keys: FileKeys, model: Any) -> Any:
@@ -293,7 +284,7 @@ def jais(keys: FileKeys, model: Any) -> Any:
     """Slopes if a key has their exponent, and scores divided by the width of a head."""
     scale = 1.0 / _first(model).sizes(model.d_model).head_dim
     position = Alibi() if _has_slopes(keys) else NoPosition()
-    return changed(model, lambda mixer: mixer.replace(position=position, scale=scale))
+    return changed(model, mixer=lambda mixer: mixer.replace(position=position, scale=scale))
 
 
 def jais_keys(model: Any) -> Keys:
@@ -302,9 +293,7 @@ def jais_keys(model: Any) -> Keys:
 
 def jina_bert_v2(keys: FileKeys, model: Any) -> Any:
     """Use bidirectional ALiBi, and a bias only in the down projection of networks."""
-    return changed(
-        model, lambda mixer: mixer.replace(position=Alibi()), lambda part: part.replace(bias=False, down_bias=True)
-    )
+    return changed(slopes(keys, model), feedforward=lambda part: part.replace(bias=False, down_bias=True))
 
 
 def deepseek_ocr(keys: FileKeys, model: Any) -> Any:
@@ -317,7 +306,7 @@ def deepseek_ocr(keys: FileKeys, model: Any) -> Any:
             )
         return mixer.replace(position=Rotary())
 
-    return changed(model, rotated)
+    return changed(model, mixer=rotated)
 
 
 def periodic(keys: FileKeys, model: Any) -> Any:
@@ -349,12 +338,8 @@ def without_heads(model: Any) -> Keys:
 def muse_glimmer(keys: FileKeys, model: Any) -> Any:
     """Normed token vectors, another epsilon of the outputs' norms, and capped logits."""
     post = RMSNorm(eps=POST_EPS)
-    blocks = (
-        block.replace(wiring=block.wiring.replace(mixer_post_norm=post, feedforward_post_norm=post))
-        for block in model.layers
-    )
+    model = changed(model, wiring=lambda wiring: wiring.replace(mixer_post_norm=post, feedforward_post_norm=post))
     return model.replace(
-        layers=tuple(blocks),
         embedding=model.embedding.replace(norm=model.final_norm.replace(weight=False)),
         head=model.head.replace(softcap=usual_cap(keys)),
     )
@@ -428,7 +413,7 @@ def step35(keys: FileKeys, model: Any) -> Any:
             raise keys.error("rope.scaling.type", "scales rotations", "this model is not supported")
         return mixer.replace(position=mixer.position.replace(dim=rotated // 2))
 
-    return changed(unlimited(keys, model), half)
+    return changed(unlimited(keys, model), mixer=half)
 
 
 def step35_keys(model: Any) -> Keys:

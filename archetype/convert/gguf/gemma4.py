@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from archetype.convert.gguf.finish import capped_keys, usual_cap
-from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupported, written_sizes
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, Layer, unsupported, written_sizes
 from archetype.convert.gguf.names import OUTER
 from archetype.convert.gguf.rope import FACTORS, UNROTATED
 from archetype.errors import CheckpointError

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from archetype.convert.gguf.keys import FileKeys, Keys, check_activations, unsupported, written_sizes
-from archetype.convert.gguf.layers import Has, Layer, has
+from archetype.convert.gguf.keys import FileKeys, Has, Keys, Layer, check_activations, has, unsupported, written_sizes
 from archetype.convert.gguf.mixers import OtherMixer
 from archetype.convert.gguf.rope import read_scaling, written_scaling
 from archetype.convert.gguf.routing import Routing, read_experts, written_layers, written_router

@@ -29,13 +29,12 @@ from archetype.convert.gguf import (
 )
 from archetype.convert.gguf.changes import AnyChange
 from archetype.convert.gguf.graph import Graph, Windows
-from archetype.convert.gguf.keys import Gguf
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.keys import Gguf, Layer
 from archetype.convert.gguf.plain import plain, with_one_epsilon, without_windows
 from archetype.convert.gguf.routing import Routing
 from archetype.families.rules import Rule, weight_rules
 from archetype.models.spec import ModelSpec
-from archetype.parts.activation.spec import GELU, XIELU, GELUTanh, ReLU2, SiTU
+from archetype.parts.activation.spec import GELU, XIELU, GELUTanh, ReLU2, SiLU, SiTU
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
@@ -73,6 +72,12 @@ def _latent(name: str, mixer: mixers.OtherMixer, check: Callable[[ModelSpec], No
     return row(name, attention=table, changed=changed, check=check, mixers=(mixer,), **facts)
 
 
+# short convolutions
+def _lfm(name: str, **facts: Any) -> Gguf:
+    shared: dict[str, Any] = {"outer": names.LFM_OUTER, "changed": (changes.SHORT_KERNEL,)}
+    return row(name, names.CONVOLUTION, qk_norm="head", mixers=(mixers.SHORT,), **shared, **facts)
+
+
 PAIRED = changes.PAIRED
 LAYER_NORM, NO_BIAS = LayerNorm(), LayerNorm(bias=False)
 SWIGLU_OAI = minimax_m3.NETWORK
@@ -86,8 +91,11 @@ PERIODS: dict[str, Callable[[Layer, bool, bool], bool]] = {
 }
 SCALES = ("embedding", "residual", "attention")
 OF_GPT2 = Graph(norm=LAYER_NORM, gated=False, output_bias="all", mlp_bias="all")
-OF_BERT = Graph(encodes=True, norm=LAYER_NORM, wiring="post")
-GRANITE = Graph(scales=SCALES, logits="divide", output_bias="any", mlp_bias="any")
+OF_BERT = Graph(encodes=True, norm=LAYER_NORM, wiring="post", activation=GELU())
+# biases wherever the tensors show them
+BIASED = Graph(output_bias="any", mlp_bias="any")
+BIASED_BERT = replace(OF_BERT, gated=False, output_bias="any", mlp_bias="any")
+GRANITE = replace(BIASED, scales=SCALES, logits="divide")
 GRANITE_MOE = Routing(shared="expert_shared_feed_forward_length", has_shared="any")
 COHERE = Graph(norm=NO_BIAS, wiring="parallel", interleaved=True, logits="multiply")
 GLM_4_MOE = Routing(
@@ -101,11 +109,10 @@ CORRECTED_SIGMOID = Routing(
 STATES = (changes.RATES, changes.KERNEL)
 STATES_2 = (changes.RATES_OF_HEADS, changes.GAINS_OF_HEADS, changes.GROUPED_NORM, changes.KERNEL)
 
-NEMOTRON_H = Graph(
+NEMOTRON_H = replace(
+    BIASED,
     activation=ReLU2(),
     gated=False,
-    output_bias="any",
-    mlp_bias="any",
     mixers=(mixers.MAMBA_2_LIMITED,),
     apart=True,
     both_eps=True,
@@ -119,6 +126,15 @@ QWEN_DELTA = Graph(
     mixers=(mixers.DELTA_NET,),
     marked=False,
 )
+
+SHARED_GATED = Routing(shared="expert_shared_feed_forward_length", shared_gate=True)
+
+
+# with positions in three parts
+def _delta(name: str, **facts: Any) -> Gguf:
+    changed = (changes.AROUND_ONE_BUT_GATED, *changes.TILED, changes.GATE_VECTOR)
+    return row(name, of=QWEN_DELTA, sections=True, rules=names.delta_rules(names.APART_RATES), changed=changed, **facts)
+
 
 # model type -> architecture
 ROWS: dict[str, Gguf] = {
@@ -159,11 +175,10 @@ ROWS: dict[str, Gguf] = {
     "starcoder2": row("starcoder2", of=OF_GPT2, activation=GELUTanh(), computed=without_windows),
     "nemotron": row(
         "nemotron",
+        of=BIASED,
         norm=LayerNorm(unit_offset=True),
         activation=ReLU2(),
         gated=False,
-        output_bias="any",
-        mlp_bias="any",
         changed=(changes.AROUND_ONE,),
     ),
     "cohere": row("command-r", of=COHERE),
@@ -263,23 +278,8 @@ ROWS: dict[str, Gguf] = {
         routing=Routing(renormalize=False, dense="any"),
         changed=STATES,
     ),
-    "lfm2": row(
-        "lfm2",
-        names.CONVOLUTION,
-        qk_norm="head",
-        mixers=(mixers.SHORT,),
-        outer=names.LFM_OUTER,
-        changed=(changes.SHORT_KERNEL,),
-    ),
-    "lfm2_moe": row(
-        "lfm2moe",
-        names.CONVOLUTION,
-        qk_norm="head",
-        mixers=(mixers.SHORT,),
-        routing=Routing("key", correction="all", dense="first"),
-        outer=names.LFM_OUTER,
-        changed=(changes.SHORT_KERNEL,),
-    ),
+    "lfm2": _lfm("lfm2"),
+    "lfm2_moe": _lfm("lfm2moe", routing=Routing("key", correction="all", dense="first")),
     "nemotron_h": row("nemotron_h", names.SCAN_2, of=NEMOTRON_H, norms=names.SINGLE, changed=STATES_2),
     "nemotron_h_moe": row(
         "nemotron_h_moe",
@@ -304,21 +304,8 @@ ROWS: dict[str, Gguf] = {
         rules=names.delta_rules("blk.{i}.ssm_ba   blocks.{i}.mixer.{b,a}"),
         changed=(changes.AROUND_ONE_BUT_GATED, changes.RATES, changes.KERNEL, changes.GATE_VECTOR),
     ),
-    "qwen3_5_text": row(
-        "qwen35",
-        of=QWEN_DELTA,
-        sections=True,
-        rules=names.delta_rules(names.APART_RATES),
-        changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED),
-    ),
-    "qwen3_5_moe_text": row(
-        "qwen35moe",
-        of=QWEN_DELTA,
-        sections=True,
-        routing=Routing(shared="expert_shared_feed_forward_length", shared_gate=True),
-        rules=names.delta_rules(names.APART_RATES),
-        changed=(changes.AROUND_ONE_BUT_GATED, *changes.TILED, changes.GATE_VECTOR),
-    ),
+    "qwen3_5_text": _delta("qwen35"),
+    "qwen3_5_moe_text": _delta("qwen35moe", routing=SHARED_GATED),
     "qwen4_exp_text": row(
         "qwen4exp",
         norm=RMSNorm(unit_offset=True),
@@ -327,7 +314,7 @@ ROWS: dict[str, Gguf] = {
         mixers=(qwen4exp.DELTA_SIGMOID,),
         marked=False,
         sections=True,
-        routing=Routing(shared="expert_shared_feed_forward_length", shared_gate=True),
+        routing=SHARED_GATED,
         finish=qwen4exp.with_streams,
         further=qwen4exp.streams_keys,
         stored=qwen4exp.without_memory,
@@ -431,8 +418,7 @@ ROWS |= {
     ),
     "ministral3": row(
         "mistral3",
-        output_bias="any",
-        mlp_bias="any",
+        of=BIASED,
         every_yarn=True,
         finish=finish.growing,
         further=finish.growing_keys,
@@ -513,11 +499,10 @@ ROWS |= {
     "falcon_h1": row(
         "falcon-h1",
         names.NETWORK.replace("feedforward.", "feedforward.parts.0."),
+        of=BIASED,
         mixers=(mixers.MAMBA_2,),
         together=True,
         marked=False,
-        output_bias="any",
-        mlp_bias="any",
         # its second norm is stored without the ending of weights
         norms=names.PRE.replace("ffn_norm   ", "ffn_norm = ").replace("feedforward_norm", "feedforward_norm.weight"),
         attention=names.BESIDE,
@@ -548,9 +533,7 @@ ROWS |= {
         attention=names.FUSED,
         network=names.FUSED_NETWORK,
     ),
-    "nemotron-nas": row(
-        "deci", output_bias="any", mlp_bias="any", apart=True, further=finish.without_heads, changed=PAIRED
-    ),
+    "nemotron-nas": row("deci", of=BIASED, apart=True, further=finish.without_heads, changed=PAIRED),
     "maple": row(
         "maple",
         qk_norm="head",
@@ -632,20 +615,10 @@ ROWS |= {
         windows=Windows(6, scaled=False),
         changed=(changes.AROUND_ONE,),
     ),
-    "jina_bert_v3": row(
-        "jina-bert-v3",
-        of=OF_BERT,
-        activation=GELU(),
-        gated=False,
-        output_bias="any",
-        mlp_bias="any",
-        attention=names.FUSED,
-        changed=(changes.NO_POOLER,),
-    ),
+    "jina_bert_v3": row("jina-bert-v3", of=BIASED_BERT, attention=names.FUSED, changed=(changes.NO_POOLER,)),
     "jina_bert_v2": row(
         "jina-bert-v2",
         of=OF_BERT,
-        activation=GELU(),
         output_bias="all",
         mlp_bias="all",
         rotates=PERIODS["none"],
@@ -663,18 +636,21 @@ ROWS |= {
     ),
     "nomic_bert_moe": row(
         "nomic-bert-moe",
-        of=OF_BERT,
-        activation=GELU(),
-        gated=False,
-        output_bias="any",
-        mlp_bias="any",
+        of=BIASED_BERT,
         routing=Routing(renormalize=False, dense="any"),
         finish=finish.periodic,
         further=finish.periodic_keys,
         attention=names.FUSED,
         changed=(changes.NO_POOLER,),
     ),
-    "nomic_bert": row("nomic-bert", of=OF_BERT, output_bias="any", attention=names.FUSED, changed=(changes.NO_POOLER,)),
+    "nomic_bert": row(
+        "nomic-bert",
+        of=OF_BERT,
+        activation=SiLU(),
+        output_bias="any",
+        attention=names.FUSED,
+        changed=(changes.NO_POOLER,),
+    ),
 }
 # further model types that these architectures compute
 ROWS |= {

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from pydantic import ValidationError
@@ -34,6 +34,7 @@ Keys = dict[str, Value]
 Shapes = Mapping[str, tuple[int, ...]]
 OUTSIDE = ("tokenizer.", "diffusion.", "xielu.")  # prefixes of keys without an architecture's name
 TABLE = "token_embd.weight"
+INDEX_HEADS = {"attention.indexer.head_count": "num_heads", "attention.indexer.key_length": "head_dim"}
 # Fields without a key, since they do not change what a trained model computes.
 UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max", "chunk_size")
 
@@ -70,9 +71,43 @@ class FileKeys(Config):
             "d_model": self.size("embedding_length"),
         }
 
+    def fields(self, names: Mapping[str, str]) -> dict[str, int]:
+        """Return the fields of a part that are sizes, given their names by key."""
+        return {field: self.size(key) for key, field in names.items()}
+
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
         """Return an error for a key, with the architecture's prefix."""
         return CheckpointError(f"{self.place}: {self.architecture}.{key}", cause, remedy)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a file: its tensors, and its values of keys, which may be per-layer lists."""
+
+    keys: FileKeys
+    index: int
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a tensor of this layer; None if the file does not have it."""
+        return self.keys.shapes.get(f"blk.{self.index}.{name}")
+
+    def has(self, name: str) -> bool:
+        return self.shape(name) is not None
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """Return this layer's value of a key as an integer of at least 0."""
+        value = self.keys.get(key, default)
+        value = value[self.index] if isinstance(value, list) and len(value) > self.index else value
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_WIDE:
+            raise self.keys.error(key, f"{value!r:.80} is not a number of layer {self.index}", "fix the file")
+        return value
+
+
+Has = Literal["no", "any", "all"]  # whether no layer has something, the tensors show it, or every layer has it
+
+
+def has(has: Has, shown: bool) -> bool:
+    return shown if has == "any" else has == "all"
 
 
 @dataclass(frozen=True)
@@ -116,6 +151,11 @@ def written_sizes(model: Any) -> Keys:
         "block_count": model.num_layers,
         "vocab_size": model.vocab_size,
     }
+
+
+def written_fields(part: Any, names: Mapping[str, str]) -> Keys:
+    """Return the keys of a part's fields, which `FileKeys.fields` reads."""
+    return {key: getattr(part, field) for key, field in names.items()}
 
 
 def _accept(model: ModelSpec) -> None:

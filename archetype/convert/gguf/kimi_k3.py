@@ -3,8 +3,7 @@
 from typing import Any
 
 from archetype.convert.gguf.changes import Change
-from archetype.convert.gguf.keys import FileKeys, Keys
-from archetype.convert.gguf.layers import Layer
+from archetype.convert.gguf.keys import FileKeys, Keys, Layer
 from archetype.convert.gguf.plain import with_one_epsilon
 from archetype.families.keys import expect_kind
 from archetype.families.rules import Rule, rule

@@ -50,20 +50,22 @@ def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: boo
     reader = LlamaCppTokenizer(vocabulary)
     if vocabulary.pre in CLOSE:
         cause = f"llama.cpp's pre-tokenizer {vocabulary.pre} cuts some words otherwise than the published one"
-        if not allow_different:
-            raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
-        warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
+        report_difference(cause, allow_different)
     for text, ids in awkward_cases(tokenizer):
         try:
             read = reader.encode(text)
         except KeyError as byte:
             raise no_form(f"llama.cpp aborts on {text!r:.60}, since the vocabulary has no piece {byte}") from None
         if read != ids:
-            cause = f"llama.cpp encodes {text!r:.60} differently: {_difference(read, ids)}"
-            if not allow_different:
-                raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
-            warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
+            report_difference(f"llama.cpp encodes {text!r:.60} differently: {_difference(read, ids)}", allow_different)
             return
+
+
+def report_difference(cause: str, is_allowed: bool) -> None:
+    """Warn about a difference between llama.cpp and the tokenizer, or refuse it."""
+    if not is_allowed:
+        raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
+    warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=3)
 
 
 def _difference(read: list[int], ids: list[int]) -> str:
@@ -186,6 +188,12 @@ def _ranks(vocabulary: Vocabulary) -> dict[tuple[str, str], int]:
     return ranks
 
 
+def _with_bytes(pieces: list[str], ids: dict[str, int]) -> list[int]:
+    # unknown pieces: those of their bytes
+    known = ([piece] if piece in ids else [f"<0x{byte:02X}>" for byte in piece.encode()] for piece in pieces)
+    return [ids[part] for parts in known for part in parts]
+
+
 class _SpacedBpe:
     """BPE of characters: spaces become ▁, runs of newlines are apart, and unknown characters are bytes."""
 
@@ -198,9 +206,8 @@ class _SpacedBpe:
             if word in self._ids and word[0] == "\n":
                 ids.append(self._ids[word])
                 continue
-            for piece in _merged(list(word), lambda left, right: self._ranks.get((left, right))):
-                known = piece in self._ids
-                ids += [self._ids[piece]] if known else [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
+            pieces = _merged(list(word), lambda left, right: self._ranks.get((left, right)))
+            ids += _with_bytes(pieces, self._ids)
         return ids
 
 
@@ -213,13 +220,7 @@ class _SentencePiece:
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         text = (" " if self._adds_prefix and after_special else "") + text
-        ids: list[int] = []
-        for piece in _merged(list(text.replace(" ", SPACE)), self._rank):
-            if piece in self._ids:
-                ids.append(self._ids[piece])
-            else:
-                ids += [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
-        return ids
+        return _with_bytes(_merged(list(text.replace(" ", SPACE)), self._rank), self._ids)
 
     def _rank(self, left: str, right: str) -> float | None:
         id = self._ids.get(left + right)

@@ -6,8 +6,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from archetype.convert.gguf.keys import Keys, unsupported
-from archetype.convert.gguf.layers import Has, Layer
+from archetype.convert.gguf.keys import Has, Keys, Layer, unsupported, written_fields
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.mamba.spec import Mamba
@@ -35,6 +34,8 @@ class OtherMixer:
     write: Callable[[Any, Any], Keys]
 
 
+MAMBA_SIZES = {"ssm.state_size": "state_size", "ssm.conv_kernel": "conv_kernel"}
+MAMBA_2_SIZES = MAMBA_SIZES | {"ssm.time_step_rank": "num_heads", "ssm.group_count": "num_groups"}
 EXPANSION = 2  # of Mamba's channels, a constant of llama.cpp
 
 
@@ -48,21 +49,15 @@ def _read_mamba(layer: Layer, eps: float) -> Mamba:
     rank, d_model, inner = (keys.size(f) for f in ("ssm.time_step_rank", "embedding_length", "ssm.inner_size"))
     if inner != EXPANSION * d_model:
         raise keys.error("ssm.inner_size", f"{inner} is not {EXPANSION} x {d_model}", "fix the file")
-    return Mamba(
-        state_size=keys.size("ssm.state_size"),
-        conv_kernel=keys.size("ssm.conv_kernel"),
-        dt_rank=None if rank == -(-d_model // 16) else rank,
-        norm=norm,
-    )
+    return Mamba(**keys.fields(MAMBA_SIZES), dt_rank=None if rank == -(-d_model // 16) else rank, norm=norm)
 
 
 def _write_mamba(mixer: Any, decoder: Decoder) -> Keys:
     if mixer.expand != EXPANSION:
         raise unsupported("layers[0].mixer.expand", f"{mixer.expand!r} here, only {EXPANSION}")
     return {
-        "ssm.conv_kernel": mixer.conv_kernel,
+        **written_fields(mixer, MAMBA_SIZES),
         "ssm.inner_size": mixer.expand * decoder.d_model,
-        "ssm.state_size": mixer.state_size,
         "ssm.time_step_rank": mixer.rank(decoder.d_model),
         **({"ssm.dt_b_c_rms": True} if not mixer.norm.is_absent and not mixer.norm.weight else {}),
     }
@@ -74,11 +69,8 @@ def _read_mamba2(layer: Layer, eps: float, **limits: float) -> Mamba2:
     if inner % heads:
         raise keys.error("ssm.inner_size", f"{inner} is not a multiple of {heads} heads", "fix the file")
     return Mamba2(
-        num_heads=heads,
+        **keys.fields(MAMBA_2_SIZES),
         head_dim=inner // heads,
-        state_size=keys.size("ssm.state_size"),
-        num_groups=keys.size("ssm.group_count"),
-        conv_kernel=keys.size("ssm.conv_kernel"),
         conv_bias=layer.has("ssm_conv1d.bias"),
         eps=eps,
         norm="after_gate" if layer.has("ssm_norm.weight") else "none",
@@ -87,13 +79,7 @@ def _read_mamba2(layer: Layer, eps: float, **limits: float) -> Mamba2:
 
 
 def _write_mamba2(mixer: Any, decoder: Decoder) -> Keys:
-    return {
-        "ssm.conv_kernel": mixer.conv_kernel,
-        "ssm.inner_size": mixer.inner,
-        "ssm.state_size": mixer.state_size,
-        "ssm.time_step_rank": mixer.num_heads,
-        "ssm.group_count": mixer.num_groups,
-    }
+    return written_fields(mixer, MAMBA_2_SIZES) | {"ssm.inner_size": mixer.inner}
 
 
 def _read_delta(layer: Layer, eps: float) -> GatedDeltaNet:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from archetype.models.block.spec import Block, NormedWiring
+from archetype.families.standard_block import changed
+from archetype.models.block.spec import NormedWiring
 from archetype.models.decoder.spec import Decoder
 from archetype.models.encoder.spec import Encoder
 from archetype.parts.attention.spec import Attention
@@ -13,6 +14,7 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Rotary
 from archetype.parts.together.spec import MixersTogether
+from archetype.roles.wiring import Wiring
 
 LATENTS_EPS = 1e-6
 
@@ -23,7 +25,12 @@ def plain(model: Any) -> Any:
         model = model.replace(pooler=False, pooling="first")  # which need a head
     if not isinstance(model, Decoder | Encoder):
         return model
-    return model.replace(layers=tuple(_plain_block(block, model.d_model) for block in model.layers))
+    return changed(
+        model,
+        wiring=_plain_wiring,
+        mixer=lambda mixer: _plain_mixer(mixer, model.d_model),
+        feedforward=lambda part: _plain_network(part, model.d_model),
+    )
 
 
 def without_windows(model: Any) -> Any:
@@ -36,8 +43,8 @@ def without_windows(model: Any) -> Any:
     widths = [pattern.size for pattern in patterns if isinstance(pattern, Window)]
     if not widths:
         return plain(model)
-    blocks = (block.replace(mixer=block.mixer.replace(pattern=Full())) for block in model.layers)
-    return plain(model.replace(layers=tuple(blocks), context_length=min(model.context_length, *widths)))
+    full = changed(model, mixer=lambda mixer: mixer.replace(pattern=Full()))
+    return plain(full.replace(context_length=min(model.context_length, *widths)))
 
 
 def with_one_epsilon(model: Any) -> Any:
@@ -53,18 +60,14 @@ def with_one_epsilon(model: Any) -> Any:
 
     if not isinstance(model.final_norm, RMSNorm):
         return plain(model)
-    return plain(model.replace(layers=tuple(block.replace(mixer=mixer(block.mixer)) for block in model.layers)))
+    return plain(changed(model, mixer=mixer))
 
 
-def _plain_block(block: Block, d_model: int) -> Block:
-    wiring, mixer, network = block.wiring, block.mixer, block.feedforward
-    if isinstance(wiring, NormedWiring):
-        names = [name for name in type(wiring).model_fields if name.endswith("_norm") and name != "shared_norm"]
-        same = {name: None for name in names if getattr(wiring, name) == wiring.norm}
-        wiring = wiring.replace(**same) if same else wiring
-    return block.replace(
-        wiring=wiring, mixer=_plain_mixer(mixer, d_model), feedforward=_plain_network(network, d_model)
-    )
+def _plain_wiring(wiring: Wiring) -> Wiring:
+    if not isinstance(wiring, NormedWiring):
+        return wiring
+    names = [name for name in type(wiring).model_fields if name.endswith("_norm") and name != "shared_norm"]
+    return wiring.replace(**{name: None for name in names if getattr(wiring, name) == wiring.norm})
 
 
 def _plain_mixer(mixer: Any, d_model: int) -> Any:

@@ -9,12 +9,13 @@ import numpy as np
 
 from archetype.convert.gguf import changes
 from archetype.convert.gguf.finish import with_index
-from archetype.convert.gguf.keys import FileKeys, Keys, Wide, unsupported
+from archetype.convert.gguf.keys import INDEX_HEADS, FileKeys, Keys, Wide, unsupported, written_fields
 from archetype.convert.gguf.mixers import DELTA_NET
 from archetype.convert.gguf.names import APART_RATES, DELTA, EXPERTS, GATED
 from archetype.convert.gguf.plain import plain
 from archetype.families.keys import expect_kind
 from archetype.families.rules import Rule, rule, weight_rules
+from archetype.families.standard_block import changed
 from archetype.models.block.spec import Block, NoMixer, PreNorm
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.ngram.spec import MASK, STEP, NgramMemory, bound_of, mixed
@@ -22,7 +23,14 @@ from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pool_index.spec import PoolIndex
 from archetype.parts.streams.spec import GatedStreams
 
-INDEX, STREAMS, MEMORY, TABLE = "attention.indexer", "hyper_connection", "ple", "per_layer_token_embd.weight"
+INDEX, MEMORY, TABLE = "attention.indexer", "ple", "per_layer_token_embd.weight"
+STREAMS = {"hyper_connection.count": "num_streams", "hyper_connection.low_rank": "rank"}
+MEMORY_SIZES = {
+    "embedding_length_per_layer_input": "row_width",
+    f"{MEMORY}.ngram_size": "n",
+    f"{MEMORY}.heads_per_ngram": "heads",
+    f"{MEMORY}.conv_kernel": "conv_kernel",
+}
 AT_ONCE = 2**18  # numbers tried in one batch
 MOST_HASHES = 64  # of a position, a constant of llama.cpp
 WITHOUT = PreNorm(norm=NoNorm())  # the streams are normalized when they are read
@@ -88,7 +96,7 @@ def computed(model: Any) -> Any:
         total = part.total_rows
         return part.replace(rows=part.table_sizes[0], multiple=1 if total == sum(part.table_sizes) else total)
 
-    return plain(model.replace(layers=tuple(b.replace(feedforward=network(b.feedforward)) for b in model.layers)))
+    return plain(changed(model, feedforward=network))
 
 
 def with_streams(keys: FileKeys, model: Any) -> Any:
@@ -100,19 +108,8 @@ def with_streams(keys: FileKeys, model: Any) -> Any:
     pool = max((rate for rate in rates if isinstance(rate, int)), default=0) if isinstance(rates, list) else 0
     if not pool or top_k % pool or rates[:num_layers] != [pool * there for there in has_index]:
         raise keys.error("attention.compress_ratios", f"{rates!r:.80} is not supported", "fix the file")
-    index = PoolIndex(
-        pool=pool,
-        top_pools=top_k // pool,
-        num_heads=keys.size(f"{INDEX}.head_count"),
-        head_dim=keys.size(f"{INDEX}.key_length"),
-        norm=norm,
-    )
-    streams = GatedStreams(
-        num_streams=keys.size(f"{STREAMS}.count"),
-        rank=keys.size(f"{STREAMS}.low_rank"),
-        norm_eps=eps,
-        unit_offset=True,
-    )
+    index = PoolIndex(pool=pool, top_pools=top_k // pool, norm=norm, **keys.fields(INDEX_HEADS))
+    streams = GatedStreams(**keys.fields(STREAMS), norm_eps=eps, unit_offset=True)
     model = with_index(keys, model, index)
     layers = [block.replace(wiring=WITHOUT) for block in model.layers]
     if places := keys.get(f"{MEMORY}.layers", []):
@@ -139,10 +136,7 @@ def _memory(keys: FileKeys, vocab_size: int, num_streams: int, norm: RMSNorm) ->
         raise keys.error(f"{MEMORY}.head_vocab_sizes", f"{sizes!r:.80} do not fit {total} rows", "fix the file")
     memory = NgramMemory(
         rows=sizes[0],
-        row_width=keys.size("embedding_length_per_layer_input"),
-        n=keys.size(f"{MEMORY}.ngram_size"),
-        heads=keys.size(f"{MEMORY}.heads_per_ngram"),
-        conv_kernel=keys.size(f"{MEMORY}.conv_kernel"),
+        **keys.fields(MEMORY_SIZES),
         boundary=keys.count(f"{MEMORY}.eos_token_id", 0),
         seed=seed,
         num_streams=num_streams,
@@ -207,11 +201,9 @@ def streams_keys(model: Any) -> Keys:
     keys: Keys = {
         "attention.layer_norm_rms_epsilon": streams.norm_eps,
         "attention.compress_ratios": rates,
-        f"{INDEX}.head_count": index.num_heads,
-        f"{INDEX}.key_length": index.head_dim,
+        **written_fields(index, INDEX_HEADS),
         f"{INDEX}.top_k": index.top_pools * index.pool,
-        f"{STREAMS}.count": streams.num_streams,
-        f"{STREAMS}.low_rank": streams.rank,
+        **written_fields(streams, STREAMS),
     }
     places = [place for place, block in enumerate(model.layers) if isinstance(block.feedforward, NgramMemory)]
     if not places:
@@ -225,12 +217,9 @@ def streams_keys(model: Any) -> Keys:
     sizes, offsets = _tables(memory)
     return keys | {
         f"{MEMORY}.layers": places,
-        f"{MEMORY}.ngram_size": memory.n,
-        f"{MEMORY}.heads_per_ngram": memory.heads,
-        f"{MEMORY}.conv_kernel": memory.conv_kernel,
+        **written_fields(memory, MEMORY_SIZES),
         f"{MEMORY}.eos_token_id": memory.boundary,
         f"{MEMORY}.layer_multipliers": Wide(memory.multipliers(model.vocab_size)),
         f"{MEMORY}.head_offsets": offsets,
         f"{MEMORY}.head_vocab_sizes": sizes,
-        "embedding_length_per_layer_input": memory.row_width,
     }

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
-from archetype.convert.gguf.layers import Has, Layer, has
+from archetype.convert.gguf.keys import FileKeys, Has, Keys, Layer, has, unsupported
 from archetype.errors import CheckpointError
 from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP

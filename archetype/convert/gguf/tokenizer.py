@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from archetype.convert.gguf import pretokenizers
-from archetype.convert.gguf.vocabulary import CONTINUES, SPACE, Vocabulary, bytes_of, is_padding
+from archetype.convert.gguf.vocabulary import SPACE, Vocabulary, bytes_of, is_padding
 from archetype.convert.gguf.vocabulary_keys import read_vocabulary
 from archetype.errors import ArchetypeError, DataError
 from archetype.tokenizers import sentencepiece
+from archetype.tokenizers.added import AddedToken
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
-from archetype.tokenizers.definition import frame
+from archetype.tokenizers.composed import CONTINUES, bpe, byte_level, composed, frame, replaced, wordpiece
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 from archetype.tokenizers.known_templates import TEMPLATES
 from archetype.tokenizers.rwkv import END, RWKVTokenizer
@@ -111,44 +112,35 @@ def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
     return used
 
 
-def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> HuggingFaceTokenizer:
+def _added(vocabulary: Vocabulary) -> list[AddedToken]:
     takes_spaces = vocabulary.pre in pretokenizers.MASK_TAKES_SPACES
-    added = [
-        {
-            "id": id,
-            "content": token,
-            "single_word": False,
-            "lstrip": token == pretokenizers.MASK and takes_spaces,
-            "rstrip": False,
-            "normalized": False,
-            "special": type == sentencepiece.CONTROL,
-        }
+    return [
+        AddedToken(id, token, type == sentencepiece.CONTROL, lstrip=token == pretokenizers.MASK and takes_spaces)
         for id, (token, type) in _used(vocabulary).items()
         if type in (sentencepiece.CONTROL, sentencepiece.USER_DEFINED)
     ]
-    names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-    # a tokenizer.json has all of these keys; null is a step that does nothing
-    definition = {"version": "1.0", "added_tokens": added} | dict.fromkeys(names) | steps | {"model": model}
+
+
+def _opened(definition: dict[str, Any]) -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(json.dumps(definition, ensure_ascii=False).encode("utf-8", "replace"))
 
 
-def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
+def _bpe(vocabulary: Vocabulary, **settings: Any) -> dict[str, Any]:
     tokens = {token: id for id, (token, _) in _used(vocabulary).items()}
-    # written by `single_bytes`
-    if tokens == byte_of_character() and vocabulary.pre == pretokenizers.GPT2:
-        return ByteTokenizer()
     pairs = (merge.partition(" ") for merge in vocabulary.merges or ())
     # a tokenizer.json must not name unknown tokens; such merges could never apply
-    merges = [[left, right] for left, _, right in pairs if {left, right, left + right} <= tokens.keys()]
+    merges = ([left, right] for left, _, right in pairs if {left, right, left + right} <= tokens.keys())
+    return bpe(tokens, merges, **settings)
+
+
+def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
+    model = _bpe(vocabulary, ignore_merges=vocabulary.pre in pretokenizers.IGNORE_MERGES)
+    # written by `single_bytes`
+    if model["vocab"] == byte_of_character() and vocabulary.pre == pretokenizers.GPT2:
+        return ByteTokenizer()
     pre = pretokenizers.canonical(vocabulary.pre)
     # GPT-2's cuts are those of ByteLevel itself; any other expressions cut first, and ByteLevel only writes bytes
-    level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": False,
-        "use_regex": pre == pretokenizers.GPT2,
-    }
-    cut: dict[str, Any] = level
+    cut = level = byte_level(use_regex=pre == pretokenizers.GPT2)
     if pre != pretokenizers.GPT2:
         if pre not in pretokenizers.CUTS:
             known = ", ".join((*pretokenizers.CUTS, *pretokenizers.SAME_CUTS))
@@ -156,46 +148,18 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
         split = {"type": "Split", "behavior": "Isolated", "invert": False}
         splits = [split | {"pattern": {"Regex": expression}} for expression in pretokenizers.CUTS[pre]]
         cut = {"type": "Sequence", "pretokenizers": [*splits, level]}
-    model = {
-        "type": "BPE",
-        "vocab": tokens,
-        "merges": merges,
-        "dropout": None,
-        "unk_token": None,
-        "fuse_unk": False,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "byte_fallback": False,
-        "ignore_merges": vocabulary.pre in pretokenizers.IGNORE_MERGES,
-    }
-    steps = {"pre_tokenizer": cut, "post_processor": _frame(vocabulary), "decoder": level | {"use_regex": True}}
-    return _definition(vocabulary, model, **steps)
+    steps = {"pre_tokenizer": cut, "post_processor": _frame(vocabulary), "decoder": byte_level(use_regex=True)}
+    return _opened(composed(model, _added(vocabulary), **steps))
 
 
 def _spaced_bpe(vocabulary: Vocabulary) -> Tokenizer:
     # BPE of whole texts of characters, whose spaces are ▁, with bytes for the characters that are no tokens
-    tokens = {token: id for id, (token, _) in _used(vocabulary).items()}
-    pairs = (merge.partition(" ") for merge in vocabulary.merges or ())
     unknown = vocabulary.special.get("unknown")
-    model = {
-        "type": "BPE",
-        "vocab": tokens,
-        "merges": [[left, right] for left, _, right in pairs if {left, right, left + right} <= tokens.keys()],
-        "dropout": None,
-        "unk_token": None if unknown is None else vocabulary.tokens[unknown],
-        "fuse_unk": True,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "byte_fallback": True,
-        "ignore_merges": False,
-    }
-    decoder = [_replaced(SPACE, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
-    steps = {"normalizer": _replaced(" ", SPACE), "decoder": {"type": "Sequence", "decoders": decoder}}
-    return _definition(vocabulary, model, post_processor=_frame(vocabulary), **steps)
-
-
-def _replaced(old: str, new: str) -> dict[str, Any]:
-    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+    unknown_token = None if unknown is None else vocabulary.tokens[unknown]
+    model = _bpe(vocabulary, unk_token=unknown_token, fuse_unk=True, byte_fallback=True)
+    decoder = [replaced(SPACE, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    steps = {"normalizer": replaced(" ", SPACE), "decoder": {"type": "Sequence", "decoders": decoder}}
+    return _opened(composed(model, _added(vocabulary), post_processor=_frame(vocabulary), **steps))
 
 
 def _frame(vocabulary: Vocabulary) -> dict[str, Any] | None:
@@ -256,29 +220,7 @@ def _wordpiece(vocabulary: Vocabulary) -> Tokenizer:
         raise DataError(
             "tokenizer.ggml", "has no unk, bos (or cls) or separator token", "convert the model to GGUF again"
         )
-    unknown, first, last = (used[id][0] for id in ids if id is not None)
+    unknown, cls, sep = ((used[id][0], id) for id in ids if id is not None)
     lower = vocabulary.flags.get("normalizer.lowercase", True)
-    normalizer = {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "handle_chinese_chars": True,
-        "lowercase": lower,
-        "strip_accents": vocabulary.flags.get("normalizer.strip_accents", lower),
-    }
-    processor = {"type": "BertProcessing", "sep": [last, ids[2]], "cls": [first, ids[1]]}
-    model = {
-        "type": "WordPiece",
-        "unk_token": unknown,
-        "continuing_subword_prefix": CONTINUES,
-        "max_input_chars_per_word": 100,
-        "vocab": vocab,
-    }
-    decoder = {"type": "WordPiece", "prefix": CONTINUES, "cleanup": True}
-    return _definition(
-        vocabulary,
-        model,
-        normalizer=normalizer,
-        pre_tokenizer={"type": "BertPreTokenizer"},
-        post_processor=processor,
-        decoder=decoder,
-    )
+    normalizer = {"lowercase": lower, "strip_accents": vocabulary.flags.get("normalizer.strip_accents", lower)}
+    return _opened(wordpiece(vocab, unknown[0], cls, sep, _added(vocabulary), normalizer))

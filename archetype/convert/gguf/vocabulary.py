@@ -10,6 +10,7 @@ from typing import Any
 from archetype.convert.gguf.pretokenizers import GPT2, MASK, MASK_TAKES_SPACES, name_of
 from archetype.errors import DataError
 from archetype.tokenizers.bytes import ByteTokenizer
+from archetype.tokenizers.composed import CONTINUES
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 from archetype.tokenizers.rwkv import END, RWKVTokenizer
 from archetype.tokenizers.sentencepiece import (
@@ -205,18 +206,17 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     scores = [best if id in first else piece.score for id, piece in enumerate(pieces)]
     scores += [NEVER if settings.kind == UNIGRAM else 0.0] * (vocab_size - len(scores))
     flags, special = {"add_space_prefix": settings.adds_prefix}, {"unknown": tokenizer.processor.unk_id()}
-    if settings.kind == BPE:
-        if settings.joins_spaces or settings.charsmap:
-            raise no_form("the tokenizer file normalizes text, which llama.cpp only does for Unigram")
-        padded_tokens = padded(tokens, types, vocab_size)
-        return Vocabulary("llama", "default", *padded_tokens, scores=scores, special=special, flags=flags)
+    if settings.kind == UNIGRAM:
+        flags |= {"remove_extra_whitespaces": settings.joins_spaces}
+    elif settings.joins_spaces or settings.charsmap:
+        raise no_form("the tokenizer file normalizes text, which llama.cpp only does for Unigram")
     return Vocabulary(
-        "t5",
+        "t5" if settings.kind == UNIGRAM else "llama",
         "default",
         *padded(tokens, types, vocab_size),
         scores=scores,
         special=special,
-        flags=flags | {"remove_extra_whitespaces": settings.joins_spaces},
+        flags=flags,
         charsmap=settings.charsmap,
     )
 
@@ -291,7 +291,6 @@ def _begins_words(step: Any) -> bool:
 
 
 SPACE = "▁"
-CONTINUES = "##"
 ROLES = {"[PAD]": "padding", "[MASK]": "mask"}
 
 

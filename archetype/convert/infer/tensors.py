@@ -36,7 +36,7 @@ from archetype.convert.infer.names import (
     read_name,
 )
 from archetype.errors import CheckpointError
-from archetype.roles.checkpoint import MixerReader, Shape
+from archetype.roles.checkpoint import MixerReader, NameTable, Shape
 from archetype.roles.mixer import Mixer
 from archetype.spec.registry import providers
 
@@ -307,39 +307,29 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, attention: MixerReader, in
         if layer.memory.setdefault((match[0], match[1] or 0), name) != name:
             raise info.no_place(name)
         return
-    if match := read_name(STREAMS, inner):
-        _add_once(info, layer.residual, match[0], name)
-        return
-    if match := read_name(BEHIND, inner):
-        _add_once(info, layer.around, match[0], name)
-        return
-    if match := read_name(FURTHER, path):
-        _add_once(info, layer.further, f"{match[0]}.{kind}", name)
-        return
-    if layer.sparse and (match := read_name(ALWAYS, inner) or read_name(EXPERTS, inner)):
-        _add_once(info, layer.network, match[0], name)
-        return
-    if match := read_name(layer.reader.parameters, inner):
-        _add_once(info, layer.mixer, match[0], name)
-        return
-    if match := read_name(NUMBERS, inner):
-        _add_once(info, layer.network, match[0], name)
-        return
+    # the first table that has the whole name, then the first that has it without its ending
+    whole: list[tuple[NameTable, Names]] = [(STREAMS, layer.residual), (BEHIND, layer.around)]
+    whole += [(ALWAYS, layer.network), (EXPERTS, layer.network)] if layer.sparse else []
+    whole += [(layer.reader.parameters, layer.mixer), (NUMBERS, layer.network)]
+    for table, names in whole:
+        if match := read_name(table, inner):
+            _add_once(info, names, match[0], name)
+            return
     if kind not in ("weight", "bias"):
         raise info.no_place(name)
-    if layer.sparse and (match := read_name(EXPERTS, path)):
-        param, expert = match
-        if expert is not None:
-            layer.experts.append((f"{param}.{kind}", expert, name))
-        else:
-            _add_once(info, layer.network, f"{param}.{kind}", name)
-    elif match := read_name(layer.reader.names, path):
-        _add_once(info, layer.mixer, f"{match[0]}.{kind}", name)
-    elif info.quirks.side_by_side and (match := read_name(attention.names, path)):
-        _add_once(info, layer.beside, f"{match[0]}.{kind}", name)
-    elif match := read_name(NETWORKS, path):
-        _add_once(info, layer.dense if layer.sparse else layer.network, f"{match[0]}.{kind}", name)
-    elif gated := GATED_NORM.fullmatch(path):
+    if layer.sparse and (match := read_name(EXPERTS, path)) and match[1] is not None:
+        layer.experts.append((f"{match[0]}.{kind}", match[1], name))
+        return
+    by_path: list[tuple[NameTable, Names]] = [(FURTHER, layer.further)]
+    by_path += [(EXPERTS, layer.network)] if layer.sparse else []
+    by_path += [(layer.reader.names, layer.mixer)]
+    by_path += [(attention.names, layer.beside)] if info.quirks.side_by_side else []
+    by_path += [(NETWORKS, layer.dense if layer.sparse else layer.network)]
+    for table, names in by_path:
+        if match := read_name(table, path):
+            _add_once(info, names, f"{match[0]}.{kind}", name)
+            return
+    if gated := GATED_NORM.fullmatch(path):
         layer.norms[f"{gated[1]}.{OF_GATED_NORM[gated[2]]}{kind}"] = name
     # any other vector is taken for a norm, whose place `read_wiring` looks up
     elif len(info.shapes[name]) == 1:

@@ -175,15 +175,21 @@ class SandwichBlock(Block):
     """x + norm'(F(norm(x))) (Ding 2021; Gemma 2)."""
 
     norms = ("norm", "post_norm")
-    added = "_post_norm"
+    added: ClassVar[str | None] = "_post_norm"
 
     def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
-            h = self.norm(content)(self.read(content, x, context), context)  # (B, T, D)
-            y = self.content(content)(h, context, self.own_state(content, context, state))
-            y = getattr(self, f"{content}_post_norm")(y, context)
-            x = self.write(content, x, y, context)
+            _, x = self.sandwich(content, x, context, state)
         return x
+
+    def sandwich(
+        self, content: str, x: Tensor, context: ForwardContext, state: LayerState | None
+    ) -> tuple[Vectors, Tensor]:
+        """Return h = norm(x), and x + norm'(F(h))."""
+        h = self.norm(content)(self.read(content, x, context), context)  # (B, T, D)
+        y = self.content(content)(h, context, self.own_state(content, context, state))
+        y = getattr(self, f"{content}_post_norm")(y, context)
+        return h, self.write(content, x, y, context)
 
 
 class LowRankPath(nn.Module):
@@ -199,10 +205,10 @@ class LowRankPath(nn.Module):
 
 
 @module_for(spec.Laurel)
-class LaurelBlock(Block):
+class LaurelBlock(SandwichBlock):
     """(x + norm'(mixer(h)) + h + path(h)) / sqrt(2) with h = norm(x), then a sandwich around the other sublayers."""
 
-    norms = ("norm", "post_norm")
+    added = None
 
     def __init__(self, block: spec.Block, place: Place) -> None:
         super().__init__(block, place)
@@ -211,9 +217,7 @@ class LaurelBlock(Block):
 
     def sublayers(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
-            h = self.norm(content)(self.read(content, x, context), context)  # (B, T, D)
-            y = self.content(content)(h, context, self.own_state(content, context, state))
-            x = self.write(content, x, getattr(self, f"{content}_post_norm")(y, context), context)
+            h, x = self.sandwich(content, x, context, state)
             if content == "mixer":
                 x = (x + (h + self.mixer_path(h, context)).to(x.dtype)) / math.sqrt(2)
         return x

@@ -298,25 +298,26 @@ class Block(Spec):
 
     @model_validator(mode="after")
     def _cross_sees_all(self) -> "Block":
-        if self.cross_attention is not None:
-            if not isinstance(self.cross_attention.position, NoPosition):
-                cause = "source and target have no common positions"
-                invalid("cross_attention.position", cause, "remove it")
-            if self.cross_attention.query_scale is not None:
-                cause = "source and target have no common positions"
-                invalid("cross_attention.query_scale", cause, "remove it")
-            if self.cross_attention.keys_from is not None:
-                invalid("cross_attention.keys_from", "cross-attention always reads the source's keys", "remove it")
-            if not isinstance(self.cross_attention.pattern, Full):
-                invalid("cross_attention.pattern", "cross-attention always attends to the whole source", "remove it")
-            if self.cross_attention.differential is not None:
-                invalid("cross_attention.differential", "only self-attention supports it", "remove it")
-            if self.cross_attention.convolves:
-                cause = "queries and keys come from different sequences"
-                invalid("cross_attention.convolutions", cause, "remove it")
-            if self.cross_attention.index is not None:
-                invalid("cross_attention.index", "cross-attention always attends to the whole source", "remove it")
-            if self.cross_attention.value_embedding is not None:
-                cause = "the values come from the source, but the token ids from the target"
-                invalid("cross_attention.value_embedding", cause, "remove it")
+        if (cross := self.cross_attention) is None:
+            return self
+        unordered, whole = (
+            "source and target have no common positions",
+            "cross-attention always attends to the whole source",
+        )
+        causes = {
+            "position": (not isinstance(cross.position, NoPosition), unordered),
+            "query_scale": (cross.query_scale is not None, unordered),
+            "keys_from": (cross.keys_from is not None, "cross-attention always reads the source's keys"),
+            "pattern": (not isinstance(cross.pattern, Full), whole),
+            "differential": (cross.differential is not None, "only self-attention supports it"),
+            "convolutions": (cross.convolves, "queries and keys come from different sequences"),
+            "index": (cross.index is not None, whole),
+            "value_embedding": (
+                cross.value_embedding is not None,
+                "the values come from the source, but the token ids from the target",
+            ),
+        }
+        for field, (is_set, cause) in causes.items():
+            if is_set:
+                invalid(f"cross_attention.{field}", cause, "remove it")
         return self

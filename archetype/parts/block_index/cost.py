@@ -1,41 +1,21 @@
 """Cost of the block index (MiniMax M3)."""
 
-from archetype.cost.formula import Counts, Formula
+from archetype.cost.formula import Formula
 from archetype.cost.registry import Linear, cost_of
-from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.block_index import spec
 from archetype.parts.lightning_index.cost import LearnedIndexCost
 
 
 @cost_of(spec.BlockIndex)
 class BlockIndexCost(LearnedIndexCost[spec.BlockIndex]):
-    """Cost of two projections, and of a product over all pairs of positions if blocks are left out.
-
-    The FLOPs of its loss, which computes the attention weights again, are not counted.
-    """
+    """Cost of two projections, and of a product over all pairs of positions if blocks are left out."""
 
     def __init__(self, part: spec.BlockIndex, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)
         if part.own_projections:
             self.projections = {"q": Linear(d, self.heads * self.head_dim), "k": Linear(d, self.head_dim)}
             self.vectors = dict.fromkeys(("q_norm", "k_norm"), self.norm.parameters())
-
-    def flops(self, work: Work) -> Counts:
-        # only keys are computed if nothing is left out
-        counts = self.projection_flops(work.tokens)
-        if not self._leaves_out(work.length.value):
-            return {name: flops for name, flops in counts.items() if name == "k"}
-        return counts | {"scores": 2 * work.tokens * work.length * self.heads * self.head_dim}
-
-    def _leaves_out(self, length: int) -> bool:
-        return -(-length // self.part.block) > self.part.top_blocks
-
-    def state(self, length: int) -> int:
-        # one key per position
-        return length * self.part.head_dim * self.part.own_projections
-
-    def most_keys(self, length: int) -> int:
-        return min(self.part.top_blocks * self.part.block, length)
 
     def saved_mask(self, work: TrainingWork) -> int:
         # a mask for each selection, repeated for the attention's heads
@@ -50,4 +30,4 @@ class BlockIndexCost(LearnedIndexCost[spec.BlockIndex]):
         saved += tokens * (part.num_heads + 1) * part.head_dim * (work.itemsize + FLOAT32)
         blocks = -(-work.length // part.block)
         saved += FLOAT32 * part.num_heads * (pairs + 4 * tokens * blocks) + FLOAT32 * tokens
-        return saved + work.length**2 + (part.num_heads * pairs if self._leaves_out(work.length) else 0)
+        return saved + work.length**2 + (part.num_heads * pairs if not part.sees_all(work.length) else 0)

@@ -10,7 +10,7 @@ from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.nn.selection import EVERY_KEY, Choice, best_blocks, mean_divergence, of_blocks
-from archetype.nn.symbolic import is_symbolic, num_blocks
+from archetype.nn.symbolic import num_blocks
 from archetype.parts.block_index import spec
 from archetype.parts.lightning_index.module import LearnedIndex
 from archetype.parts.pattern.scores import MASKED, at_least_float32, of_symbolic_length
@@ -21,7 +21,7 @@ class BlockIndex(LearnedIndex):
     """Select the blocks of keys with the largest pooled q_t k_s, and the blocks up to the query's own."""
 
     def __init__(self, index: spec.BlockIndex, place: Place, query_features: int) -> None:
-        super().__init__(index, place, place.d_model, index.head_dim if index.own_projections else 0)
+        super().__init__(index, place, place.d_model)
         if index.own_projections:
             self.q_norm, self.k_norm = self.build_norm(), self.build_norm()
 
@@ -36,7 +36,7 @@ class BlockIndex(LearnedIndex):
         x = x.detach()  # the index's loss must not train the model
         keys = self.rotated(self.heads(self.k(x), self.k_norm), context)  # (B, 1, T, P)
         keys = self.with_earlier(keys, x, context, state)  # (B, 1, S, P)
-        if not (self.learns or self._leaves_out(keys)):  # the scores would change nothing
+        if not (self.learns or self.leaves_out(keys)):  # the scores would change nothing
             return EVERY_KEY
         q = self.rotated(self.heads(self.q(x), self.q_norm), context)  # (B, H, T, P)
         return self.choose(q, keys, allowed, context)
@@ -50,7 +50,7 @@ class BlockIndex(LearnedIndex):
     ) -> Choice:
         """Choose blocks for each query head; every key head serves H / K of them. The choice has no gradient."""
         size, count = self.spec.block, keys.shape[2]
-        leaves_out = self._leaves_out(keys)
+        leaves_out = self.leaves_out(keys)
         if not (self.learns or leaves_out):
             return EVERY_KEY
         if not self.learns:
@@ -67,11 +67,7 @@ class BlockIndex(LearnedIndex):
             selected = best_blocks(blocks, context.shared_positions, *of_spec)
             chosen = context.probe(self, "chosen", allowed & of_blocks(selected, size, count))
             blocks = blocks.masked_fill(~selected, MASKED)
-        return Choice(chosen, self.spec.top_blocks * size, blocks if self.learns else None)
-
-    def _leaves_out(self, keys: Float[Tensor, "B K S P"]) -> bool:
-        count = keys.shape[2]
-        return is_symbolic(count) or num_blocks(count, self.spec.block) > self.spec.top_blocks
+        return Choice(chosen, self.spec.most_keys, blocks if self.learns else None)
 
     def loss(self, choice: Choice, attended: Float[Tensor, "B H T S"], context: ForwardContext) -> Float[Tensor, ""]:
         """Return KL(attended blocks || softmax of scores), averaged over queries that are not padding, and weighted."""

@@ -70,8 +70,13 @@ class BlockIndex(LearnedIndex):
             refuse_set({"loss_weight": self.loss_weight > 0}, cause, "use {field}: 0")
         return self
 
-    def sees_all(self, length: int) -> bool:
-        return self.top_blocks * self.block >= length
+    @property
+    def most_keys(self) -> int:
+        return self.top_blocks * self.block
+
+    @property
+    def key_features(self) -> int:
+        return self.head_dim if self.own_projections else 0
 
     @property
     def reads_heads(self) -> bool:

@@ -42,7 +42,7 @@ class GatedDeltaNetCost(ChunkedCost[spec.GatedDeltaNet]):
 
     def state(self, length: int) -> int:
         # each head's memory, and the convolution's last inputs
-        return self.values.value * self.part.head_dim + self.channels.value * (self.part.conv_kernel - 1)
+        return self.values.value * self.part.head_dim + self.conv_state
 
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, every step between the projections, and the chunks; the rule runs in float32
@@ -53,8 +53,8 @@ class GatedDeltaNetCost(ChunkedCost[spec.GatedDeltaNet]):
         # with queries and keys that are repeated for the heads they serve
         own = (1 if by_channel else 3) + (part.key_heads < heads)
         exact = (2 * self.keys.value + own * keys + 7 * values + (4 + by_channel) * heads + 2 * part.decays) * FLOAT32
-        padding = (part.conv_kernel - 1) * channels * work.itemsize
-        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
+        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact)
+        saved += work.rows * self.conv_state * work.itemsize
         memory = 2 * values * part.head_dim
         if by_channel:
             return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=2)

@@ -37,28 +37,31 @@ class LearnedIndex(KeepsKeys, KeySelector):
 
     Args:
         query_features: width of the vectors from which queries are projected.
-        key_features: cached features per position, G; 0 for an index without projections.
     """
 
     keeps_int8 = False
 
-    def __init__(self, index: Any, place: Place, query_features: int, key_features: int) -> None:
+    def __init__(self, index: Any, place: Place, query_features: int) -> None:
         super().__init__()
-        self.spec, self.key_features = index, key_features
+        self.spec = index
         self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
-        if key_features:
+        if index.key_features:
             self.q = Linear(query_features, index.num_heads * index.head_dim, bias=False)
             self.k = Linear(place.d_model, index.head_dim, bias=False)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys | None:
         """Return an empty cache of all keys."""
-        if not self.key_features:
+        if not self.spec.key_features:
             return None
-        return IndexKeys.empty(batch, capacity, self.key_features, self.cache_dtype or dtype, device)
+        return IndexKeys.empty(batch, capacity, self.spec.key_features, self.cache_dtype or dtype, device)
 
     @property
     def learns(self) -> bool:
         return self.training and bool(self.spec.adds_to_loss)
+
+    def leaves_out(self, keys: Float[Tensor, "B K S G"]) -> bool:
+        count = keys.shape[2]
+        return is_symbolic(count) or not self.spec.sees_all(count)
 
     def heads(self, projected: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Float[Tensor, "B H T P"]:
         """Return the normalized features of each head."""
@@ -87,9 +90,8 @@ class LightningIndex(LearnedIndex):
     """Select the keys with the largest sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) (DeepSeek-AI 2025)."""
 
     def __init__(self, index: spec.LightningIndex, place: Place, query_features: int) -> None:
-        is_own = index.from_layer is None  # otherwise nothing is computed here
-        super().__init__(index, place, query_features, index.head_dim if is_own else 0)
-        if is_own:
+        super().__init__(index, place, query_features)
+        if index.from_layer is None:  # otherwise nothing is computed here
             self.k_norm = self.build_norm()
             self.weights = Linear(place.d_model, index.num_heads, bias=False)
 
@@ -109,7 +111,7 @@ class LightningIndex(LearnedIndex):
         x, queries = x.detach(), queries.detach()  # the index's loss must not train the model
         keys = self.rotated(self.heads(self.k(x), self.k_norm), context)  # (B, 1, T, P)
         keys = self.with_earlier(keys, x, context, state)  # (B, 1, S, P)
-        leaves_out = is_symbolic(keys.shape[2]) or keys.shape[2] > self.spec.top_k
+        leaves_out = self.leaves_out(keys)
         if not (self.learns or leaves_out):  # the scores would change nothing
             context.leave(EVERY_KEY)
             return EVERY_KEY

@@ -1,5 +1,6 @@
 """Learned index of keys: each query attends to the keys with the largest scores."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -35,6 +36,19 @@ class LearnedIndex(KeySelection):
             self.position.check_heads(self.head_dim)
             self.position.check_kept_keys(DEPENDS_ON_LENGTH)
         return self
+
+    @property
+    @abstractmethod
+    def most_keys(self) -> int:
+        """Largest number of keys that a query attends to."""
+
+    @property
+    def key_features(self) -> int:
+        """Numbers that are kept of each position; 0 for an index without projections."""
+        return self.head_dim
+
+    def sees_all(self, length: int) -> bool:
+        return self.most_keys >= length
 
     @property
     def adds_to_loss(self) -> bool:
@@ -90,8 +104,13 @@ class LightningIndex(LearnedIndex):
             invalid("rotates", "needs position.dim", "set position.dim, or use rotates: first")
         return self
 
-    def sees_all(self, length: int) -> bool:
-        return self.top_k >= length
+    @property
+    def most_keys(self) -> int:
+        return self.top_k
+
+    @property
+    def key_features(self) -> int:
+        return self.head_dim if self.from_layer is None else 0
 
     @property
     def adds_to_loss(self) -> bool:

@@ -54,8 +54,7 @@ class LinearAttentionCost(ChunkedCost[spec.LinearAttention]):
 
     def state(self, length: int) -> int:
         # each head's memory, and the convolution's last inputs
-        tail = 0 if self.part.conv_kernel is None else self.channels.value * (self.part.conv_kernel - 1)
-        return self.values.value * self.head_dim.value + tail
+        return self.values.value * self.head_dim.value + self.conv_state
 
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, every step between the projections, and the chunks; the memory is in float32
@@ -63,12 +62,10 @@ class LinearAttentionCost(ChunkedCost[spec.LinearAttention]):
         ranks = (part.gate_rank or 0) + (getattr(part.decay, "rank", None) or 0)
         steps = values + ranks + 2 * values * (part.gate != "none") + values * (part.gate == "silu")
         exact = (1 if self.by_channel else 3) * keys + values
-        padding = 0
         if part.conv_kernel is not None:
             steps += self.channels.value
-            padding = (part.conv_kernel - 1) * self.channels.value * work.itemsize
         if part.feature_map != "none":
-            exact += 2 * keys
+            exact += ("k" in self.projections) * keys + keys
         if not part.qk_norm.is_absent:  # normed keys, and all that the convolution returned
             exact += keys + (self.channels.value if part.conv_kernel is not None else 0)
         if part.value_activation != "none":
@@ -81,7 +78,7 @@ class LinearAttentionCost(ChunkedCost[spec.LinearAttention]):
             case spec.ChannelDecay(floor=floor, gives_keys=gives_keys):
                 decays = keys
                 exact += (2 + 2 * (floor > 0) + gives_keys) * keys
-        saved = work.input_bytes(self.d.value) + work.rows * padding
+        saved = work.input_bytes(self.d.value) + work.rows * self.conv_state * work.itemsize
         saved += work.tokens * (steps * work.itemsize + exact * FLOAT32)
         saved += self.norm.saved_activations(work.tokens * (heads if part.norm_over == "head" else 1))
         saved += 2 * self._qk_norm().saved_activations(work.tokens * heads)

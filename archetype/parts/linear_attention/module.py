@@ -94,10 +94,11 @@ class LinearAttention(nn.Module):
             inputs = list(u.split([*self.widths.values()], dim=-1))
         parts = dict(zip(self.widths, (part.to(exact).unflatten(-1, heads) for part in inputs), strict=True))
         a = self._log_decay(x, exact)  # (b, T, H) or (B, T, H, P)
-        q, scale = self._prepared("q", parts["q"], context), mixer.scale or self.sizes[0] ** -0.5
+        feature_map, scale = ACTIVATIONS[mixer.feature_map], mixer.scale or self.sizes[0] ** -0.5
+        q = self._prepared("q", feature_map(parts["q"]), context)
         q = q if scale == 1.0 else q * scale
-        # with keys from the decay, 1 - exp(a) without cancellation
-        k = self._prepared("k", parts["k"] if "k" in parts else -torch.expm1(a), context)
+        # keys from the decay are 1 - exp(a), without cancellation
+        k = self._prepared("k", feature_map(parts["k"]) if "k" in parts else -torch.expm1(a), context)
         v = ACTIVATIONS[mixer.value_activation](parts["v"])
         k, a = context.fill_padding(k), context.fill_padding(a)  # no decay, and nothing is written
         q, k, v, a = context.probes(self, q=q, k=k, v=v, log_decay=a)
@@ -111,7 +112,6 @@ class LinearAttention(nn.Module):
 
     def _prepared(self, name: str, x: Float[Tensor, "B T H P"], context: ForwardContext) -> Float[Tensor, "B T H P"]:
         # queries or keys
-        x = ACTIVATIONS[self.spec.feature_map](x)
         if not self.spec.qk_norm.is_absent:
             x = self.get_submodule(f"{name}_norm")(x, context).to(x.dtype)
         if self.rotary is not None:

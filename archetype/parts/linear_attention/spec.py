@@ -93,7 +93,7 @@ class LinearAttention(Mixer):
         head_dim: width of a head's query and key, P (absent: d_model / num_heads).
         v_head_dim: width of a head's value, Q (absent: head_dim).
         conv_kernel: kernel size of a convolution over queries, keys and values, before the feature map (absent: none).
-        feature_map: activation of queries and keys; `elu` is 1 + elu(x), which is positive.
+        feature_map: activation of queries and of projected keys; `elu` is 1 + elu(x), which is positive.
         value_activation: activation of values.
         qk_norm: norm of each head's query and key.
         position: rotary positions of queries and keys.

@@ -37,7 +37,7 @@ class MambaCost(MixerCost[spec.Mamba]):
 
     def state(self, length: int) -> int:
         # each channel's state, and the convolution's last inputs
-        return self.inner.value * (self.part.state_size + self.part.conv_kernel - 1)
+        return self.inner.value * self.part.state_size + self.conv_state
 
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, about every step between the projections, and one state for every sqrt(T) steps
@@ -45,6 +45,6 @@ class MambaCost(MixerCost[spec.Mamba]):
         # both halves, around the convolution and the last projection; scan and gate run in float32
         steps = (6 * inner + self.rank.value + 2 * state_size) * work.itemsize + 6 * inner * FLOAT32
         states = -(-work.length // math.isqrt(work.length)) * inner * state_size * FLOAT32
-        padding = (self.part.conv_kernel - 1) * inner * work.itemsize  # padding of the convolution
+        padding = self.conv_state * work.itemsize  # of the convolution
         saved = work.input_bytes(self.d.value) + work.tokens * steps + work.rows * (states + padding)
         return saved + sum(norm.saved_activations(work.tokens) for norm in self.norms.values())

@@ -1,14 +1,14 @@
 """Cost of a state space in chunks (Dao 2024, section 6)."""
 
-from archetype.cost.chunks import Chunks, chunk_activations, without_zero
+from archetype.cost.chunks import ChunkedCost, Chunks, chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
-from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.cost.registry import Complexity, Linear, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.mamba2 import spec
 
 
 @cost_of(spec.Mamba2)
-class Mamba2Cost(MixerCost[spec.Mamba2]):
+class Mamba2Cost(ChunkedCost[spec.Mamba2]):
     """Cost of Mamba-2. The scan counts products over the pairs of a chunk and with the memory."""
 
     state_name = "convolution and SSM state"
@@ -20,34 +20,22 @@ class Mamba2Cost(MixerCost[spec.Mamba2]):
         self.inner = self.heads * symbol("P", part.head_dim, part)
         self.shared = symbol("K", part.num_groups, part) * self.state_size
         self.channels = self.inner + 2 * self.shared
-        self.kernel = symbol("c", part.conv_kernel, part)
-
-    def parameters(self) -> Counts:
-        d, inner, part = self.d, self.inner, self.part
-        return {
-            "in_proj": linear(d, self.inner + self.channels + self.heads, part.bias),
-            "conv": linear(self.kernel, self.channels, part.conv_bias),
-            **dict.fromkeys(("dt_bias", "A_log", "D"), self.heads),
-            **({"norm": inner} if part.has_norm else {}),
-            "out_proj": linear(inner, d, part.bias),
+        self.projections = {
+            "in_proj": Linear(d, self.inner + self.channels + self.heads, part.bias),
+            "conv": Linear(symbol("c", part.conv_kernel, part), self.channels, part.conv_bias),
+            "out_proj": Linear(self.inner, d, part.bias),
         }
+        self.vectors = dict.fromkeys(("dt_bias", "A_log", "D"), self.heads)
+        if part.has_norm:
+            self.vectors["norm"] = self.inner
 
-    def flops(self, work: Work) -> Counts:
-        d, inner, tokens, chunks = self.d, self.inner, 2 * work.tokens, Chunks.of(work, self.part.chunk_size)
-        return without_zero(
-            {
-                "in_proj": tokens * d * (inner + self.channels + self.heads),
-                "conv": tokens * self.kernel * self.channels,
-                "scores": 2 * work.rows * chunks.pairs * self.shared,
-                "mixture": 2 * work.rows * chunks.pairs * inner,
-                "memory": 2 * work.rows * chunks.memory_products(2, 1) * self.state_size * inner,
-                "out_proj": tokens * inner * d,
-            }
-        )
+    def products(self, chunks: Chunks) -> Counts:
+        memory = chunks.memory_products(2, 1) * self.state_size * self.inner
+        return {"scores": chunks.pairs * self.shared, "mixture": chunks.pairs * self.inner, "memory": memory}
 
     def state(self, length: int) -> int:
         # each head's memory, and the convolution's last inputs
-        return self.inner.value * self.part.state_size + self.channels.value * (self.part.conv_kernel - 1)
+        return self.inner.value * self.part.state_size + self.conv_state
 
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, every step between the projections, and the chunks; the scan runs in float32
@@ -57,7 +45,7 @@ class Mamba2Cost(MixerCost[spec.Mamba2]):
         normed = inner + part.num_groups if part.has_norm else 0  # its input, and the scale of each group
         own = (4 + 2 * shares) * inner + (3 - shares) * keys
         exact = (own + (4 + part.limits_steps) * heads + normed) * FLOAT32
-        padding = (part.conv_kernel - 1) * channels * work.itemsize
-        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
+        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact)
+        saved += work.rows * self.conv_state * work.itemsize
         memory, copied = 2 * inner * part.state_size, 0 if shares else keys
         return saved + chunk_activations(work, part.chunk_size, heads, memory, copied)

@@ -1,18 +1,15 @@
 """Cost of the pool index (Qwen4-Exp)."""
 
-from archetype.cost.formula import Counts, Formula, constant
+from archetype.cost.formula import Formula, constant
 from archetype.cost.registry import Linear, cost_of
-from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.lightning_index.cost import LearnedIndexCost
 from archetype.parts.pool_index import spec
 
 
 @cost_of(spec.PoolIndex)
 class PoolIndexCost(LearnedIndexCost[spec.PoolIndex]):
-    """Cost of two projections, and of a product over all pairs of a position and a pool if pools are left out.
-
-    The FLOPs of its loss, which computes the attention weights again, are not counted.
-    """
+    """Cost of two projections, and of a product over all pairs of a position and a pool if pools are left out."""
 
     def __init__(self, part: spec.PoolIndex, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)
@@ -25,19 +22,8 @@ class PoolIndexCost(LearnedIndexCost[spec.PoolIndex]):
             self.projections["pool_gate"] = Linear(d, self.head_dim)
             self.vectors["pool_bias"] = part.pool * self.head_dim
 
-    def flops(self, work: Work) -> Counts:
-        # only what is kept of a position is computed if nothing is left out
-        counts = self.projection_flops(work.tokens)
-        if self.part.sees_all(work.length.value):
-            return {name: flops for name, flops in counts.items() if name in ("k", "pool_gate")}
-        pools = constant(work.length.value // self.part.pool)
-        return counts | {"scores": 2 * work.tokens * pools * self.heads * self.head_dim}
-
-    def state(self, length: int) -> int:
-        return length * self.part.key_features
-
-    def most_keys(self, length: int) -> int:
-        return min((self.part.top_pools + 1) * self.part.pool - 1, length)
+    def scored_keys(self, length: Formula) -> Formula:
+        return constant(length.value // self.part.pool)
 
     def saved_activations(self, work: TrainingWork) -> int:
         # queries, pooled keys, products by head and pool, both distributions and the masks

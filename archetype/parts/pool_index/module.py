@@ -25,7 +25,7 @@ class PoolIndex(LearnedIndex):
     """
 
     def __init__(self, index: spec.PoolIndex, place: Place, query_features: int) -> None:
-        super().__init__(index, place, query_features, index.key_features)
+        super().__init__(index, place, query_features)
         self.k_norm = self.build_norm()
         self.q_norm = self.build_norm() if index.norm_of == "pools" else None
         self.weights = Linear(place.d_model, index.num_heads, bias=False) if index.head_weights else None
@@ -44,8 +44,7 @@ class PoolIndex(LearnedIndex):
         x, queries = x.detach(), queries.detach()  # the index's loss must not train the model
         # (B, 1, S, G): keys, and the logits of gates
         keys = self.with_earlier(self._keys(x)[:, None], x, context, state)
-        size, count = self.spec.pool, keys.shape[2]
-        leaves_out = count // size > self.spec.top_pools
+        leaves_out = self.leaves_out(keys)
         if not (self.learns or leaves_out):  # the scores would change nothing
             return EVERY_KEY
         # a pool competes if the query may see all of its keys
@@ -54,11 +53,11 @@ class PoolIndex(LearnedIndex):
         chosen = None
         if leaves_out:
             selected = best_keys(scores.detach(), self.spec.top_pools)
-            seen = (selected[:, None] | ~complete).repeat_interleave(size, 3)  # (B, 1, T, N pool)
-            seen = nn.functional.pad(seen, (0, count - seen.shape[3]), value=True)
+            seen = (selected[:, None] | ~complete).repeat_interleave(self.spec.pool, 3)  # (B, 1, T, N pool)
+            seen = nn.functional.pad(seen, (0, keys.shape[2] - seen.shape[3]), value=True)
             chosen = context.probe(self, "chosen", allowed & seen)
             scores = scores.masked_fill(~selected, MASKED)
-        return Choice(chosen, (self.spec.top_pools + 1) * size - 1, scores if self.learns else None)
+        return Choice(chosen, self.spec.most_keys, scores if self.learns else None)
 
     def _keys(self, x: Vectors) -> Float[Tensor, "B T G"]:
         keys: Tensor = self.k(x)

@@ -54,10 +54,12 @@ class PoolIndex(LearnedIndex):
     head_weights: Flag = False
     loss_weight: NotNegative = 1.0
 
-    def sees_all(self, length: int) -> bool:
-        return length // self.pool <= self.top_pools
+    @property
+    def most_keys(self) -> int:
+        # of the selected pools, and those that are in no complete pool
+        return (self.top_pools + 1) * self.pool - 1
 
     @property
     def key_features(self) -> int:
-        """Numbers that are kept of each position: its key, and with gates the logits of its weights."""
+        # with gates also the logits of a key's weights
         return self.head_dim * (2 if self.pooling == "gated" else 1)

@@ -38,12 +38,11 @@ class RGLRUCost(MixerCost[spec.RGLRU]):
 
     def state(self, length: int) -> int:
         # the vector, and the convolution's last inputs
-        return self.part.conv_kernel * self.inner.value
+        return self.inner.value + self.conv_state
 
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, every step between the projections, and what each step of the scan by doubling multiplies
         inner, size = self.inner.value, self.part.chunk_size
         levels = (filled_chunk(min(size, work.length)).bit_length() - 1) * 3
-        padding = (self.part.conv_kernel - 1) * inner * work.itemsize
         steps = 9 * inner * work.itemsize + (8 + levels) * inner * FLOAT32
-        return work.input_bytes(self.d.value) + work.tokens * steps + work.rows * padding
+        return work.input_bytes(self.d.value) + work.tokens * steps + work.rows * self.conv_state * work.itemsize

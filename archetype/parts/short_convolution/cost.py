@@ -22,10 +22,9 @@ class ShortConvolutionCost(MixerCost[spec.ShortConvolution]):
         return self.projection_flops(work.tokens)
 
     def state(self, length: int) -> int:
-        return (self.part.conv_kernel - 1) * self.d.value
+        return self.conv_state
 
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, the projection's three parts, the convolution's input and output, and their product
         d = self.d.value
-        padding = (self.part.conv_kernel - 1) * d * work.itemsize
-        return work.input_bytes(d) + work.tokens * 6 * d * work.itemsize + work.rows * padding
+        return work.input_bytes(d) + (work.tokens * 6 * d + work.rows * self.conv_state) * work.itemsize

@@ -1,5 +1,6 @@
 """Supervised fine-tuning on conversations, with a loss on the assistant's messages only."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 from archetype.data.batches import Tokens
 from archetype.data.conversations import conversation_rows
 from archetype.data.example_counts import ExampleCounts
-from archetype.data.pairs import OrderByLength, Pairs
+from archetype.data.pairs import Pairs
 from archetype.data.preparation import prepared
 from archetype.errors import SpecError
 from archetype.models.decoder.module import check_documents_are_separate
@@ -19,7 +20,8 @@ from archetype.spec.base import Flag
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import Conversations, Records
-from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.by_length import ByLengthObjective
 
 MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # token ids, and the mask of the tokens of answers
 
@@ -44,8 +46,8 @@ class Chat(ObjectiveConfig):
         return ChatObjective(inputs, self.packed)
 
 
-class ChatObjective(Objective):
-    """Batches of conversations with similar lengths, padded at the end."""
+class ChatObjective(ByLengthObjective):
+    """Batches of conversations."""
 
     def __init__(self, inputs: ObjectiveInputs, packed: bool) -> None:
         assert isinstance(inputs.data, Conversations)
@@ -60,22 +62,22 @@ class ChatObjective(Objective):
         self.training, self.validation = training, validation
         rows = [_joined(row) for row in (*training, *validation)]
         lengths = np.array([len(ids) for ids, _ in rows])
-        self.order = OrderByLength(lengths[: len(training)], inputs.batch_size, inputs.seed)
+        self.order_by(lengths[: len(training)], inputs.batch_size, inputs.seed)
         self.fingerprint = Pairs([ids for ids, _ in rows], [marks.astype(np.int32) for _, marks in rows]).fingerprint
         counts = ExampleCounts(inputs.sequence_length, self.num_cut, num_unanswered=self.num_unanswered)
         self.description = counts.described(f"{len(conversations[0]):,} conversations")
         # the model reads all tokens of a row but the last
         self.batch_shape = self.order.batch_size, int(lengths.max()) - 1
-        self.num_validation_batches = -(-len(validation) // self.order.batch_size)
-        self.steps_per_epoch = self.order.per_epoch
 
-    def batch(self, step: int) -> Batch:
+    def collate(self, examples: Sequence[list[MarkedRow]]) -> Batch:
         """Return tokens (B, T + 1), lengths (B,), answer mask (B, T + 1), and conversation ids if rows are packed."""
-        return self._batch([self.training[index] for index in self.order.batch(step)])
-
-    def validation_batch(self, index: int) -> Batch:
-        size = self.order.batch_size
-        return self._batch(self.validation[index * size : (index + 1) * size])
+        batch = marked_batch([_joined(row) for row in examples])
+        if not self.packed:
+            return batch
+        positions = torch.arange(batch[0].shape[1])
+        ends = [torch.tensor([len(ids) for ids, _ in row]).cumsum(0) for row in examples]
+        # (B, T + 1) index of each position's conversation; padding counts as part of the last one
+        return (*batch, torch.stack([torch.bucketize(positions, row_ends[:-1], right=True) for row_ends in ends]))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Return all tokens but the last, and as targets each position's next token if it belongs to an answer."""
@@ -87,15 +89,6 @@ class ChatObjective(Objective):
             # the last token of a conversation does not predict the first token of the next
             targets = targets.masked_fill(ids[0][:, 1:] != ids[0][:, :-1], IGNORED)
         return inputs, targets
-
-    def _batch(self, rows: list[list[MarkedRow]]) -> Batch:
-        batch = marked_batch([_joined(row) for row in rows])
-        if not self.packed:
-            return batch
-        positions = torch.arange(batch[0].shape[1])
-        ends = [torch.tensor([len(ids) for ids, _ in row]).cumsum(0) for row in rows]
-        # (B, T + 1) index of each position's conversation; padding counts as part of the last one
-        return (*batch, torch.stack([torch.bucketize(positions, row_ends[:-1], right=True) for row_ends in ends]))
 
     def _rows(self, records: Records) -> list[MarkedRow]:
         template, longest = self.inputs.template, self.inputs.sequence_length + 1

@@ -1,17 +1,18 @@
 """Direct preference optimization on pairs of completions."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.data.conversations import Row, prompt_and_answer
 from archetype.data.example_counts import ExampleCounts
-from archetype.data.pairs import OrderByLength, Pairs
+from archetype.data.pairs import Pairs
 from archetype.data.preparation import prepared
 from archetype.errors import DataError, SpecError
 from archetype.models.spec import ModelSpec
@@ -23,10 +24,10 @@ from archetype.training.objectives.base import (
     Batch,
     Counts,
     LossOutput,
-    Objective,
     ObjectiveConfig,
     ObjectiveInputs,
 )
+from archetype.training.objectives.by_length import SPLITS, ByLengthObjective, Split
 from archetype.training.objectives.chat import MarkedRow, marked_batch
 
 Pair = tuple[MarkedRow, MarkedRow]  # prompt and chosen completion, prompt and rejected completion
@@ -52,8 +53,8 @@ class DPO(ObjectiveConfig):
         return DPOObjective(inputs, self.beta)
 
 
-class DPOObjective(Objective):
-    """DPO on batches of completion pairs with similar lengths, padded at the end."""
+class DPOObjective(ByLengthObjective):
+    """DPO on batches of completion pairs."""
 
     unit = "pair"
 
@@ -65,7 +66,7 @@ class DPOObjective(Objective):
             cause = f"no completion pair fits into {inputs.sequence_length} tokens"
             raise SpecError("sequence_length", cause, "increase sequence_length")
         lengths = np.array([max(len(ids) for ids, _ in pair) for pair in self.training])
-        self.order = OrderByLength(lengths, inputs.batch_size, inputs.seed)
+        self.order_by(lengths, inputs.batch_size, inputs.seed)
         sequences = [row for pair in (*self.training, *self.validation) for row in pair]
         self.fingerprint = Pairs(
             [ids for ids, _ in sequences], [marks.astype(np.int32) for _, marks in sequences]
@@ -74,12 +75,8 @@ class DPOObjective(Objective):
         self.description = counts.described(f"{len(self.training):,} completion pairs")
         # each pair is two rows of one forward pass
         self.batch_shape = 2 * self.order.batch_size, max(len(ids) for ids, _ in sequences) - 1
-        self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
-        self.steps_per_epoch = self.order.per_epoch
-        self.restore(
-            # placeholders until `prepare` or `restore`, so that batches have all their tensors
-            {"training": torch.zeros(len(self.training), 2), "validation": torch.zeros(len(self.validation), 2)}
-        )
+        # placeholders until `prepare` or `restore`, so that batches have all their tensors
+        self.restore({split: torch.zeros(len(getattr(self, split)), 2) for split in SPLITS})
 
     def prepare(self, model: nn.Module, dtype: str) -> dict[str, Tensor]:
         was_training = model.training
@@ -87,30 +84,32 @@ class DPOObjective(Objective):
         # no dropout: the reference is a constant
         model.eval()
         with torch.no_grad():
-            for name, pairs in (("training", self.training), ("validation", self.validation)):
+            for split in SPLITS:
+                pairs: list[Pair] = getattr(self, split)
                 parts = [pairs[i : i + self.order.batch_size] for i in range(0, len(pairs), self.order.batch_size)]
                 device = next(model.parameters()).device
                 with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-                    sums = [self._log_probabilities(model, [t.to(device) for t in _batch(part)])[0] for part in parts]
-                reference[name] = torch.cat(sums).cpu()
+                    sums = [
+                        self._log_probabilities(model, [t.to(device) for t in self.collate(part)])[0] for part in parts
+                    ]
+                reference[split] = torch.cat(sums).cpu()
         model.train(was_training)
         self.restore(reference)
         return reference
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the reference log-probabilities (n, 2) of chosen and rejected completions."""
-        self.reference, self.validation_reference = tensors["training"], tensors["validation"]
+        self.reference = tensors
 
-    def batch(self, step: int) -> Batch:
-        """Return tokens (B, T), lengths (B,) and completion mask (B, T) of the chosen completions, the same for the
-        rejected completions, and the reference log-probabilities (B, 2).
+    def rows(self, split: Split, indices: npt.NDArray[np.int64]) -> Batch:
+        """Append the reference log-probabilities (B, 2) to the tensors of the pairs."""
+        return (*super().rows(split, indices), self.reference[split][indices])
+
+    def collate(self, examples: Sequence[Pair]) -> Batch:
+        """Return tokens (B, T), lengths (B,) and completion mask (B, T) of the chosen completions, and the same for the
+        rejected completions.
         """
-        indices = self.order.batch(step)
-        return (*_batch([self.training[index] for index in indices]), self.reference[indices])
-
-    def validation_batch(self, index: int) -> Batch:
-        selected = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
-        return (*_batch(self.validation[selected]), self.validation_reference[selected])
+        return (*marked_batch([pair[0] for pair in examples]), *marked_batch([pair[1] for pair in examples]))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Return inputs and next tokens, (2 B, T), of the chosen and then the rejected completions."""
@@ -182,7 +181,3 @@ class DPOObjective(Objective):
         row.extend(asked, False, tokenizer)
         row.extend(answered, True, tokenizer)
         return row
-
-
-def _batch(pairs: list[Pair]) -> Batch:
-    return (*marked_batch([pair[0] for pair in pairs]), *marked_batch([pair[1] for pair in pairs]))

@@ -19,8 +19,19 @@ from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, 
 from archetype.training.objectives.text import TextObjective, corpus_of
 
 
+class MasksTokens(ObjectiveConfig):
+    """Base of objectives that predict masked tokens."""
+
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
+        return spec.fills_masks and isinstance(data, RunningText)
+
+    def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
+        # a tokenizer without a mask token gets the id after its vocabulary
+        return max(tokenizer.vocab_size, mask_id(tokenizer) + 1)
+
+
 @part
-class MaskedToken(ObjectiveConfig):
+class MaskedToken(MasksTokens):
     """Cross-entropy of masked tokens (Devlin 2018, section 3.1).
 
     Of the selected tokens, 80 % are replaced by the mask token, 10 % are replaced by a random token, and 10 % stay
@@ -32,13 +43,6 @@ class MaskedToken(ObjectiveConfig):
 
     kind: Literal["masked_token"] = "masked_token"
     mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
-
-    def suits(self, spec: ModelSpec, data: Data) -> bool:
-        return spec.fills_masks and isinstance(data, RunningText)
-
-    def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
-        # a tokenizer without a mask token gets the id after its vocabulary
-        return max(tokenizer.vocab_size, mask_id(tokenizer) + 1)
 
     def build(self, inputs: ObjectiveInputs) -> "MaskedTokenObjective":
         sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)

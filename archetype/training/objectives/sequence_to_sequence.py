@@ -1,19 +1,21 @@
 """Sequence-to-sequence learning: predict a target text from its source."""
 
+from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from archetype.data.batches import Tokens
 from archetype.data.example_counts import ExampleCounts
-from archetype.data.pairs import PairBatches, Pairs, Rows, lines_of, tokenized
+from archetype.data.pairs import Pairs, lines_of, tokenized
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Probability
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data, PairData
-from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.by_length import ByLengthObjective, padded
 
 
 @part
@@ -51,27 +53,23 @@ class SequenceToSequence(ObjectiveConfig):
         )
 
 
-class SequenceToSequenceObjective(Objective):
-    """Sequence-to-sequence learning on batches of text pairs with similar lengths, padded at the end."""
+class SequenceToSequenceObjective(ByLengthObjective):
+    """Sequence-to-sequence learning on batches of text pairs."""
 
     def __init__(
         self, training: Pairs, validation: Pairs, description: str, batch_size: int, seed: int, label_smoothing: float
     ) -> None:
-        self.validation, self.description, self.label_smoothing = validation, description, label_smoothing
-        self.batches = PairBatches(training, batch_size, seed)
+        self.training, self.validation = training, validation
+        self.description, self.label_smoothing = description, label_smoothing
+        self.order_by(training.sort_keys, batch_size, seed)
         self.fingerprint = f"{training.fingerprint}{validation.fingerprint}"
         sequences = (*training.sources, *training.targets, *validation.sources, *validation.targets)
-        self.batch_shape = self.batches.batch_size, max(map(len, sequences))
-        self.num_validation_batches = -(-len(validation) // self.batches.batch_size)
-        self.steps_per_epoch = self.batches.per_epoch
+        self.batch_shape = self.order.batch_size, max(map(len, sequences))
 
-    def batch(self, step: int) -> Batch:
+    def collate(self, examples: Sequence[tuple[Tokens, Tokens]]) -> Batch:
         """Return sources (B, S), their lengths (B,), targets (B, T) and their lengths (B,)."""
-        return _tensors(*self.batches.batch(step))
-
-    def validation_batch(self, index: int) -> Batch:
-        indices = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
-        return _tensors(*self.validation.rows(indices))
+        sources, targets = zip(*examples, strict=True)
+        return *padded(sources), *padded(targets)
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Return sources and targets without the last token as inputs, and targets without the first token."""
@@ -85,11 +83,3 @@ class SequenceToSequenceObjective(Objective):
         targets = target[:, 1:]  # (B, T - 1)
         is_padding = torch.arange(targets.shape[1], device=targets.device) >= inputs["num_tokens"][:, None]
         return inputs, targets.masked_fill(is_padding, IGNORED)
-
-
-def _tensors(source: Rows, target: Rows) -> Batch:
-    return tuple(
-        tensor
-        for side in (source, target)
-        for tensor in (torch.from_numpy(side.tokens).long(), torch.from_numpy(side.num_tokens))
-    )

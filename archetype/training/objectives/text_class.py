@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from archetype.data.batches import Tokens
 from archetype.data.example_counts import ExampleCounts
-from archetype.data.pairs import OrderByLength, Pairs, Rows
+from archetype.data.pairs import Pairs
 from archetype.errors import DataError, SpecError
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Probability
@@ -22,11 +22,11 @@ from archetype.training.objectives.base import (
     Batch,
     Counts,
     LossOutput,
-    Objective,
     ObjectiveConfig,
     ObjectiveInputs,
     prior_loss,
 )
+from archetype.training.objectives.by_length import ByLengthObjective, padded
 
 
 @part
@@ -82,8 +82,8 @@ class Regression(ObjectiveConfig):
         return RegressionObjective(inputs, _number, 0.0)
 
 
-class LabelledTextObjective(Objective):
-    """Batches of labelled texts with similar lengths, padded at the end. `read_label` converts labels to numbers."""
+class LabelledTextObjective(ByLengthObjective):
+    """Batches of labelled texts. `read_label` converts labels to numbers."""
 
     unit = "text"
 
@@ -92,27 +92,23 @@ class LabelledTextObjective(Objective):
         self.label_smoothing = label_smoothing
         training, validation = inputs.data.split(inputs.texts)
         tokenizer, length = inputs.text_tokenizer, inputs.sequence_length
-        self.training, num_cut = tokenized_texts(training, tokenizer, length)
-        self.validation, num_cut_too = tokenized_texts(validation, tokenizer, length)
+        texts, num_cut = tokenized_texts(training, tokenizer, length)
+        validation_texts, num_cut_too = tokenized_texts(validation, tokenizer, length)
         self.labels, self.validation_labels = (
             np.array([read_label(record["label"]) for record in part]) for part in (training, validation)
         )
-        self.order = OrderByLength(np.array([len(text) for text in self.training]), inputs.batch_size, inputs.seed)
-        sequences = [*self.training, *self.validation]
+        self.training = list(zip(texts, self.labels, strict=True))
+        self.validation = list(zip(validation_texts, self.validation_labels, strict=True))
+        self.order_by(np.array([len(text) for text in texts]), inputs.batch_size, inputs.seed)
+        sequences = [*texts, *validation_texts]
         self.fingerprint = Pairs(sequences, [self.labels, self.validation_labels]).fingerprint
         self.description = ExampleCounts(length, num_cut + num_cut_too).described(f"{len(training):,} texts")
         self.batch_shape = self.order.batch_size, max(map(len, sequences))
-        self.num_validation_batches = -(-len(validation) // self.order.batch_size)
-        self.steps_per_epoch = self.order.per_epoch
 
-    def batch(self, step: int) -> Batch:
+    def collate(self, examples: Sequence[tuple[Tokens, float]]) -> Batch:
         """Return tokens (B, T), lengths (B,) and labels (B,)."""
-        indices = self.order.batch(step)
-        return self._batch([self.training[i] for i in indices], self.labels[indices])
-
-    def validation_batch(self, index: int) -> Batch:
-        selected = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
-        return self._batch(self.validation[selected], self.validation_labels[selected])
+        sequences, labels = zip(*examples, strict=True)
+        return (*padded(sequences), torch.from_numpy(np.array(labels)))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         tokens, num_tokens, labels = batch
@@ -123,10 +119,6 @@ class LabelledTextObjective(Objective):
 
     def target_counts(self, batch: Batch) -> Counts:
         return (len(batch[0]),)
-
-    def _batch(self, sequences: list[Tokens], labels: Any) -> Batch:
-        padded = Rows.of(sequences)
-        return torch.from_numpy(padded.tokens).long(), torch.from_numpy(padded.num_tokens), torch.from_numpy(labels)
 
 
 class RegressionObjective(LabelledTextObjective):

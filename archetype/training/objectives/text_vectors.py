@@ -5,19 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.data.batches import Tokens
 from archetype.data.example_counts import ExampleCounts
-from archetype.data.pairs import OrderByLength, Pairs, Rows
+from archetype.data.pairs import Pairs
 from archetype.models.spec import ModelSpec
 from archetype.training.datasets import Data
 from archetype.training.examples import Records
-from archetype.training.objectives.base import Batch, Counts, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import Batch, Counts, LossOutput, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.by_length import ByLengthObjective, padded
 from archetype.training.objectives.text_class import tokenized_texts
+
+Example = tuple[tuple[Tokens, ...], float | None]  # texts, and a label if the data have labels
 
 
 class TextVectorConfig(ObjectiveConfig):
@@ -49,59 +51,42 @@ class Examples:
     labels: list[float] | None = None
 
 
-class TokenizedExamples:
-    def __init__(self, examples: Examples, inputs: ObjectiveInputs) -> None:
-        lowercase = getattr(inputs.data, "lowercase", False)
-        self.columns: list[list[Tokens]] = []
-        self.num_cut = 0
-        for texts in examples.columns:
-            records: Records = [{"text": text.lower() if lowercase else text} for text in texts]
-            sequences, num_cut = tokenized_texts(records, inputs.text_tokenizer, inputs.sequence_length)
-            self.columns.append(sequences)
-            self.num_cut += num_cut
-        self.labels = None if examples.labels is None else np.array(examples.labels)
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return np.array([[len(text) for text in column] for column in self.columns]).max(0)
-
-    def batch(self, indices: npt.NDArray[np.int64]) -> Batch:
-        """Return tokens (B, T) and lengths (B,) for each column, then the labels (B,) if the data have labels."""
-        # each column is padded to its own longest text
-        tensors: list[Tensor] = []
-        for column in self.columns:
-            padded = Rows.of([column[index] for index in indices])
-            tensors += [torch.from_numpy(padded.tokens).long(), torch.from_numpy(padded.num_tokens)]
-        return (*tensors, *([] if self.labels is None else [torch.from_numpy(self.labels[indices])]))
+def tokenized_examples(examples: Examples, inputs: ObjectiveInputs) -> tuple[list[Example], int]:
+    """Tokenize the texts of each example. Also return how many texts were truncated."""
+    lowercase = getattr(inputs.data, "lowercase", False)
+    columns, num_cut = [], 0
+    for texts in examples.columns:
+        records: Records = [{"text": text.lower() if lowercase else text} for text in texts]
+        sequences, num_cut_here = tokenized_texts(records, inputs.text_tokenizer, inputs.sequence_length)
+        columns.append(sequences)
+        num_cut += num_cut_here
+    labels = [None] * len(columns[0]) if examples.labels is None else examples.labels
+    return list(zip(zip(*columns, strict=True), labels, strict=True)), num_cut
 
 
-class TextVectorObjective(Objective):
-    """Batches of examples with similar lengths, padded at the end."""
-
+class TextVectorObjective(ByLengthObjective):
     unit = "pair"
 
     def __init__(self, inputs: ObjectiveInputs, training: Examples, validation: Examples) -> None:
-        self.training, self.validation = (TokenizedExamples(part, inputs) for part in (training, validation))
-        self.order = OrderByLength(self.training.lengths, inputs.batch_size, inputs.seed)
-        both = (self.training, self.validation)
-        sequences = [sequence for part in both for column in part.columns for sequence in column]
-        self.fingerprint = Pairs(sequences, [part.labels for part in both if part.labels is not None]).fingerprint
-        num_cut = sum(part.num_cut for part in both)
-        self.description = ExampleCounts(inputs.sequence_length, num_cut).described(f"{len(self.training):,} pairs")
+        self.training, num_cut = tokenized_examples(training, inputs)
+        self.validation, num_cut_too = tokenized_examples(validation, inputs)
+        self.order_by(np.array([max(map(len, texts)) for texts, _ in self.training]), inputs.batch_size, inputs.seed)
+        by_column = [zip(*(texts for texts, _ in part), strict=True) for part in (self.training, self.validation)]
+        sequences = [sequence for columns in by_column for column in columns for sequence in column]
+        labels = [np.array(part.labels) for part in (training, validation) if part.labels is not None]
+        self.fingerprint = Pairs(sequences, labels).fingerprint
+        counts = ExampleCounts(inputs.sequence_length, num_cut + num_cut_too)
+        self.description = counts.described(f"{len(self.training):,} pairs")
         # each column has a forward pass, and the activations of all are kept for the backward pass
-        self.batch_shape = self.order.batch_size * len(training.columns), max(map(len, sequences))
-        self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
-        self.steps_per_epoch = self.order.per_epoch
+        self.num_columns = len(training.columns)
+        self.batch_shape = self.order.batch_size * self.num_columns, max(map(len, sequences))
 
-    def batch(self, step: int) -> Batch:
-        return self.training.batch(self.order.batch(step))
-
-    def validation_batch(self, index: int) -> Batch:
-        first = index * self.order.batch_size
-        return self.validation.batch(np.arange(first, min(first + self.order.batch_size, len(self.validation))))
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        """Return tokens (B, T) and lengths (B,) for each column, then the labels (B,) if the data have labels."""
+        # each column is padded to its own longest text
+        texts, labels = zip(*examples, strict=True)
+        columns = [tensor for column in zip(*texts, strict=True) for tensor in padded(column)]
+        return (*columns, *([] if labels[0] is None else [torch.from_numpy(np.array(labels))]))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         # one target per row: only their number is used
@@ -113,7 +98,7 @@ class TextVectorObjective(Objective):
     def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
         """Embed each column in a separate forward pass, and compare the vectors in at least float32."""
         vectors, aux_losses = [], []
-        for column in range(len(self.training.columns)):
+        for column in range(self.num_columns):
             output = model(tokens=batch[2 * column], num_tokens=batch[2 * column + 1])
             vectors.append(output.text_vectors.to(torch.promote_types(output.text_vectors.dtype, torch.float32)))
             if output.aux_loss is not None:

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from archetype.data.example_counts import ExampleCounts
 from archetype.data.labelled_words import Labelled, labelled_rows
-from archetype.data.pairs import OrderByLength, Pairs, Rows
+from archetype.data.pairs import Pairs
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Probability
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import LabelledTokens
-from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs, prior_loss
+from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs, prior_loss
+from archetype.training.objectives.by_length import ByLengthObjective, padded
 from archetype.training.objectives.text_class import chosen_labels
 
 
@@ -51,8 +52,8 @@ class TokenClass(ObjectiveConfig):
         return LabelledTokensObjective(inputs, self.labels, self.label_smoothing)
 
 
-class LabelledTokensObjective(Objective):
-    """Batches of texts with similar lengths, padded at the end. The target of a word is at its first token."""
+class LabelledTokensObjective(ByLengthObjective):
+    """Batches of texts with a class for each word, whose target is at the word's first token."""
 
     def __init__(self, inputs: ObjectiveInputs, labels: tuple[str, ...], label_smoothing: float) -> None:
         assert isinstance(inputs.data, LabelledTokens)
@@ -63,22 +64,20 @@ class LabelledTokensObjective(Objective):
         self.training, num_cut = labelled_rows(training, *read)
         self.validation, num_cut_too = labelled_rows(validation, *read)
         examples = [*self.training, *self.validation]
-        self.order = OrderByLength(
-            np.array([len(tokens) for tokens, _ in self.training]), inputs.batch_size, inputs.seed
-        )
+        self.order_by(np.array([len(tokens) for tokens, _ in self.training]), inputs.batch_size, inputs.seed)
         self.fingerprint = Pairs([tokens for tokens, _ in examples], [classes for _, classes in examples]).fingerprint
         counts = ExampleCounts(inputs.sequence_length, num_cut + num_cut_too)
         self.description = counts.described(f"{len(training):,} texts")
         self.batch_shape = self.order.batch_size, max(len(tokens) for tokens, _ in examples)
-        self.num_validation_batches = -(-len(validation) // self.order.batch_size)
-        self.steps_per_epoch = self.order.per_epoch
 
-    def batch(self, step: int) -> Batch:
+    def collate(self, examples: Sequence[Labelled]) -> Batch:
         """Return tokens (B, T), lengths (B,) and classes (B, T), which are IGNORED after a word's first token."""
-        return _batch([self.training[i] for i in self.order.batch(step)])
-
-    def validation_batch(self, index: int) -> Batch:
-        return _batch(self.validation[index * self.order.batch_size : (index + 1) * self.order.batch_size])
+        tokens, num_tokens = padded([ids for ids, _ in examples])
+        # (B, T): padding and later tokens of a word have no target
+        classes: Any = np.full(tokens.shape, IGNORED, dtype=np.int64)
+        for row, (_, classes_of_text) in zip(classes, examples, strict=True):
+            row[: len(classes_of_text)] = classes_of_text
+        return tokens, num_tokens, torch.from_numpy(classes)
 
     def guessing_loss(self, spec: ModelSpec) -> float:
         return prior_loss(*(_classes(examples) for examples in (self.training, self.validation)))
@@ -91,12 +90,3 @@ class LabelledTokensObjective(Objective):
 def _classes(examples: list[Labelled]) -> Any:
     classes = np.concatenate([classes for _, classes in examples])
     return classes[classes != IGNORED]
-
-
-def _batch(examples: list[Labelled]) -> Batch:
-    tokens = Rows.of([ids for ids, _ in examples])
-    # (B, T): padding and later tokens of a word have no target
-    classes: Any = np.full(tokens.tokens.shape, IGNORED, dtype=np.int64)
-    for row, (_, classes_of_text) in zip(classes, examples, strict=True):
-        row[: len(classes_of_text)] = classes_of_text
-    return torch.from_numpy(tokens.tokens).long(), torch.from_numpy(tokens.num_tokens), torch.from_numpy(classes)

@@ -13,15 +13,14 @@ from archetype.data.packing import Documents
 from archetype.models.encoder.spec import Encoder
 from archetype.models.spec import ModelSpec
 from archetype.spec.kinds import part
-from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
-from archetype.training.datasets import Data, RunningText
-from archetype.training.objectives.base import IGNORED, Batch, Counts, LossOutput, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import IGNORED, Batch, Counts, LossOutput, ObjectiveInputs
+from archetype.training.objectives.masked_token import MasksTokens
 from archetype.training.objectives.text import TextObjective, corpus_of
 
 
 @part
-class MaskedDiffusion(ObjectiveConfig):
+class MaskedDiffusion(MasksTokens):
     """Cross-entropy of masked tokens, divided by the share t of a sequence that is masked (LLaDA; Nie 2025).
 
     The loss is an upper bound of the negative log-likelihood per token. In a model with block-causal attention, each
@@ -29,13 +28,6 @@ class MaskedDiffusion(ObjectiveConfig):
     """
 
     kind: Literal["masked_diffusion"] = "masked_diffusion"
-
-    def suits(self, spec: ModelSpec, data: Data) -> bool:
-        return spec.fills_masks and isinstance(data, RunningText)
-
-    def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
-        # a tokenizer without a mask token gets the id after its vocabulary
-        return max(tokenizer.vocab_size, mask_id(tokenizer) + 1)
 
     def build(self, inputs: ObjectiveInputs) -> "MaskedDiffusionObjective":
         sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archetype.data.pairs import PairBatches, Pairs, Rows, end_of_text, read_lines, tokenized, without_empty
+from archetype.data.pairs import OrderByLength, Pairs, Rows, end_of_text, read_lines, tokenized, without_empty
 from archetype.errors import DataError
 from archetype.tokenizers import train_tokenizer
 
@@ -18,14 +18,20 @@ def pairs(lengths: list[int]) -> Pairs:
     return Pairs(sources, [np.full(len(s) + 1, -n, dtype=np.int32) for n, s in enumerate(sources)])
 
 
-def numbers(batches: PairBatches, step: int) -> list[int]:
-    """Which pairs a batch has; every row is checked to be a pair."""
-    source, target = batches.batch(step)
-    for side, sign, more in ((source, 1, 0), (target, -1, 1)):
-        for row, count, number in zip(side.tokens, side.num_tokens, source.tokens[:, 0], strict=True):
-            assert count == len(batches.pairs.sources[number]) + more
-            assert (row[:count] == sign * number).all() and (row[count:] == 0).all()
-    return [int(n) for n in source.tokens[:, 0]]
+def ordered(lengths: list[int], batch_size: int, seed: int) -> OrderByLength:
+    return OrderByLength(pairs(lengths).sort_keys, batch_size, seed)
+
+
+def numbers(order: OrderByLength, step: int) -> list[int]:
+    """Which pairs a batch has."""
+    return [int(n) for n in order.batch(step)]
+
+
+def test_a_pair_has_the_source_and_the_target_of_its_number() -> None:
+    some = pairs([3, 1, 2])
+    for number in range(3):
+        source, target = some[number]
+        assert (source == number).all() and (target == -number).all() and len(target) == len(source) + 1
 
 
 def test_lines_belong_together_in_order() -> None:
@@ -102,31 +108,31 @@ def test_rows_are_padded_at_their_ends() -> None:
     st.integers(0, 30),
 )
 def test_any_step_is_the_same_whoever_asks(lengths: list[int], batch_size: int, seed: int, step: int) -> None:
-    asked_in_order = PairBatches(pairs(lengths), batch_size, seed)
+    asked_in_order = ordered(lengths, batch_size, seed)
     for earlier in range(step):
         asked_in_order.batch(earlier)
-    assert numbers(asked_in_order, step) == numbers(PairBatches(pairs(lengths), batch_size, seed), step)
+    assert numbers(asked_in_order, step) == numbers(ordered(lengths, batch_size, seed), step)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=60), st.integers(1, 8), st.integers(0, 1000))
 def test_an_epoch_has_each_pair_once(lengths: list[int], batch_size: int, seed: int) -> None:
-    batches = PairBatches(pairs(lengths), batch_size, seed)
+    batches = ordered(lengths, batch_size, seed)
     for epoch in range(2):
-        steps = range(epoch * batches.order.per_epoch, (epoch + 1) * batches.order.per_epoch)
+        steps = range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch)
         seen = [number for step in steps for number in numbers(batches, step)]
         assert len(seen) == len(set(seen)) > len(lengths) - min(batch_size, len(lengths))
 
 
 def test_epochs_differ_and_seeds_differ() -> None:
-    one, other = (PairBatches(pairs([3] * 64), 16, seed) for seed in (0, 1))
+    one, other = (ordered([3] * 64, 16, seed) for seed in (0, 1))
     assert numbers(one, 0) != numbers(other, 0)
-    assert numbers(one, 0) != numbers(one, one.order.per_epoch)
+    assert numbers(one, 0) != numbers(one, one.per_epoch)
 
 
 def test_rows_of_a_batch_are_of_similar_length_and_batches_come_in_no_order_of_length() -> None:
     lengths = np.random.default_rng(0).integers(1, 60, size=3000).tolist()
-    batches = PairBatches(pairs(lengths), 16, 0)
-    targets = [batches.batch(step)[1] for step in range(batches.order.per_epoch)]
+    order, every = ordered(lengths, 16, 0), pairs(lengths)
+    targets = [Rows.of([every[n][1] for n in order.batch(step)]) for step in range(order.per_epoch)]
     padding = 1 - sum(rows.num_tokens.sum() for rows in targets) / sum(rows.tokens.size for rows in targets)
     assert padding < 0.05  # pairs drawn blindly leave almost half
     longest = [rows.num_tokens.max() for rows in targets]

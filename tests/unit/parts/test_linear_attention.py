@@ -36,6 +36,7 @@ MIXERS: dict[str, spec.LinearAttention] = {
     "gla": GLA,
     "hgrn2": spec.LinearAttention(
         num_heads=H, head_dim=P, v_head_dim=6, norm=NORM, norm_over="all", chunk_size=8, scale=1.0, conv_kernel=3,
+        feature_map="silu",
         decay=spec.ChannelDecay(temperature=1.0, floor=0.3, bias=False, gives_keys=True),
     ),
     "linear attention": spec.LinearAttention(num_heads=3, feature_map="elu", norm=spec.NoNorm(), chunk_size=8),
@@ -92,12 +93,12 @@ def gla(part: Any, x: Tensor) -> Tensor:
 
 
 def hgrn2(part: Any, x: Tensor) -> Tensor:
-    """Qin 2024, equation 6, after a convolution of queries and values."""
+    """Qin 2024, equation 6, after a convolution of queries and values; keys have no feature map."""
     u = torch.cat((part.q(x), part.v(x)), -1).transpose(1, 2)
     u = nn.functional.conv1d(nn.functional.pad(u, (2, 0)), part.conv.weight, groups=u.shape[1]).transpose(1, 2)
     q, v = u.split((H * P, H * 6), -1)
     a = 0.3 + 0.7 * torch.sigmoid(heads(part.a(x)))
-    y = defined(heads(q), 1 - a, heads(v), a).flatten(-2)
+    y = defined(heads(silu(q)), 1 - a, heads(v), a).flatten(-2)
     return part.o(rms_norm(y, y.shape[-1:], part.norm.weight, EPS))
 
 

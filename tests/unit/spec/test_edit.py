@@ -154,6 +154,13 @@ def test_num_layers_repeats_groups_that_share_inside_them() -> None:
         spec.assign(uneven, ["num_layers=4"])
 
 
+def test_fields_of_a_part_are_set_after_its_kind() -> None:
+    edited = spec.assign(TINY, ["layers[*].mixer=mamba", "layers[*].mixer.expand=3"])
+    assert [block.mixer for block in edited.layers] == [spec.Mamba(expand=3)] * 2
+    with pytest.raises(SpecError, match=r"^d_model\.x: x is inside a plain value; shorten the path"):
+        spec.assign(TINY, ["d_model.x=3"])
+
+
 def test_assignments_after_num_layers_change_one_layer_each() -> None:
     deeper = spec.assign(TINY, ["num_layers=4", "layers[3].weights_of=0", "layers[2].dropout=0.5"])
     assert [block.weights_of for block in deeper.layers] == [None, None, None, 0]

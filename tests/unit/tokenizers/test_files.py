@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import random
 import re
 import shutil
@@ -123,12 +124,29 @@ def test_the_rest_of_the_configuration_survives_saving(tmp_path: Path) -> None:
     [
         ({"eos_token": 7}, "eos_token: 7 is not a token"),
         ({"add_bos_token": "yes"}, "add_bos_token: 'yes' is not true or false"),
+        ({"tokenizer_class": [1]}, "tokenizer_class: [1] is not the name of a class"),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused(tmp_path: Path, values: dict[str, object], expected: str) -> None:
     byte_bpe(tmp_path)
     config(tmp_path, **values)
     assert f"tokenizer_config.json: {expected}" in refusal(tmp_path)
+
+
+def test_warnings_are_not_discarded_with_what_the_library_prints(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    byte_bpe(tmp_path)
+    definition = json.loads((tmp_path / "tokenizer.json").read_text())
+    definition["decoder"]["more"] = 1
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    config(tmp_path, eos_token="absent")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_, **__: os.write(2, f"{message}\n".encode())
+        open_tokenizer(tmp_path)
+    shown = capfd.readouterr().err
+    assert "decoder.more: not read by the library" in shown and "the vocabulary lacks tokens" in shown
 
 
 def gpt2(folder: Path) -> HuggingFaceTokenizer:

@@ -183,7 +183,7 @@ def test_the_loss_of_preferences_is_that_of_the_formula(files: dict[str, Path], 
         return float(sum(log_probabilities[place - 1, ids[place]] for place in range(1, len(ids)) if marks[place]))
 
     reference = [[log_probability(row) for row in pair] for pair in objective.validation]
-    assert np.allclose(objective.validation_reference.numpy(), reference, atol=1e-4)
+    assert np.allclose(objective.reference["validation"].numpy(), reference, atol=1e-4)
     randomize(model, seed=4)
     margins = [
         0.3 * ((log_probability(better) - before) - (log_probability(worse) - other))

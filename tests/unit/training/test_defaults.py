@@ -69,6 +69,28 @@ def test_what_is_said_is_not_chosen(tmp_path: Path, text_file: Path) -> None:
     assert (recipe.steps, recipe.evaluate_every, chosen) == (40, 250, "")  # a recipe's defaults are fixed
 
 
+def test_options_change_a_recipe_whose_parts_are_kinds_alone(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    for kind, fields, assignments in (
+        ("muon", {"optimizer.learning_rate": 0.1}, ()),
+        ("muon", {}, ["optimizer.learning_rate=0.1"]),
+        ("null", {"optimizer.learning_rate": 0.1}, ()),
+    ):
+        file.write_text(f"optimizer: {kind}\n")
+        optimizer = assemble(file, fields, assignments)[0].optimizer
+        assert (optimizer.kind, optimizer.learning_rate) == ("adamw" if kind == "null" else kind, 0.1)
+    file.write_text("optimizer: 3\n")
+    with pytest.raises(SpecError, match=r"^optimizer\.learning_rate: learning_rate is inside a plain value"):
+        assemble(file, {"optimizer.learning_rate": 0.1})
+
+
+@pytest.mark.parametrize("text", ["1.5", "text.txt", "[1.5]", "[{a: 1}]", "[text.txt], columns: 3"])
+def test_texts_of_a_recipe_are_names(text: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(f"data: {{text: {text}}}\n")
+    with pytest.raises(ArchetypeError, match=r"recipe\.yaml: data\.(text|columns)"):
+        assemble(tmp_path / "recipe.yaml", {})
+
+
 def test_assignments_edit_the_specification_of_a_recipe(recipe: Recipe, tmp_path: Path) -> None:
     edited, _ = assemble(None, {"spec": "gpt2-tiny"}, ["spec.num_layers=3", "spec.layers[*].dropout=0.2", "steps=9"])
     spec = archetype.load_spec(edited.spec)

@@ -50,7 +50,8 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
 @pytest.mark.parametrize("verb", main.VERBS)
 def test_the_table_of_verbs_says_what_their_docstrings_say(verb: str) -> None:
-    module, name, line = main.VERBS[verb]
+    place, line = main.VERBS[verb]
+    module, _, name = place.partition(".")
     function = getattr(import_module(f"archetype.apps.cli.{module}"), name)
     text = function.info.help if isinstance(function, typer.Typer) else function.__doc__
     assert text.strip().splitlines()[0] == line

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from archetype.apps.cli import progress
 from archetype.apps.cli.main import app
+from archetype.apps.cli.output import console
 from archetype.runs.peaks import Peak
 from archetype.training import metrics
 
@@ -25,3 +26,9 @@ def test_mfu_is_at_most_one_and_the_record_says_how_the_peak_was_measured(
     assert result.exit_code == 0 and set(re.findall(r"MFU (\d+)%", result.stderr)) == {share}
     (peak,) = [line for line in metrics.read(tmp_path / "run" / "metrics.jsonl") if "peak_flops" in line]
     assert (peak["peak_flops"], peak["peak_path"]) == (rate, "oneDNN")
+
+
+def test_a_line_of_text_is_not_broken(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "step 286/847 " * 40
+    console(stderr=True).print(text)
+    assert capfd.readouterr().err == f"{text}\n"

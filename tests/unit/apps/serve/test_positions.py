@@ -9,7 +9,8 @@ import torch
 
 from archetype import cost_report, families, load_spec, spec
 from archetype.apps.serve.models import ModelOptions, Models
-from archetype.apps.serve.positions import PositionRequest, positions
+from archetype.apps.serve.positions import positions
+from archetype.apps.serve.specs import LengthRequest
 from archetype.parts.pattern.blocks import _Others
 from archetype.parts.position.frequencies import relative_bucket, rotary_decay, scaled_frequencies
 from archetype.parts.position.module import RelativeBias, rotary_frequencies
@@ -29,7 +30,7 @@ SCALINGS: list[spec.RotaryScaling] = [
 
 
 def ask(name: str, length: int | None = None) -> dict[str, Any]:
-    return positions(MODELS, PositionRequest(preset=name, length=length))
+    return positions(MODELS, LengthRequest(preset=name, length=length))
 
 
 def test_angles_equal_those_of_the_module() -> None:
