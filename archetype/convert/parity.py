@@ -4,15 +4,14 @@ Modules are paired through the weight rules: modules with the same tensors are c
 run.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +19,9 @@ from torch import Tensor, nn
 from archetype.convert.apply import export_tensors, published_shapes
 from archetype.convert.gguf.header import is_gguf
 from archetype.convert.hf_folder import read_model
+from archetype.convert.reference import load_reference
 from archetype.errors import ArchetypeError, DataError
 from archetype.families import Family
-from archetype.families.classes import TEXTS, TOKENS
 from archetype.families.rules import Rule, for_model
 from archetype.io import hub
 from archetype.io.tensors import dtype_of
@@ -146,80 +145,6 @@ def _compare_with_llama_cpp(
     assert difference is not None  # both have the file's sizes
     allowed = max(TOLERANCES[dtype], parity.tolerance(path)) if tolerance is None else tolerance
     return Parity(dtype, allowed, [], [], difference, *_compare_likelihoods(model.spec, output, reference))
-
-
-def reference_class(values: Mapping[str, Any], place: str) -> Any:
-    """Return the transformers class named in a config.json, or the class for its model type.
-
-    Code in the folder is never run. If the file names a class of such code, the model type decides (Sarvam's type is
-    that of GLM-4).
-
-    Raises:
-        DataError: transformers is not installed, or has no class for the model type.
-    """
-    try:
-        import transformers
-    except ImportError:
-        raise DataError("transformers", "is not installed", "pip install transformers") from None
-    names, library = values.get("architectures"), cast("Any", transformers)
-    name, kind = str(names[0]) if isinstance(names, list) and names else "", str(values.get("model_type"))
-    is_known = kind in library.CONFIG_MAPPING
-    model_class = getattr(library, name, None) if is_known or not values.get("auto_map") else None
-    if isinstance(model_class, type) and issubclass(model_class, library.PreTrainedModel):
-        return model_class
-    ending = next((ending for ending in (TEXTS, TOKENS) if name.endswith(ending)), "ForCausalLM")
-    auto = getattr(library, f"AutoModel{ending}")
-    if is_known and library.CONFIG_MAPPING[kind] in auto._model_mapping:
-        return auto
-    cause = f"names the class {name!r}, which transformers does not have" if name else "names no class"
-    raise DataError(f"{place}: architectures", cause, "name the class that reads this folder")
-
-
-def read_configuration(model_class: Any, folder: Path) -> tuple[Any, Callable[[Any], Any]]:
-    """Return the configuration of a folder and a function that builds an untrained model from it."""
-    from transformers import CONFIG_MAPPING
-
-    kind = str(read_mapping(folder / "config.json").get("model_type"))
-    config_class = getattr(model_class, "config_class", None)  # None for an Auto class
-    if kind in CONFIG_MAPPING:
-        config_class = CONFIG_MAPPING[kind]
-    assert config_class is not None
-    config = config_class.from_pretrained(folder)
-    if hasattr(model_class, "from_config"):  # an Auto class
-        return config, model_class.from_config
-    if not isinstance(config, model_class.config_class):
-        config = config.get_text_config(decoder=True)
-    return config, model_class._from_config
-
-
-@contextmanager
-def quiet_reference() -> Iterator[None]:
-    """Set transformers to log only errors."""
-    from transformers import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
-    """Load the model with the transformers class that config.json names."""
-    file = folder / "config.json"
-    model_class = reference_class(json.loads(file.read_bytes()), str(file))
-    try:
-        with quiet_reference():
-            model: Any = model_class.from_pretrained(folder, dtype=dtype, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(str(folder), f"transformers cannot read it: {' '.join(str(error).split())}") from None
-    if hasattr(model.config, "use_cache"):
-        model.config.use_cache = False  # one pass needs no cache, and not every class can build one
-    return model.eval()
 
 
 def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[list[tuple[Rule, str]], list[str]]:

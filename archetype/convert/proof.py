@@ -28,6 +28,7 @@ from archetype.convert.infer.proofs import (
     transformers_version,
 )
 from archetype.convert.infer.small import LATENT, make_small, with_sizes
+from archetype.convert.reference import load_reference, quiet_reference, read_configuration, reference_class
 from archetype.convert.source import read_hf_spec
 from archetype.errors import ArchetypeError, CheckpointError, DataError, UnknownFamily
 from archetype.families.registry import family_of
@@ -221,13 +222,13 @@ def _num_parameters(config: Any, make: Callable[[Any], Any]) -> int:
 
 def _write(folder: Path, values: dict[str, Any]) -> nn.Module:
     # transformers writes a model with random weights, and loads it again
-    model_class, file = parity.reference_class(values, "config.json"), folder / "config.json"
+    model_class, file = reference_class(values, "config.json"), folder / "config.json"
     file.write_text(json.dumps(values), encoding="utf-8")
-    with parity.quiet_reference(), torch.random.fork_rng(devices=[]):
-        config, make = parity.read_configuration(model_class, folder)
+    with quiet_reference(), torch.random.fork_rng(devices=[]):
+        config, make = read_configuration(model_class, folder)
         if _num_parameters(config, make) > LARGEST:  # because of sizes that are not in the file
             file.write_text(json.dumps(values := with_sizes(values, config)), encoding="utf-8")
-            config, make = parity.read_configuration(model_class, folder)
+            config, make = read_configuration(model_class, folder)
         if (count := _num_parameters(config, make)) > LARGEST:
             raise ValueError(f"{count:,} parameters, and no known key makes the model smaller")
         model: Any = make(config)
@@ -238,10 +239,10 @@ def _write(folder: Path, values: dict[str, Any]) -> nn.Module:
         model.load_state_dict(computed, strict=False)
         model.save_pretrained(folder)
     file.write_text(json.dumps(values), encoding="utf-8")  # with the original keys
-    reference = parity.load_reference(folder, torch.float32)
+    reference = load_reference(folder, torch.float32)
     drawn, loaded = model.state_dict(), reference.state_dict()
     if any(name in drawn and not torch.equal(drawn[name], loaded[name]) for name, _ in reference.named_buffers()):
-        with parity.quiet_reference():  # loading overwrites some numbers of the file (ZAYA1), which then has to say so
+        with quiet_reference():  # loading overwrites some numbers of the file (ZAYA1), which then has to say so
             reference.save_pretrained(folder)  # type: ignore[operator]
         file.write_text(json.dumps(values), encoding="utf-8")
     return reference

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from archetype.convert.gguf.header import is_gguf
 from archetype.convert.sentence_transformers.files import read_files
 from archetype.convert.sentence_transformers.head import with_head_of
-from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
+from archetype.errors import ArchetypeError, CheckpointError, DataError, SpecError, UnknownFamily
 from archetype.families.class_keys import warn_of_releases
 from archetype.families.family import Family
 from archetype.families.index import preset_facts
@@ -189,9 +189,14 @@ def _has_tensors(file: Path) -> bool:
 def _shapes_beside(file: Path) -> Shapes:
     if _has_tensors(file):
         return _shapes(weight_files.header(file.parent), file)
-    cause = "a family that is not registered is inferred from its tensors, and there are none next to this file"
-    remedy = "use owner/name, or put its safetensors or their headers there"
-    raise CheckpointError(f"{file}: model_type", cause, remedy)
+    from archetype.convert.reference import shapes_by_class  # imported here, since it loads torch
+
+    try:
+        return shapes_by_class(without_settings(read_mapping(file)), str(file))
+    except DataError as error:
+        cause = "a type that is not registered is inferred from its tensors, and there are none here"
+        remedy = "use owner/name, or put its safetensors there"
+        raise CheckpointError(f"{file}: model_type", f"{cause}; the file {error.cause}", remedy) from None
 
 
 def _shapes(header: Header, file: Path) -> Shapes:

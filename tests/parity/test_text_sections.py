@@ -31,6 +31,7 @@ def as_text_section(model: Path, kind: str, folder: Path) -> Path:
     values, default = json.loads((model / "config.json").read_text()), CONFIG_MAPPING[kind]().to_dict()
     stated = ("model_type", "architectures")
     text = {key: one for key, one in values.items() if key in stated or key not in default or default[key] != one}
+    text["ep_size"] = 1  # which the class does not read, as in Kimi K2.5
     whole: dict[str, Any] = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]}
     whole |= {"text_config": text, "tie_word_embeddings": values.get("tie_word_embeddings", True)}
     tensors = load_file(model / "model.safetensors")

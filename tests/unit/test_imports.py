@@ -128,7 +128,7 @@ def test_only_those_who_need_it_import(name: str) -> None:
     allowed = {
         "torch": lambda module: not is_without_torch(module),
         "torch.distributed": lambda module: module.startswith("archetype.training.parallel."),
-        "transformers": lambda module: module == "archetype.convert.parity" or layer(module) == "hf",
+        "transformers": lambda module: module == "archetype.convert.reference" or layer(module) == "hf",
     }[name]
     assert [module for module in MODULES if uses(module, name) and not allowed(module)] == []
 

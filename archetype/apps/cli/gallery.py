@@ -99,7 +99,7 @@ def _entry(source: str, name: str | None, ancestor: str, date: str, why: str) ->
     from hashlib import sha256
 
     from archetype.convert.source import find_config, open_spec, read_config
-    from archetype.errors import ArchetypeError
+    from archetype.errors import ArchetypeError, CheckpointError
     from archetype.families.registry import family_of
     from archetype.gallery.entries import Entry, Evidence, entries
     from archetype.io.hub import is_name
@@ -119,17 +119,19 @@ def _entry(source: str, name: str | None, ancestor: str, date: str, why: str) ->
         return replace(entry, own=open_spec(source).dump(), spec="")
     values = read_mapping(config.file)
     entry = replace(entry, type=str(values.get("model_type")), spec="")
-    facts = {"model": source, "sha256": sha256(config.file.read_bytes()).hexdigest()}
+    facts = {"model": source if repository else folder.name, "sha256": sha256(config.file.read_bytes()).hexdigest()}
     is_registered = family_of(values, config.place) is not None
-    if not is_registered and not config.has_tensors:
-        needs = f"its tensor names and shapes, because the type {entry.type} is not registered and must be inferred"
+    try:
+        if not is_registered:
+            config.shapes()
+    except CheckpointError:
+        needs = f"the names and shapes of its tensors, because the type {entry.type} is not registered"
         return replace(entry, evidence=Evidence(facts, needs=needs))
-    if not is_registered:
-        config.shapes()  # raise network errors here: they say nothing about the model
     try:
         _, spec = read_config(config, warn=False)
     except ArchetypeError as error:
         return replace(entry, evidence=Evidence(facts, needs=re.sub(r"^needs ", "", error.cause)))
     places = None if is_registered else True  # inferring a type fails if a tensor maps to no parameter
-    reading = Evidence(facts, places=places, numbers_of="header", agrees=entry.evidence.agrees)
+    shapes_of = "header" if config.has_tensors else "transformers"
+    reading = Evidence(facts, places=places, numbers_of=shapes_of, agrees=entry.evidence.agrees)
     return replace(entry, own=spec.replace(name=entry.id).dump(), evidence=reading)

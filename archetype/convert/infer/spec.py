@@ -258,13 +258,12 @@ def _unknown_keys(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder)
         for key, value in config.values.items()
         if key in info.stated - config.used - BOOKKEEPING and value is not None and not neutral.fullmatch(key)
     }
-    if info.defaults is None:
-        return unknown
+    defaults = info.defaults or {}
     for key, value in unknown.items():
-        if value != info.defaults[key]:
+        if key in defaults and value != defaults[key]:
             cause = f"{value!r} is not supported, but the {info.type} class of transformers reads this key"
             raise config.error(key, cause, "remove it if it does not change the output")
-    return {}
+    return {key: value for key, value in unknown.items() if key not in defaults}
 
 
 def _report(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder) -> InferenceReport:

@@ -25,6 +25,7 @@ from archetype.spec.edit import assign
 from tests.helpers.cases import case
 from tests.helpers.hub import Hub, copy_headers, serving, write_headers
 from tests.helpers.weights import randomize
+from tests.helpers.zoo import TASKS, write_small
 
 KNOWN, UNKNOWN = "llama", "mystery"
 pytestmark = pytest.mark.filterwarnings("ignore::archetype.errors.UnknownFamily")
@@ -38,12 +39,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     archetype.export(LanguageModel(spec, randomize(build(spec))), root / KNOWN, shard_bytes=100_000)
     folders = {KNOWN: root / KNOWN, UNKNOWN: copy_headers(root / KNOWN, root / UNKNOWN)}
     config = json.loads((folders[UNKNOWN] / "config.json").read_text())
-    (folders[UNKNOWN] / "config.json").write_text(json.dumps(config | {"model_type": UNKNOWN}))
+    named = config | {"model_type": UNKNOWN, "architectures": ["MysteryForCausalLM"]}
+    (folders[UNKNOWN] / "config.json").write_text(json.dumps(named))
     folders["changed"] = copy_headers(folders[UNKNOWN], root / "changed")
-    (folders["changed"] / "config.json").write_text(json.dumps(config | {"model_type": UNKNOWN, "rms_norm_eps": 0.5}))
+    (folders["changed"] / "config.json").write_text(json.dumps(named | {"rms_norm_eps": 0.5}))
     folders["bare"] = root / "bare"
     folders["bare"].mkdir()
-    (folders["bare"] / "config.json").write_text(json.dumps(config | {"model_type": UNKNOWN}))
+    (folders["bare"] / "config.json").write_text(json.dumps(named))
     return folders
 
 
@@ -100,6 +102,16 @@ def test_a_config_of_another_family_says_what_it_needs(folders: dict[str, Path],
         assert "is inferred from its tensors" in str(caught.value)
         assert "owner/name" in str(caught.value) and "\n" not in str(caught.value)
     renamed.unlink()
+
+
+def test_a_config_of_a_type_that_transformers_knows_is_enough(tmp_path: Path) -> None:
+    """Alone, and of a model that also reads images."""
+    for task, kind in (("causal", "qwen3_5_text"), ("image_text", "llava")):
+        with case(kind):
+            write_small(kind, folder := tmp_path / kind, TASKS[task])
+            expected = open_spec(folder)
+            (folder / "model.safetensors").unlink()
+            assert open_spec(folder) == open_spec(folder / "config.json") == expected
 
 
 @pytest.mark.parametrize("source", ["known", "unknown", "unknown@v1.5"])
