@@ -199,6 +199,18 @@ def test_layers(fla: library.FLA, name: str) -> None:
 
 
 @torch.no_grad()
+def test_lower_bounds_of_hgrn2(fla: library.FLA) -> None:
+    decay = spec.ChannelDecay(temperature=1.0, bias=False, gives_keys=True, floor=0.3)
+    part, x = build(LAYERS["HGRN2"][0].replace(decay=decay)), random(2, T, D)
+    fields = LAYERS["HGRN2"][3] | {"layer_idx": 1}
+    for bound, close in ((0.3, True), (0.2, False)):
+        bounds = torch.full((D,), bound)
+        expected, *_ = fla.layer("hgrn2.HGRN2Attention", fields, theirs("HGRN2", part), x, lower_bound=bounds)
+        difference = distance(part(x.double(), ForwardContext.of(x)), expected)
+        assert difference < CLOSE if close else difference > WRONG
+
+
+@torch.no_grad()
 def test_later_layers_of_rwkv7_mix_in_the_values_of_the_first(fla: library.FLA) -> None:
     first, x = build(LAYERS["RWKV-7"][0]), random(2, T, D)
     part = build(LAYERS["RWKV-7"][0].replace(values_from=0, value_rank=6), layer=1)

@@ -314,6 +314,17 @@ def test_products_of_many_vectors_by_onednn(
         assert result.shape == theirs.shape and distance(result, theirs) < 1e-6
 
 
+def test_onednn_reads_copies_of_a_gradient_that_repeats_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a sum: otherwise a reference path, which takes a thousand times as long, sums in another order."""
+    monkeypatch.setattr(fused, "_prefers_onednn", lambda: True)
+    x, weight = floats(2048, 64), floats(96, 64)
+    repeated, copied = (
+        outputs_and_gradients(lambda *inputs: fused.linear(*inputs, None), [x, weight], dy)
+        for dy in (torch.full((), 0.3).expand(2048, 96), torch.full((2048, 96), 0.3))
+    )
+    assert all(torch.equal(*pair) for pair in zip(repeated, copied, strict=True))
+
+
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(
     ("rows", "size", "depth"), [(5, 40, 96), (70, 33, 512), (97, 100, 544), (300, 64, 1024), (1100, 77, 512)]
