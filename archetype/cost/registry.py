@@ -57,8 +57,10 @@ class PartCost(Generic[P]):
         return cost
 
     @property
-    def symbols(self) -> set[Symbol]:
-        return set[Symbol]().union(*(size.symbols for size in vars(self).values() if isinstance(size, Formula)))
+    def symbols(self) -> dict[str, Symbol]:
+        """Sizes by letter. Of two with one letter, such as the heads of an index, the first assigned counts."""
+        sizes = [size for size in vars(self).values() if isinstance(size, Formula)]
+        return {symbol.name: symbol for size in reversed(sizes) for symbol in size.symbols}
 
 
 class Complexity(NamedTuple):
