@@ -15,6 +15,7 @@ class Chunks(NamedTuple):
     tokens: Formula  # tokens in these chunks
     single_tokens: int  # a sequence or a rest of a single token, which takes one step of the recurrence
     earlier: int  # pairs with an earlier position, of chunks that are filled up to a power of two
+    passes: int  # one for the whole chunks, and one for the rest
 
     @classmethod
     def of(cls, work: Work, size: int) -> "Chunks":
@@ -24,11 +25,11 @@ class Chunks(NamedTuple):
         single_tokens = len(lengths) - len(together)
         pairs = sum(count * n * n for n, count in together)
         if pairs == 0:
-            return cls(constant(0), constant(0), length, 0)
+            return cls(constant(0), constant(0), length, 0, len(lengths))
         whole = work.length * work.length if pairs == length * length else symbol("A", pairs)
         filled = [(filled_chunk(n), count) for n, count in together]
         earlier = sum(count * (n * (n - 1) // 2) for n, count in filled)
-        return cls(whole, work.length + -single_tokens, single_tokens, earlier)
+        return cls(whole, work.length + -single_tokens, single_tokens, earlier, len(lengths))
 
     def memory_products(self, together: int, single: int) -> Formula:
         """Return the FLOPs of products with the state.
@@ -56,7 +57,7 @@ class ChunkedCost(MixerCost[M]):
     def flops(self, work: Work) -> Counts:
         products = self.products(Chunks.of(work, self.part.chunk_size))
         counts = {name: 2 * work.rows * count for name, count in products.items()}
-        return self.projection_flops(work.tokens) | without_zero(counts)
+        return self.projection_flops(work.tokens) | {name: count for name, count in counts.items() if count}
 
     @abstractmethod
     def products(self, chunks: Chunks) -> Counts:
@@ -115,7 +116,3 @@ def halved_chunk_activations(
         scores = kinds * filled * filled + corrects * keys * length * length
         total += count * (channels * (halves + copies + whole) + heads * scores + memory)
     return work.rows * total * FLOAT32
-
-
-def without_zero(counts: Counts) -> Counts:
-    return {name: count for name, count in counts.items() if count}

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self
 from typing_extensions import TypeVar
 
 from archetype.cost.formula import ZERO, Counts, Formula, Symbol, symbol
-from archetype.cost.work import TrainingWork, Work
+from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.spec.base import Spec
 from archetype.spec.registry import provided, provides
@@ -57,8 +57,10 @@ class PartCost(Generic[P]):
         return cost
 
     @property
-    def symbols(self) -> set[Symbol]:
-        return set[Symbol]().union(*(size.symbols for size in vars(self).values() if isinstance(size, Formula)))
+    def symbols(self) -> dict[str, Symbol]:
+        """Sizes by letter. Of two with one letter, such as the heads of an index, the first assigned counts."""
+        sizes = [size for size in vars(self).values() if isinstance(size, Formula)]
+        return {symbol.name: symbol for size in reversed(sizes) for symbol in size.symbols}
 
 
 class Complexity(NamedTuple):
@@ -128,6 +130,16 @@ class ProjectionsCost(PartCost[P], ABC):
         """Number of earlier inputs that the convolution `conv` reads, of all channels; 0 without a convolution."""
         conv = self.projections.get("conv")
         return 0 if conv is None else (conv.inputs.value - 1) * conv.outputs.value
+
+    def saved_steps(self, work: TrainingWork, numbers: int, exact: int = 0) -> int:
+        """Return the bytes of the input, of further numbers of each token, and of the convolution's past inputs.
+
+        Args:
+            numbers: of the type of products.
+            exact: numbers in float32.
+        """
+        token = (self.d.value + numbers) * work.itemsize + exact * FLOAT32
+        return work.tokens * token + work.rows * self.conv_state * work.itemsize
 
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:

@@ -32,7 +32,7 @@ class ReportCosts:
                     self.in_blocks[block].append(".".join(names[end:]))
         parts = [part for stack in stacks for group in stack.groups for part in group.cost.contents.values()]
         formulas = (formula for row in report.rows for formula in row.formulas.values())
-        self.symbols = symbol_names(formulas, {symbol for part in parts for symbol in part.symbols})
+        self.symbols = symbol_names(formulas, {symbol for part in parts for symbol in part.symbols.values()})
 
     def of_group(self, stack: StackCost, group: LayerGroup) -> list[str]:
         """Return the names of all modules in a group's block that have a row, such as `mixer.q`."""
@@ -132,9 +132,9 @@ class LayerCosts:
         """
         costs = list(self.block.contents[sublayer].each()) if sublayer in self.block.contents else []
         part = re.match(r"parts\.(\d+)\.", cell)
-        symbols = costs[int(part[1]) if part else 0].symbols if costs else set()
+        symbols = costs[int(part[1]) if part else 0].symbols if costs else {}
         names = {"D": self.costs.text(self.stack.d)}
-        names |= {symbol.name: self.costs.symbols.get(symbol, symbol.name) for symbol in symbols}
+        names |= {name: self.costs.symbols.get(symbol, name) for name, symbol in symbols.items()}
 
         def written(match: re.Match[str]) -> str:
             return re.sub("[A-Z](_[a-z])?", lambda letter: names.get(letter[0], letter[0]), match[0])

@@ -155,7 +155,7 @@ class CostReport:
             for group in (group for group in stack.groups if "mixer" in group.cost.contents):
                 place, mixer = f"{stack.prefix}blocks.{group.label}", group.cost.mixer
                 written = " ".join(mixer.complexity)
-                sizes = {one.name: one for one in mixer.symbols if re.search(rf"\b{one.name}\b", written)}
+                sizes = {name: one for name, one in mixer.symbols.items() if re.search(rf"\b{name}\b", written)}
                 sizes |= zip("TD", (*length.symbols, *stack.d.symbols), strict=True)
                 mixing.append(_Mixing(place, mixer.complexity, sizes, cost.reads, decodes))
         return mixing

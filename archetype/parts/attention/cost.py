@@ -69,8 +69,8 @@ class AttentionCost(MixerCost[spec.Attention]):
         self.complexity = COMPLEXITIES[Full] if part.score == "additive" else self.pattern.complexity
 
     @property
-    def symbols(self) -> set[Symbol]:
-        return super().symbols | self.pattern.symbols | (self.index.symbols if self.index else set())
+    def symbols(self) -> dict[str, Symbol]:
+        return (self.index.symbols if self.index else {}) | self.pattern.symbols | super().symbols
 
     def parameters(self) -> Counts:
         q_norm, k_norm = self._qk_norms()

@@ -3,7 +3,7 @@
 from archetype.cost.chunks import ChunkedCost, Chunks, chunk_activations, halved_chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, cost_of, projection_of
-from archetype.cost.work import FLOAT32, TrainingWork
+from archetype.cost.work import TrainingWork
 from archetype.parts.gated_delta_net import spec
 
 
@@ -48,14 +48,12 @@ class GatedDeltaNetCost(ChunkedCost[spec.GatedDeltaNet]):
         # the input, every step between the projections, and the chunks; the rule runs in float32
         part, heads, channels, values = self.part, self.part.num_heads, self.channels.value, self.values.value
         keys = heads * part.head_dim
-        steps = (3 * channels + 3 * values + (part.gate_rank or 0) + (part.decay_rank or 0)) * work.itemsize
+        steps = 3 * channels + 3 * values + (part.gate_rank or 0) + (part.decay_rank or 0)
         by_channel = part.decay == "channel"
         # with queries and keys that are repeated for the heads they serve
         own = (1 if by_channel else 3) + (part.key_heads < heads)
-        exact = (2 * self.keys.value + own * keys + 7 * values + (4 + by_channel) * heads + 2 * part.decays) * FLOAT32
-        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact)
-        saved += work.rows * self.conv_state * work.itemsize
-        memory = 2 * values * part.head_dim
+        exact = 2 * self.keys.value + own * keys + 7 * values + (4 + by_channel) * heads + 2 * part.decays
+        saved, memory = self.saved_steps(work, steps, exact), 2 * values * part.head_dim
         if by_channel:
             return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=2)
         pairs = 3 if part.decays else 2

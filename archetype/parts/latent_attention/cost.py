@@ -46,8 +46,8 @@ class LatentAttentionCost(MixerCost[spec.LatentAttention]):
             self.complexity = Complexity("O(T^2 D)", "O(W H C)", "O(W C)")  # sequences are computed under a mask
 
     @property
-    def symbols(self) -> set[Symbol]:
-        return super().symbols | self.pattern.symbols | (self.index.symbols if self.index else set())
+    def symbols(self) -> dict[str, Symbol]:
+        return (self.index.symbols if self.index else {}) | self.pattern.symbols | super().symbols
 
     def parameters(self) -> Counts:
         counts: Counts = {}

@@ -7,7 +7,6 @@ from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, NormCost, cost_of, projection_of
 from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.linear_attention import spec
-from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.cost import PositionCost
 
 
@@ -39,8 +38,8 @@ class LinearAttentionCost(ChunkedCost[spec.LinearAttention]):
         self.projections["o"] = Linear(self.values, d)
         self.norm = NormCost.of(part.norm, self.v_dim if part.norm_over == "head" else self.values)
         self.position = PositionCost.of(part.position, d)
-        if not part.qk_norm.is_absent:
-            self.vectors = dict.fromkeys(("q_norm", "k_norm"), self._qk_norm().parameters())
+        self.qk_norm = NormCost.of(part.qk_norm, self.head_dim)
+        self.vectors = dict.fromkeys(("q_norm", "k_norm"), self.qk_norm.parameters())
         self.vectors["norm"] = self.norm.parameters()
 
     @property
@@ -78,10 +77,9 @@ class LinearAttentionCost(ChunkedCost[spec.LinearAttention]):
             case spec.ChannelDecay(floor=floor, gives_keys=gives_keys):
                 decays = keys
                 exact += (2 + 2 * (floor > 0) + gives_keys) * keys
-        saved = work.input_bytes(self.d.value) + work.rows * self.conv_state * work.itemsize
-        saved += work.tokens * (steps * work.itemsize + exact * FLOAT32)
+        saved = self.saved_steps(work, steps, exact)
         saved += self.norm.saved_activations(work.tokens * (heads if part.norm_over == "head" else 1))
-        saved += 2 * self._qk_norm().saved_activations(work.tokens * heads)
+        saved += 2 * self.qk_norm.saved_activations(work.tokens * heads)
         memory = values * self.head_dim.value
         if self.by_channel:
             return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, 2 * memory, kinds=1)
@@ -95,6 +93,3 @@ class LinearAttentionCost(ChunkedCost[spec.LinearAttention]):
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         turned = getattr(self.part.position, "dim", None) or self.head_dim.value
         return self.position.shared_activations(self.part.num_heads, turned, work)
-
-    def _qk_norm(self) -> NormCost:
-        return NormCost.of(self.part.qk_norm if not self.part.qk_norm.is_absent else NoNorm(), self.head_dim)

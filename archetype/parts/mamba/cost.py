@@ -43,8 +43,6 @@ class MambaCost(MixerCost[spec.Mamba]):
         # the input, about every step between the projections, and one state for every sqrt(T) steps
         inner, state_size = self.inner.value, self.part.state_size
         # both halves, around the convolution and the last projection; scan and gate run in float32
-        steps = (6 * inner + self.rank.value + 2 * state_size) * work.itemsize + 6 * inner * FLOAT32
+        saved = self.saved_steps(work, 6 * inner + self.rank.value + 2 * state_size, 6 * inner)
         states = -(-work.length // math.isqrt(work.length)) * inner * state_size * FLOAT32
-        padding = self.conv_state * work.itemsize  # of the convolution
-        saved = work.input_bytes(self.d.value) + work.tokens * steps + work.rows * (states + padding)
-        return saved + sum(norm.saved_activations(work.tokens) for norm in self.norms.values())
+        return saved + work.rows * states + sum(norm.saved_activations(work.tokens) for norm in self.norms.values())

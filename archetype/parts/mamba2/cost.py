@@ -3,7 +3,7 @@
 from archetype.cost.chunks import ChunkedCost, Chunks, chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, cost_of
-from archetype.cost.work import FLOAT32, TrainingWork
+from archetype.cost.work import TrainingWork
 from archetype.parts.mamba2 import spec
 
 
@@ -40,12 +40,10 @@ class Mamba2Cost(ChunkedCost[spec.Mamba2]):
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, every step between the projections, and the chunks; the scan runs in float32
         inner, channels, heads, part = self.inner.value, self.channels.value, self.part.num_heads, self.part
-        steps = (2 * inner + 4 * channels + heads) * work.itemsize
         shares, keys = part.num_groups < heads, self.shared.value  # heads share B and C
         normed = inner + part.num_groups if part.has_norm else 0  # its input, and the scale of each group
         own = (4 + 2 * shares) * inner + (3 - shares) * keys
-        exact = (own + (4 + part.limits_steps) * heads + normed) * FLOAT32
-        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact)
-        saved += work.rows * self.conv_state * work.itemsize
+        exact = own + (4 + part.limits_steps) * heads + normed
+        saved = self.saved_steps(work, 2 * inner + 4 * channels + heads, exact)
         memory, copied = 2 * inner * part.state_size, 0 if shares else keys
         return saved + chunk_activations(work, part.chunk_size, heads, memory, copied)

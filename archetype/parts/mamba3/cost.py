@@ -1,14 +1,14 @@
 """Cost of Mamba-3 in chunks (Lahoti 2026, sections 3 and 4)."""
 
-from archetype.cost.chunks import Chunks, chunk_activations, without_zero
+from archetype.cost.chunks import ChunkedCost, Chunks, chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of
-from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.cost.registry import Complexity, Linear, cost_of
+from archetype.cost.work import TrainingWork
 from archetype.parts.mamba3 import spec
 
 
 @cost_of(spec.Mamba3)
-class Mamba3Cost(MixerCost[spec.Mamba3]):
+class Mamba3Cost(ChunkedCost[spec.Mamba3]):
     """Cost of Mamba-3. The scan counts products over the pairs of a chunk's vectors, and with the memory."""
 
     state_name = "SSM state, angles and last token"
@@ -30,23 +30,18 @@ class Mamba3Cost(MixerCost[spec.Mamba3]):
         if part.norm:
             self.vectors["norm"] = self.inner
 
-    def flops(self, work: Work) -> Counts:
-        rows, rank, length = 2 * work.rows, self.rank, work.queries.value
-        chunks, inner, keys = Chunks.of(work, self.part.chunk_size), self.inner, self.heads * self.state_size
-        counts = self.projection_flops(work.tokens)
+    def products(self, chunks: Chunks) -> Counts:
+        rank, inner, keys = self.rank, self.inner, self.heads * self.state_size
         # several vectors of a token are a chunk, too
         alone = chunks.single_tokens if self.part.rank > 1 else 0
         pairs, vectors = rank * rank * (chunks.pairs + alone), rank * (chunks.tokens + alone)
-        passes = 1 + (length > self.part.chunk_size and length % self.part.chunk_size > 0)  # whole chunks, and the rest
-        memory = vectors * 2 + (chunks.single_tokens - alone) + rank * passes
-        return counts | without_zero(
-            {
-                "scores": rows * pairs * keys,
-                "mixture": rows * pairs * inner,
-                "memory": rows * memory * self.state_size * inner,
-                "ranks": 2 * work.tokens * rank * rank * (keys + inner),
-            }
-        )
+        memory = vectors * 2 + (chunks.single_tokens - alone) + rank * chunks.passes
+        return {
+            "scores": pairs * keys,
+            "mixture": pairs * inner,
+            "memory": memory * self.state_size * inner,
+            "ranks": (chunks.tokens + chunks.single_tokens) * rank * rank * (keys + inner),
+        }
 
     def state(self, length: int) -> int:
         # each head's memory and angles, and the last token's b and x
@@ -58,8 +53,7 @@ class Mamba3Cost(MixerCost[spec.Mamba3]):
         # the input, what is projected, every step until the output, and the chunks; the scan runs in float32
         part, inner, heads, rank = self.part, self.inner.value, self.part.num_heads, self.part.rank
         keys, several = heads * rank * part.state_size, rank > 1
-        steps = (sum(part.widths) + inner) * work.itemsize
         exact = 8 * keys + 2 * rank * part.num_groups * part.state_size + (5 * part.angles + 12) * heads
         exact += (6 + 2 * several + 2 * part.norm) * rank * inner + 3 * several * rank * rank * heads
-        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact * FLOAT32)
+        saved = self.saved_steps(work, sum(part.widths) + inner, exact)
         return saved + chunk_activations(work, part.chunk_size, heads * rank * rank, inner * part.state_size, 0)

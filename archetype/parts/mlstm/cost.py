@@ -3,7 +3,7 @@
 from archetype.cost.chunks import ChunkedCost, Chunks, chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, cost_of
-from archetype.cost.work import FLOAT32, TrainingWork
+from archetype.cost.work import TrainingWork
 from archetype.parts.mlstm import spec
 
 
@@ -38,8 +38,6 @@ class MLSTMCost(ChunkedCost[spec.MLSTM]):
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, every step between the projections, and the chunks; the memory is in float32
         part, keys, values, heads = self.part, self.keys.value, self.values.value, self.part.num_heads
-        steps = 2 * values * work.itemsize
         exact = 4 * keys + 3 * values + 2 * self.sums.value + 10 * heads
-        saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact * FLOAT32)
-        memory = 2 * self.sums.value * self.head_dim.value
+        saved, memory = self.saved_steps(work, 2 * values, exact), 2 * self.sums.value * self.head_dim.value
         return saved + chunk_activations(work, part.chunk_size, heads, memory, keys + heads)

@@ -31,7 +31,7 @@ class PatternCost(PartCost[Pattern]):
         self.differs_by_layer = self.rule.depends_on_layer
 
     @property
-    def symbols(self) -> set[Symbol]:
+    def symbols(self) -> dict[str, Symbol]:
         match self.part:
             case spec.Window(size=window) | spec.Chunked(size=window):
                 sizes = {"W": window}
@@ -45,7 +45,7 @@ class PatternCost(PartCost[Pattern]):
                 sizes = {"W": blocks.block * (blocks.window_blocks + blocks.random_blocks + blocks.global_blocks)}
             case _:
                 sizes = {}
-        return set[Symbol]().union(*(symbol(letter, size, self.part).symbols for letter, size in sizes.items()))
+        return {letter: one for letter, size in sizes.items() for one in symbol(letter, size, self.part).symbols}
 
     def pair_flops(self, work: Work) -> Formula:
         """Return the FLOPs of one feature of one head of one sequence: two for each pair."""

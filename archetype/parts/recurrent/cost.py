@@ -31,8 +31,7 @@ class RNNCost(MixerCost[spec.RNN | spec.GRU | spec.LSTM]):
         return self.state_vectors * self.d.value
 
     def saved_activations(self, work: TrainingWork) -> int:
-        d = self.d.value
-        return work.input_bytes(d) + work.tokens * d * self.saved_vectors * work.itemsize
+        return self.saved_steps(work, self.saved_vectors * self.d.value)
 
 
 @cost_of(spec.GRU)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from archetype.cost.chunks import filled_chunk
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, MixerCost, cost_of
-from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.cost.work import TrainingWork, Work
 from archetype.parts.rg_lru import spec
 
 
@@ -44,5 +44,4 @@ class RGLRUCost(MixerCost[spec.RGLRU]):
         # the input, every step between the projections, and what each step of the scan by doubling multiplies
         inner, size = self.inner.value, self.part.chunk_size
         levels = (filled_chunk(min(size, work.length)).bit_length() - 1) * 3
-        steps = 9 * inner * work.itemsize + (8 + levels) * inner * FLOAT32
-        return work.input_bytes(self.d.value) + work.tokens * steps + work.rows * self.conv_state * work.itemsize
+        return self.saved_steps(work, 9 * inner, (8 + levels) * inner)

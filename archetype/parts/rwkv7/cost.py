@@ -3,7 +3,7 @@
 from archetype.cost.chunks import ChunkedCost, Chunks, halved_chunk_activations
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, cost_of, projection_of
-from archetype.cost.work import FLOAT32, TrainingWork
+from archetype.cost.work import TrainingWork
 from archetype.parts.rwkv7 import spec
 
 
@@ -37,9 +37,9 @@ class RWKV7Cost(ChunkedCost[spec.RWKV7]):
         return work.tokens * self.d.value * work.itemsize
 
     def saved_activations(self, work: TrainingWork) -> int:
-        # inputs of the mixes and of the projections, what these return, and the chunks; the rule runs in float32
+        # all inputs of the mixes and of the projections, what these return, and the chunks; the rule runs in float32
         d, heads, mixes_values = self.d.value, self.part.num_heads, self.part.values_from is not None
-        steps = ((17 + 3 * mixes_values) * d + sum(self.part.ranks.values())) * work.itemsize
-        saved = work.tokens * (steps + (13 * d + 4 * heads) * FLOAT32)
+        steps = (16 + 3 * mixes_values) * d + sum(self.part.ranks.values())
+        saved = self.saved_steps(work, steps, 13 * d + 4 * heads)
         memory = d * self.head_dim.value
         return saved + halved_chunk_activations(work, self.part.chunk_size, d, heads, memory, kinds=2, keys=2)

@@ -26,5 +26,4 @@ class ShortConvolutionCost(MixerCost[spec.ShortConvolution]):
 
     def saved_activations(self, work: TrainingWork) -> int:
         # the input, the projection's three parts, the convolution's input and output, and their product
-        d = self.d.value
-        return work.input_bytes(d) + (work.tokens * 6 * d + work.rows * self.conv_state) * work.itemsize
+        return self.saved_steps(work, 6 * self.d.value)

@@ -28,8 +28,8 @@ class TogetherCost(ContentCost):
         }
 
     @property
-    def symbols(self) -> set[Symbol]:
-        return {symbol for part in self.parts for symbol in part.symbols}
+    def symbols(self) -> dict[str, Symbol]:
+        return {name: symbol for part in reversed(self.parts) for name, symbol in part.symbols.items()}
 
     def parameters(self) -> Counts:
         return self._joined([part.parameters() for part in self.parts]) | self._own()

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype import cost, families
-from archetype.cost.registry import Complexity
+from archetype.cost.formula import symbol
+from archetype.cost.registry import Complexity, MixerCost
 from archetype.errors import SpecError
 from archetype.estimate.fit import fits, largest, parse_size
 from archetype.estimate.memory import MemoryCost
@@ -200,3 +201,12 @@ def test_an_unknown_device_is_refused_with_the_nearest() -> None:
 )  # fmt: skip
 def test_each_mixer_grows_with_the_text_in_its_way(name: str, text: str, token: str, remembered: str) -> None:
     assert cost.cost_report(ALL[name]).complexity == {"blocks.0-1.mixer": Complexity(text, token, remembered)}
+
+
+def test_a_letter_in_the_complexity_is_a_size_of_the_mixer_and_not_of_its_index() -> None:
+    latent = model_cost(ALL["latent, index"]).stacks[0].groups[0].cost.mixer
+    assert latent.symbols["H"].value == 4 != latent.part.index.num_heads
+    pooled = next(block.mixer for block in ALL["compressed, index"].layers if block.mixer.index is not None)
+    index = pooled.index.replace(num_heads=3, head_dim=5)
+    symbols = MixerCost.of(pooled.replace(pooling=pooled.pooling.replace(index=index)), symbol("D", 16)).symbols
+    assert (symbols["H"].value, symbols["P"].value) == (4, 6)
