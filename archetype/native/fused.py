@@ -41,7 +41,9 @@ def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Ten
     bfloat16 uses matrix tiles if no gradient is needed.
     """
     # asked first, since a decode step asks for each of its matrices
-    if torch.compiler.is_compiling() or (x.dtype == torch.float32 and not _prefers_onednn()):
+    if torch.compiler.is_compiling():
+        return None
+    if x.dtype == torch.float32 and (x.numel() < MANY * x.shape[-1] or not _prefers_onednn()):
         return None
     tensors = [x, *(() if isinstance(weight, LosslessRows) else (weight,)), *(() if bias is None else (bias,))]
     if not FUSED.support(*tensors) or torch.is_autocast_enabled("cpu"):
@@ -51,8 +53,6 @@ def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Ten
     if x.dtype == torch.bfloat16:
         return None if torch.is_grad_enabled() else tile_product(FUSED, x, weight, bias)
     if isinstance(weight, LosslessRows):
-        return None
-    if x.numel() < MANY * x.shape[-1]:
         return None
     if not torch.is_grad_enabled():
         return _by_onednn(x, weight, bias)
