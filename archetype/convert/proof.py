@@ -165,7 +165,7 @@ class SmallModel:
             try:
                 small = make_small(values) | sizes
                 model = _write(folder, small)
-                ours, family = self._read([])
+                family, ours = read_model(folder, torch.float32)
                 self.inputs = parity.make_inputs(ours, folder, None)
                 self.reference: Tensor = parity.run_reference(family, model, self.inputs)
                 return
@@ -183,10 +183,6 @@ class SmallModel:
         # the temporary folder no longer exists when the user reads the message
         return re.sub(rf"^{re.escape(str(self.folder))}(/|: )", "", f"{error.place}: {error.cause}")
 
-    def _read(self, overrides: Sequence[str]) -> tuple[Any, Any]:
-        family, model = read_model(self.folder, torch.float32, overrides=overrides)
-        return model, family
-
     def alternatives(self, settings: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
         """Return the alternatives for each assumed layout."""
         family, _ = read_hf_spec(self.folder, warn=False, settings=settings)
@@ -200,7 +196,8 @@ class SmallModel:
             Unprovable: the model cannot be read.
         """
         try:
-            difference = parity.distance(parity.run(self._read(overrides)[0], self.inputs), self.reference)
+            _, model = read_model(self.folder, torch.float32, overrides=overrides)
+            difference = parity.distance(parity.run(model, self.inputs), self.reference)
         except ArchetypeError as error:
             raise Unprovable(self._without_folder(error)) from None
         return float("inf") if difference is None else difference

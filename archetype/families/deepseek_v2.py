@@ -33,7 +33,7 @@ LONG = Rotary(
 def deepseek_v2(
     *,
     num_layers: int,
-    d_model: int,
+    num_heads: int,
     d_ff: int,
     num_experts: int,
     experts_per_token: int,
@@ -44,36 +44,35 @@ def deepseek_v2(
     router_scale: float = 1.0,
     balance_loss: float = 0.001,
     q_lora_rank: int | None = None,
+    kv_lora_rank: int = 512,
     qk_nope_head_dim: int = 128,
     qk_rope_head_dim: int = 64,
+    v_head_dim: int = 128,
     position: Rotary = LONG,
     activation: Activation | str = "silu",
     eps: float = 1e-6,
     attention_bias: bool = False,
     mlp_bias: bool = False,
     attention_dropout: float = 0.0,
-    tied: bool = False,
-    std: float = 0.02,
-    name: str = "",
-    vocab_size: int = 102_400,
-    context_length: int = 163_840,
-    **mixer: Any,
+    **model: Any,
 ) -> Decoder:
     """Build a DeepSeek-V2 decoder: `num_dense_layers` dense layers of width `d_ff`, then layers with experts.
 
-    Query projections have rank `q_lora_rank`, or full rank if it is None. `mixer` has additional fields of
-    `spec.LatentAttention`. Shared experts are built as one expert of their total width.
+    Query projections have rank `q_lora_rank`, or full rank if it is None. Shared experts are built as one expert of
+    their total width. `model` has further arguments of `standard_block.decoder`, such as `tied`.
     """
     attention = LatentAttention(
+        num_heads=num_heads,
         query=DirectQuery() if q_lora_rank is None else LowRankQuery(rank=q_lora_rank),
+        kv_lora_rank=kv_lora_rank,
         qk_nope_head_dim=qk_nope_head_dim,
         qk_rope_head_dim=qk_rope_head_dim,
+        v_head_dim=v_head_dim,
         position=position,
         bias=attention_bias,
         # YaRN's factor applies to all features of a score, not only to the rotated ones: the square of its mscale
         scale=yarn_score_scale(qk_nope_head_dim + qk_rope_head_dim, position.scaling),
         dropout=attention_dropout,
-        **({"kv_lora_rank": 512, "v_head_dim": 128} | mixer),
     )
     experts = MixtureOfExperts(
         num_experts=num_experts,
@@ -89,8 +88,7 @@ def deepseek_v2(
     sparse = Block(wiring=PreNorm(norm=norm), mixer=attention, feedforward=experts)
     dense = sparse.replace(feedforward=GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias))
     blocks = tuple(dense if layer < num_dense_layers else sparse for layer in range(num_layers))
-    sizes: dict[str, Any] = dict(name=name, d_model=d_model, vocab_size=vocab_size, context_length=context_length)
-    return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes)
+    return decoder(blocks, norm=norm, **({"vocab_size": 102_400, "context_length": 163_840} | model))
 
 
 def _read_position(config: Config, values: Values) -> Values:

@@ -6,13 +6,12 @@ Published folders are inferred from their files.
 from typing import Any
 
 from archetype.families.family import Family, presets, tiny
+from archetype.families.standard_block import decoder
 from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
-from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.compressed_attention.spec import CompressedAttention, PooledIndex, Pooling
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP
-from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Rotary, YarnScaling
 from archetype.parts.router.spec import HashRouter, SqrtSoftplusRouter
@@ -82,12 +81,10 @@ def deepseek_v4(
             ),
         )  # fmt: skip
 
-    return Decoder(
-        layers=tuple(block(layer, rate) for layer, rate in enumerate(rates)),
+    return decoder(
+        tuple(block(layer, rate) for layer, rate in enumerate(rates)),
+        norm=norm,
         residual=Streams(num_streams=num_streams, sinkhorn_steps=20, eps=1e-6, norm_eps=1e-6),
-        final_norm=norm,
-        head=LanguageModelHead(tied=False),
-        initialization=NormalInitialization(std=0.02),
         **({"vocab_size": 129_280, "context_length": 1_048_576} | model),
     )
 

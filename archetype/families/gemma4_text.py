@@ -6,14 +6,13 @@ Published folders, of texts or of texts with images, are inferred from their fil
 from typing import Any
 
 from archetype.families.family import Family, presets, tiny
+from archetype.families.standard_block import decoder
 from archetype.models.block.spec import Block, NoMixer, OutputNorm, SandwichNorm
 from archetype.models.decoder.spec import Decoder
-from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding, PerLayerEmbedding
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP
-from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.per_layer_input.spec import PerLayerInput
@@ -45,7 +44,6 @@ def gemma4_text(
     num_experts: int = 0,
     experts_per_token: int = 8,
     expert_d_ff: int = 704,
-    softcap: float | None = 30.0,
     eps: float = 1e-6,
     position: Rotary = GLOBAL,
     local_position: Rotary = LOCAL,
@@ -104,14 +102,13 @@ def gemma4_text(
             blocks.append(Block(wiring=OutputNorm(norm=norm), mixer=NoMixer(), feedforward=own))
         blocks[-1] = blocks[-1].replace(output_scale=True)
     per_layer = PerLayerEmbedding(features=layer_features, norm=norm) if layer_features else None
-    return Decoder(
+    return decoder(
+        tuple(blocks),
+        norm=norm,
+        tied=True,
         d_model=d_model,
         embedding=Embedding(scale=d_model**0.5, round_scale=True, per_layer=per_layer),
-        layers=tuple(blocks),
-        final_norm=norm,
-        head=LanguageModelHead(tied=True, softcap=softcap),
-        initialization=NormalInitialization(std=0.02),
-        **({"vocab_size": 262_144, "context_length": 131_072} | model),
+        **({"vocab_size": 262_144, "context_length": 131_072, "softcap": 30.0} | model),
     )
 
 

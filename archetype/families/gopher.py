@@ -22,7 +22,7 @@ def gopher(*, num_layers: int, d_model: int, num_heads: int, head_dim: int = 128
         position=TransformerXL(),
     )
     sizes = {"d_model": d_model, "vocab_size": 32_000, "context_length": 2048}
-    return decoder((block,), num_layers=num_layers, norm=norm, tied=True, std=0.02, **sizes, **design)
+    return decoder((block,), num_layers=num_layers, norm=norm, tied=True, **sizes, **design)
 
 
 # The paper's counts are 13 d_model^2 parameters per layer, one d_model^2 of them for positions, and one table.

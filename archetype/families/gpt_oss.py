@@ -38,8 +38,6 @@ def gpt_oss(
     beta: float = 1.702,
     window: int = 128,
     patterns: tuple[Pattern, ...] | None = None,
-    position: Rotary = LONG,
-    attention_bias: bool = True,
     balance_loss: float = 0.9,
     **design: Any,
 ) -> Decoder:
@@ -48,11 +46,12 @@ def gpt_oss(
     By default, `patterns` alternate layers with a `window` and layers with full attention. Experts multiply the swish
     of their gate, with `beta`, by 1 + up, both clamped by `limit`.
     """
-    sizes = {"head_dim": 64, "vocab_size": 201_088, "context_length": 131_072}
+    usual: dict[str, Any] = {"head_dim": 64, "vocab_size": 201_088, "context_length": 131_072}
+    usual |= {"position": LONG, "attention_bias": True}
     model = llama(
         # the dense parts of `llama` are replaced by experts below
-        d_ff=d_ff, patterns=patterns or (Window(size=window), Full()), position=position,
-        attention_bias=attention_bias, attention={"sinks": True}, activation=Swish(beta=beta), **sizes | design,
+        d_ff=d_ff, patterns=patterns or (Window(size=window), Full()), attention={"sinks": True},
+        activation=Swish(beta=beta), **usual | design,
     )
     experts = MixtureOfExperts(
         num_experts=num_experts,

@@ -21,8 +21,8 @@ def gptj(*, num_layers: int, d_model: int, num_heads: int, **design: Any) -> Dec
         mixer=Attention(num_heads=num_heads, position=Rotary(dim=64, interleaved=True)),
         feedforward=MLP(d_ff=4 * d_model, activation="gelu_tanh", bias=True),
     )
-    sizes = {"d_model": d_model, "vocab_size": 50_400, "context_length": 2048}
-    model = decoder((block,), num_layers=num_layers, norm=norm, tied=False, std=0.02, **sizes, **design)
+    sizes: dict[str, Any] = {"d_model": d_model, "vocab_size": 50_400, "context_length": 2048}
+    model = decoder((block,), num_layers=num_layers, norm=norm, **sizes, **design)
     # an untied head with a bias, which is rare: `lm_head.bias` is in the published file
     return model.replace(head=LanguageModelHead(bias=True))
 

@@ -6,16 +6,15 @@ from typing import Any
 
 from archetype.families.family import Family, presets, tiny
 from archetype.families.minimax import FULL, LINEAR, minimax
+from archetype.families.standard_block import decoder
 from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
-from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.activation.spec import SiTU
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.depth_attention.spec import DepthAttention
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
-from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
 from archetype.parts.linear_attention.spec import ChannelDecay, FixedDecay, LinearAttention
 from archetype.parts.norm.spec import NoNorm, RMSNorm
@@ -23,21 +22,15 @@ from archetype.parts.position.spec import NoPosition, Rotary
 from archetype.parts.router.spec import SigmoidRouter
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
-from archetype.spec.repeats import repeat
 
 EPS = 1e-6
 
 
-def linear_decoder(
-    *, mixer: Mixer, feedforward: FeedForward, num_layers: int, vocab_size: int = 32_000, **model: Any
-) -> Decoder:
-    """Build a pre-norm decoder whose layers all have the same mixer. `model` takes fields of `spec.Decoder`."""
+def linear_decoder(*, mixer: Mixer, feedforward: FeedForward, **model: Any) -> Decoder:
+    """Build a pre-norm decoder whose layers all have the same mixer. `model` takes the arguments of `decoder`."""
     norm = RMSNorm(eps=EPS)
     block = Block(wiring=PreNorm(norm=norm), mixer=mixer, feedforward=feedforward)
-    return Decoder(
-        vocab_size=vocab_size, layers=repeat(num_layers, block), final_norm=norm, head=LanguageModelHead(),
-        initialization=NormalInitialization(), **model,
-    )
+    return decoder((block,), norm=norm, **({"vocab_size": 32_000} | model))
 
 
 def retnet(*, num_heads: int, d_model: int, d_ff: int, **model: Any) -> Decoder:
@@ -82,7 +75,6 @@ def deltanet(*, num_heads: int, d_model: int, **model: Any) -> Decoder:
 def kimi_linear(
     *,
     num_layers: int,
-    d_model: int,
     num_heads: int,
     d_ff: int,
     num_experts: int,
@@ -93,7 +85,6 @@ def kimi_linear(
     kv_lora_rank: int = 512,
     rope_dim: int = 64,
     router_scale: float = 2.446,
-    vocab_size: int = 163_840,
     network: GatedMLP = GatedMLP(d_ff=1, activation="silu"),
     delta: Mapping[str, Any] = MappingProxyType({}),
     latent: Mapping[str, Any] = MappingProxyType({}),
@@ -131,10 +122,7 @@ def kimi_linear(
         )
         for layer in range(num_layers)
     )
-    return Decoder(
-        vocab_size=vocab_size, d_model=d_model, layers=layers, final_norm=norm, head=LanguageModelHead(),
-        initialization=NormalInitialization(), **model,
-    )
+    return decoder(layers, norm=norm, **({"vocab_size": 163_840} | model))
 
 
 # Kimi K3: networks with bounds, full gates, low-rank queries, and attention over depth.

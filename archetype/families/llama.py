@@ -46,8 +46,6 @@ def llama(
     attention_dropout: float = 0.0,
     attention: dict[str, Any] | None = None,
     position: Rotary = Rotary(),
-    tied: bool = False,
-    std: float = 0.02,
     **model: Any,
 ) -> Decoder:
     """Build a Llama decoder, with the settings in which its descendants differ.
@@ -57,7 +55,7 @@ def llama(
         unit_offset: whether norms multiply by 1 + weight.
         sandwich: whether each part has a norm before and after it.
         attention: additional fields of `spec.Attention`.
-        model: additional fields of `spec.Decoder`, and the `softcap` of its head.
+        model: further arguments of `standard_block.decoder`, such as `tied`, and fields of `spec.Decoder`.
     """
     norm = RMSNorm(eps=eps, unit_offset=unit_offset)
     if isinstance(attention_bias, bool):
@@ -77,7 +75,7 @@ def llama(
     block = Block(wiring=wiring, mixer=mixer, feedforward=feedforward)
     blocks = tuple(block.replace(mixer=mixer.replace(pattern=pattern)) for pattern in patterns)
     sizes: dict[str, Any] = dict(d_model=d_model, vocab_size=vocab_size, context_length=context_length)
-    return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes, **model)
+    return decoder(blocks, num_layers=num_layers, norm=norm, **sizes, **model)
 
 
 def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, rereads: bool = False) -> Converted:
@@ -97,7 +95,10 @@ def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, re
         return {"position": position}
 
     def write(model: Decoder) -> dict[str, Any]:
-        mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+        # of the first layer with attention (MiniMax has layers without)
+        mixers = [block.mixer for block in model.layers]
+        mixer = next((mixer for mixer in mixers if isinstance(mixer, Attention)), mixers[0])
+        mixer = expect_kind(Attention, mixer, "layers[0].mixer")
         heads, position = mixer.sizes(model.d_model), mixer.position
         if whole and heads.rotary_dim != heads.head_dim:
             cause = "this format rotates whole heads"

@@ -13,8 +13,7 @@ from archetype.families.decoder_classes import OF_SPANS
 from archetype.families.family import Family
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored, width
-from archetype.families.llama import INV_FREQ
-from archetype.families.rope import read_rotary, write_rotary
+from archetype.families.llama import INV_FREQ, rotary_keys
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.block.spec import Block, PostNorm
 from archetype.models.decoder.spec import Decoder
@@ -140,21 +139,6 @@ def _write_factors(model: Decoder) -> dict[str, Any]:
     return {f"{kind}_{name}_factor": value for kind in KINDS for name, value in (("alpha", alpha), ("beta", 1.0))}
 
 
-def _read_position(config: Config, values: Values) -> Values:
-    position = read_rotary(config, values["head_dim"], values["context_length"], 1_000_000.0)
-    if position.dim is not None:
-        raise config.error("partial_rotary_factor", "this format rotates whole heads", "remove it")
-    return {"position": position}
-
-
-def _write_position(model: Decoder) -> dict[str, Any]:
-    mixer = _attention(model)
-    sizes, position = mixer.sizes(model.d_model), mixer.position
-    if not isinstance(position, Rotary) or sizes.rotary_dim != sizes.head_dim:
-        raise CheckpointError("layers[*].mixer.position", "this format rotates whole heads", "use another family")
-    return {"rope_parameters": write_rotary(position, sizes.head_dim)}
-
-
 def _window(model: Any) -> int | None:
     pattern = _attention(model).pattern
     return pattern.size if isinstance(pattern, Window) else None
@@ -170,7 +154,7 @@ KEYS = ConfigTable(minimax, (
     Key("head_dim", "head_dim", lambda values: max(1, values["d_model"] // values["num_heads"]),
         path=_sizes("head_dim")),
     Key("max_position_embeddings", "context_length", 131_072),
-    Converted(_read_position, _write_position),
+    rotary_keys(1_000_000.0),
     Key("num_hidden_layers", "num_layers", 32),
     Converted(_read_layers, _write_layers),
     Converted(_read_factors, _write_factors),

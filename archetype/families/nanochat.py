@@ -24,8 +24,8 @@ def nanochat(*, num_layers: int, **design: Any) -> Decoder:
         ),
         feedforward=MLP(d_ff=4 * d_model, activation="relu2"),
     )
-    sizes = {"d_model": d_model, "vocab_size": 65_536, "context_length": 2048, "embedding": Embedding(norm=norm)}
-    return decoder((block,), num_layers=num_layers, norm=norm, tied=False, std=0.02, softcap=15.0, **sizes, **design)
+    sizes: dict[str, Any] = {"d_model": d_model, "vocab_size": 65_536, "context_length": 2048, "softcap": 15.0}
+    return decoder((block,), num_layers=num_layers, norm=norm, embedding=Embedding(norm=norm), **sizes, **design)
 
 
 FAMILY = Family("nanochat", presets("karpathy/nanochat, nanochat/gpt.py of 2025-10", nanochat, {

@@ -16,16 +16,11 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Rotary
 
 
-def olmo2(
-    *,
-    position: Rotary = Rotary(theta=500_000.0),
-    eps: float = 1e-6,
-    **design: Any,
-) -> Decoder:
+def olmo2(*, eps: float = 1e-6, **design: Any) -> Decoder:
     """Build an OLMo 2 decoder. `design` takes the arguments of `llama`."""
-    norm, sizes = RMSNorm(eps=eps), {"vocab_size": 100_352, "context_length": 4096}
-    attention = {"qk_norm": norm, "qk_norm_over": "all"}
-    model = llama(position=position, eps=eps, attention=attention, **sizes | design)
+    usual: dict[str, Any] = {"vocab_size": 100_352, "context_length": 4096, "position": Rotary(theta=500_000.0)}
+    norm = RMSNorm(eps=eps)
+    model = llama(eps=eps, attention={"qk_norm": norm, "qk_norm_over": "all"}, **usual | design)
     # norms follow attention and feed-forward part, inside the residual branch
     return changed(model, wiring=lambda _: OutputNorm(norm=norm))
 

@@ -14,15 +14,11 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Rotary
 
 
-def qwen3(
-    *,
-    position: Rotary = Rotary(theta=1_000_000.0),
-    eps: float = 1e-6,
-    **design: Any,
-) -> Decoder:
+def qwen3(*, eps: float = 1e-6, **design: Any) -> Decoder:
     """Build a Qwen3 decoder. `design` takes the arguments of `llama`."""
-    sizes = {"head_dim": 128, "vocab_size": 151_936, "context_length": 40_960}
-    return llama(position=position, eps=eps, attention={"qk_norm": RMSNorm(eps=eps)}, **sizes | design)
+    usual: dict[str, Any] = {"head_dim": 128, "vocab_size": 151_936, "context_length": 40_960}
+    usual["position"] = Rotary(theta=1_000_000.0)
+    return llama(eps=eps, attention={"qk_norm": RMSNorm(eps=eps)}, **usual | design)
 
 
 KEYS = ConfigTable(qwen3, (

@@ -5,13 +5,12 @@ from typing import Any
 
 from archetype.families.family import Family, presets, tiny
 from archetype.families.linear_attention import linear_decoder
+from archetype.families.standard_block import decoder
 from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
-from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.channel_mixing.spec import ChannelMixing
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.feedforward.spec import GatedMLP
-from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.mamba3.spec import Mamba3
 from archetype.parts.mlstm.spec import MLSTM
 from archetype.parts.norm.spec import LayerNorm
@@ -19,29 +18,24 @@ from archetype.parts.rwkv4.spec import RWKV4
 from archetype.parts.rwkv7.spec import RWKV7
 from archetype.roles.mixer import Mixer
 
-CAP = 30.0  # of xLSTM's logits
 
-
-def xlstm(*, num_heads: int, d_ff: int, vocab_size: int = 50_304, **model: Any) -> Decoder:
+def xlstm(*, num_heads: int, d_ff: int, **model: Any) -> Decoder:
     """Build an xLSTM decoder of mLSTM layers, whose queries and keys have half the width (Beck 2025)."""
     feedforward = GatedMLP(d_ff=d_ff, activation="silu")
-    decoder = linear_decoder(mixer=MLSTM(num_heads=num_heads), feedforward=feedforward, vocab_size=vocab_size, **model)
-    return decoder.replace(head=LanguageModelHead(softcap=CAP))
+    mixer, usual = MLSTM(num_heads=num_heads), {"vocab_size": 50_304, "softcap": 30.0}
+    return linear_decoder(mixer=mixer, feedforward=feedforward, **(usual | model))
 
 
 def _rwkv(mixers: tuple[Mixer, ...], feedforward: ChannelMixing, **model: Any) -> Decoder:
     norm = LayerNorm()
-    layers = tuple(Block(wiring=PreNorm(norm=norm), mixer=mixer, feedforward=feedforward) for mixer in mixers)
-    return Decoder(
-        embedding=Embedding(norm=norm), layers=layers, final_norm=norm, head=LanguageModelHead(),
-        initialization=NormalInitialization(), **model,
-    )  # fmt: skip
+    blocks = tuple(Block(wiring=PreNorm(norm=norm), mixer=mixer, feedforward=feedforward) for mixer in mixers)
+    return decoder(blocks, norm=norm, embedding=Embedding(norm=norm), **model)
 
 
-def rwkv4(*, num_layers: int, d_model: int, vocab_size: int = 50_277, **model: Any) -> Decoder:
+def rwkv4(*, num_layers: int, d_model: int, **model: Any) -> Decoder:
     """Build an RWKV-4 decoder (Peng 2023)."""
     feedforward = ChannelMixing(d_ff=4 * d_model, receptance=True, mix_of="token")
-    return _rwkv(num_layers * (RWKV4(),), feedforward, d_model=d_model, vocab_size=vocab_size, **model)
+    return _rwkv(num_layers * (RWKV4(),), feedforward, d_model=d_model, **({"vocab_size": 50_277} | model))
 
 
 def rwkv7(
@@ -52,7 +46,6 @@ def rwkv7(
     decay_rank: int = 64,
     value_rank: int = 32,
     gate_rank: int = 128,
-    vocab_size: int = 65_536,
     **model: Any,
 ) -> Decoder:
     """Build an RWKV-7 decoder, whose rates have the rank of its decays (Peng 2025)."""
@@ -61,7 +54,7 @@ def rwkv7(
         value_rank=value_rank, eps=head_dim * 1e-5,
     )  # fmt: skip
     mixers = (first, *(num_layers - 1) * (first.replace(values_from=0),))
-    return _rwkv(mixers, ChannelMixing(d_ff=4 * d_model), d_model=d_model, vocab_size=vocab_size, **model)
+    return _rwkv(mixers, ChannelMixing(d_ff=4 * d_model), d_model=d_model, **({"vocab_size": 65_536} | model))
 
 
 def mamba3(*, mixer: Mamba3, d_ff: int, **model: Any) -> Decoder:

@@ -14,18 +14,11 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import NoPosition, Rotary
 
 
-def smollm3(
-    *,
-    num_layers: int,
-    without_rope: tuple[int, ...] | None = None,
-    position: Rotary = Rotary(theta=5_000_000.0),
-    eps: float = 1e-6,
-    tied: bool = True,
-    **design: Any,
-) -> Decoder:
+def smollm3(*, num_layers: int, without_rope: tuple[int, ...] | None = None, **design: Any) -> Decoder:
     """Build a SmolLM3 decoder. `without_rope` lists the indices of layers without positions; see `llama`."""
-    sizes = {"vocab_size": 128_256, "context_length": 65_536}
-    model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes | design)
+    usual: dict[str, Any] = {"vocab_size": 128_256, "context_length": 65_536, "eps": 1e-6, "tied": True}
+    usual["position"] = Rotary(theta=5_000_000.0)
+    model = llama(num_layers=num_layers, **usual | design)
     layers = list(model.layers)
     # `no_rope_layer_interval: 4`
     for layer in range(3, num_layers, 4) if without_rope is None else without_rope:

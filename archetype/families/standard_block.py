@@ -52,17 +52,20 @@ def standard_block(
 def decoder(
     blocks: tuple[Block, ...],
     *,
-    num_layers: int,
+    num_layers: int | None = None,
     norm: Norm,
-    tied: bool,
-    std: float,
+    tied: bool = False,
+    std: float = 0.02,
     softcap: float | None = None,
     **model: Any,
 ) -> Decoder:
-    """Build a decoder that cycles through `blocks`, with a final norm. `model` has other fields of `spec.Decoder`."""
+    """Build a decoder that cycles through `blocks` (default: once), with a final norm.
+
+    `model` has other fields of `spec.Decoder`.
+    """
     defaults = {"initialization": NormalInitialization(std=std)}
     head = LanguageModelHead(tied=tied, softcap=softcap)
-    layers = cycle(num_layers, *blocks)
+    layers = blocks if num_layers is None else cycle(num_layers, *blocks)
     return Decoder(layers=layers, final_norm=norm, head=head, **(defaults | model))
 
 

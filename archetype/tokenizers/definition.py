@@ -149,12 +149,5 @@ def _is_charsmap(value: object) -> bool:
         return False
     values = units[children[is_node & (units & 256 != 0)]] & (2**31 - 1)  # bit 8 marks nodes with a leaf
     starts = np.frombuffer(strings + b"\0", np.uint8)
-    return bool((values <= len(strings)).all() and (starts[values] & 0xC0 != 0x80).all() and _is_utf8(strings))
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    is_utf8 = strings.decode(errors="ignore").encode() == strings
+    return bool(is_utf8 and (values <= len(strings)).all() and (starts[values] & 0xC0 != 0x80).all())

@@ -21,7 +21,6 @@ SOURCE, TARGET, VOCAB = "source.spm", "target.spm", "vocab.json"
 TARGET_VOCAB = "target_vocab.json"  # present if the two languages have separate ids
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)  # code of the target language, before the source text
 NAMES = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
-LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 class MarianTokenizer(Tokenizer):
@@ -156,7 +155,7 @@ def _name(config: Mapping[str, Any], key: str) -> str:
 
 
 def _special_names(config: Mapping[str, Any]) -> list[str]:
-    lists = [config.get(key) for key in LISTS]
+    lists = [config.get(key) for key in (special_tokens.OLDER_EXTRA, special_tokens.EXTRA)]
     listed = [special_tokens.content(token) for tokens in lists if isinstance(tokens, list) for token in tokens]
     return [*(_name(config, key) for key in NAMES), *(name for name in listed if name)]
 

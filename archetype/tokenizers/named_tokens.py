@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 from archetype.errors import Notice, shorten
 from archetype.tokenizers.added import FLAGS, AddedToken
 from archetype.tokenizers.definition import without_panics
-from archetype.tokenizers.special_tokens import CONFIG, content
+from archetype.tokenizers.special_tokens import CONFIG, EXTRA, OLDER_EXTRA, content
 from archetype.tokenizers.tokenizer import check_utf8
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-EXTRA, OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"  # the older key is used if the first is empty
 
 
 def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[AddedToken]) -> None:

@@ -316,16 +316,15 @@ def _fields(data: bytes) -> list[tuple[int, int | bytes]]:
         match key & 7:
             case 0:
                 fields.append((key >> 3, number()))
+                continue
             case 2:
                 size = number()
-                fields.append((key >> 3, data[position : position + size]))
-                position += size
-            case 1 | 5 as wire:  # 5 as wire: | fixed 64 and 32 bits
+            case 1 | 5 as wire:  # fixed 64 and 32 bits
                 size = 8 if wire == 1 else 4
-                fields.append((key >> 3, data[position : position + size]))
-                position += size
             case _:
                 break
+        fields.append((key >> 3, data[position : position + size]))
+        position += size
     return fields
 
 

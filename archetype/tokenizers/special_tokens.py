@@ -17,6 +17,7 @@ MAP = "special_tokens_map.json"
 # Used for files without a configuration; a model may use several eos.
 KNOWN_BOS = ("<s>", "<|begin_of_text|>", "<bos>")
 KNOWN_EOS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<eos>", "<|im_end|>")
+EXTRA, OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"  # the older key is used if the first is empty
 MASKS = ("[MASK]", "<mask>", "<|mdm_mask|>", "<|mask|>")  # the last two: LLaDA, Dream
 
 
@@ -53,7 +54,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config |= {
             key: {"__type": "AddedToken", **value, "special": True} if isinstance(value, dict) else value
             for key, value in read_json(folder / MAP).items()
-            if key != "additional_special_tokens"
+            if key != OLDER_EXTRA
         }
     return config
 

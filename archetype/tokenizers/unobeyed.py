@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from archetype.errors import NotObeyed, UnreadKeys, shorten
+from archetype.tokenizers.added import FLAGS
 from archetype.tokenizers.definition import FILE
-from archetype.tokenizers.special_tokens import CONFIG, content
+from archetype.tokenizers.special_tokens import CONFIG, EXTRA, OLDER_EXTRA, content
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 PARTS = {*STEPS, "version", "truncation", "padding", "added_tokens", "model"}
 OLDER = {"add_prefix_space", "str_rep"}  # older spellings, which the library reads but writes differently
-ADDED = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
+ADDED = {"id", "content", *FLAGS}
 MODEL = {
     "type",
     "vocab",
@@ -52,7 +53,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "model_specific_special_tokens": ({},),
     "clean_up_tokenization_spaces": (False,),
 }
-LISTS = ("additional_special_tokens", "extra_special_tokens")
+LISTS = (EXTRA, OLDER_EXTRA)
 NAMES = ("unk_token", "pad_token", "mask_token", *LISTS)  # keys that name special tokens
 
 

@@ -214,13 +214,10 @@ def _read_growing(layer: Layer, eps: float) -> LatentAttention:
 
 
 def _write_growing(mixer: Any, decoder: Decoder) -> Keys:
-    growth = mixer.query_scale
-    scale: Keys = (
-        {}
-        if growth is None
-        else {"attention.temperature_scale": growth.beta, "attention.temperature_length": growth.length}
-    )
-    return write(mixer, decoder) | scale
+    keys = write(mixer, decoder)
+    if (growth := mixer.query_scale) is None:
+        return keys
+    return keys | {"attention.temperature_scale": growth.beta, "attention.temperature_length": growth.length}
 
 
 def _read_scaling(config: Config) -> RotaryScaling:

@@ -308,20 +308,11 @@ class Graph:
         separate = layer.has(f"{self.second_norm}.weight")
         if self.encodes and self.wiring == "pre" and not layer.has("attn_norm.weight"):
             return PreNorm(norm=norm, mixer_norm=NoNorm())  # behind the norm of the embedding
-        match self.wiring:
-            case "post":
-                return PostNorm(norm=norm)
-            case "output":
-                return OutputNorm(norm=norm)
-            case "sandwich":
-                return SandwichNorm(norm=norm)
-            case "parallel":
-                return ParallelResidual(norm=norm, shared_norm=not separate)
-            case "parallel key" if layer.keys.flag("use_parallel_residual", True):
-                return ParallelResidual(norm=norm, shared_norm=not separate)
-            case "parallel tensor" if not separate:
-                return ParallelResidual(norm=norm, shared_norm=True)
-        return PreNorm(norm=norm)
+        parallel = self.wiring == "parallel" or (self.wiring == "parallel tensor" and not separate)
+        if parallel or (self.wiring == "parallel key" and layer.keys.flag("use_parallel_residual", True)):
+            return ParallelResidual(norm=norm, shared_norm=not separate)
+        kinds = {"post": PostNorm, "output": OutputNorm, "sandwich": SandwichNorm}
+        return kinds.get(self.wiring, PreNorm)(norm=norm)
 
     def _attention(self, layer: Layer, d_model: int, windows: list[int]) -> Attention:
         keys = layer.keys
@@ -335,7 +326,8 @@ class Graph:
             keys.expect("attention.value_length", head_dim, "values of another width")
         norm: Norm = NoNorm()
         if self.qk_norm and has(self.has_qk_norm, layer.has("attn_q_norm.weight")):
-            norm = _without_bias(self.norm).replace(eps=keys.positive(self.eps_key))
+            bias = {"bias": False} if isinstance(self.norm, LayerNorm) else {}
+            norm = self.norm.replace(eps=keys.positive(self.eps_key), **bias)
         local = windows[layer.index]
         scale = keys.number("attention.scale", 0.0) if "attention" in self.scales else 0.0
         rotates = self.rotates(layer, bool(local), any(windows))
@@ -406,7 +398,7 @@ class Graph:
 
     def _write_layers(self, decoder: Decoder | Encoder) -> Keys:
         # attention, recurrent mixers and windows
-        mixers = [mixer for block in decoder.layers for mixer in _beside(block.mixer)]
+        mixers = [mixer for block in decoder.layers for mixer in block.mixer.each()]
         # a layer without attention has no heads
         keys: Keys = {"attention.head_count": 0}
         for part in self.mixers:
@@ -495,14 +487,6 @@ class Graph:
         if not self.apart:
             keys |= written_layers(is_sparse, self.routing.dense)
         return keys | written_router(first, self.routing, width, decoder.d_model)
-
-
-def _without_bias(norm: Norm) -> Norm:
-    return norm.replace(bias=False) if isinstance(norm, LayerNorm) else norm
-
-
-def _beside(mixer: Mixer) -> tuple[Mixer, ...]:
-    return mixer.parts if isinstance(mixer, MixersTogether) else (mixer,)
 
 
 def _eps(decoder: Decoder | Encoder) -> float:

@@ -3,6 +3,7 @@
 import struct
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,11 +56,7 @@ def describe(header: Header) -> Description:
     values |= {key: header.metadata[key] for key in OF_MODEL if key in header.metadata}
     header, values = _without_further_layers(header, values)
     shapes = {name: entry.shape for name, entry in header.entries.items()}
-
-    def vector(name: str) -> list[float]:
-        return _numbers(header, name)
-
-    keys = FileKeys(values, header.place, target.architecture, shapes, vector)
+    keys = FileKeys(values, header.place, target.architecture, shapes, partial(_numbers, header))
     try:
         model = target.read(keys)
     except ArchetypeError as error:

@@ -59,11 +59,9 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
             # bytes are blocks that stay as they are; matrices that were not quantized keep their type
             stored_type = native if tensor.dtype == torch.uint8 else _name_of(tensor.dtype)
             tensors[name] = Stored(stored_type, tensor.contiguous())
-        elif kind in NUMBERS:
+        else:
             weights = dequantize(tensor, native) if tensor.dtype == torch.uint8 else tensor
             tensors[name] = Stored(kind, _in_type(name, weights, kind))
-        else:
-            tensors[name] = Stored(kind, _in_type(name, tensor, kind))
         if kind not in ("f32", "i32") and stored.shape[-1] % block and type != native:
             width = stored.shape[-1]
             log.info(

@@ -5,10 +5,11 @@ src/llama-quant.cpp considers more important get more bits, depending on name, l
 grouped-query heads. The rules are those of llama.cpp in llama-cpp-python 0.3.36.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from math import inf, prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from archetype.errors import CheckpointError
 
@@ -34,23 +35,8 @@ FileType = Literal[
     "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s",
     "q2_k",
 ]  # fmt: skip
-# The type of most matrices in each file type.
-FILE_TYPES = {
-    "f32": "f32",
-    "f16": "f16",
-    "bf16": "bf16",
-    "q8_0": "q8_0",
-    "q6_k": "q6_k",
-    "q5_k_m": "q5_k",
-    "q5_k_s": "q5_k",
-    "q4_k_m": "q4_k",
-    "q4_k_s": "q4_k",
-    "q4_0": "q4_0",
-    "q3_k_l": "q3_k",
-    "q3_k_m": "q3_k",
-    "q3_k_s": "q3_k",
-    "q2_k": "q2_k",
-}
+# The type of most matrices in each file type: its name without the size of the others (small, medium or large).
+FILE_TYPES: dict[str, str] = {name: re.sub("_[sml]$", "", name) for name in get_args(FileType)}
 # Replacement of a type if rows are not a multiple of 256 weights.
 NARROW = {"q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
 # Tensors that llama.cpp needs in float32, whatever the file type.

@@ -160,12 +160,10 @@ def spaced_bpe(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     definition = tokenizer.definition
     model = definition["model"]
     match definition.get("normalizer"), definition.get("pre_tokenizer"):
-        case ({"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, None):
-            pass
         case (
             {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-            # which cuts nothing, since no space is left
-            {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+            # a split cuts nothing, since no space is left
+            None | {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
         ):
             pass
         case _:

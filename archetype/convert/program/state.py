@@ -1,7 +1,7 @@
 """Tensors that a program with a state takes and returns: names, shapes, growth and values before the first token."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -101,8 +101,7 @@ class StateLayout:
 
     def fixed(self) -> "StateLayout":
         """Return the layout with every size at the context length."""
-        tensors = (StateTensor(**{**vars(tensor), "rate": None}) for tensor in self.tensors)
-        return StateLayout(tuple(tensors))
+        return StateLayout(tuple(replace(tensor, rate=None) for tensor in self.tensors))
 
     def first(self, batch: int, tokens: int) -> dict[str, Tensor]:
         """Return the state of sequences before their first token; its caches hold `tokens` tokens."""

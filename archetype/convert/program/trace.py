@@ -56,7 +56,7 @@ def example_inputs(model: Model, batch_size: int, length: int, source_length: in
     """Return random inputs for the program by name.
 
     Args:
-        rows: batch size.
+        batch_size: number of sequences or images.
         length: number of tokens, reduced to the context length if larger.
         source_length: number of source tokens for an encoder-decoder.
     """
