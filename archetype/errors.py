@@ -1,7 +1,8 @@
 """One-line errors with place, cause and remedy, and helpers for their text."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 MAX_LINE = 300  # characters of a line on a terminal
 MAX_MESSAGE = MAX_LINE - len("archetype: ")
@@ -34,6 +35,15 @@ class ArchetypeError(Exception):
         """Return a copy with `place`, such as a file, in front of the place of the error."""
         inner = f"{place}: {self.place}" if self.place else place
         return type(self)(inner, self.cause, self.remedy)
+
+
+@contextmanager
+def errors_at(place: str, kind: type[ArchetypeError] = ArchetypeError) -> Iterator[None]:
+    """Put `place`, such as a file, in front of the place of errors."""
+    try:
+        yield
+    except kind as error:
+        raise error.at(place) from None
 
 
 class SpecError(ArchetypeError):

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from archetype.errors import ArchetypeError, CheckpointError, NotObeyed
+from archetype.errors import CheckpointError, NotObeyed, errors_at
 from archetype.io.files import read_json
 from archetype.settings.generation import Sampling
 
@@ -74,11 +74,9 @@ def _sampling(data: Mapping[str, Any], file: Path) -> Sampling:
     values["bad_words_ids"] = [ids for ids in special.get(NEVER, ()) if len(ids) > 1]
     if not isinstance(data.get("do_sample") or False, bool):
         raise CheckpointError(f"{file}: do_sample", f"{data['do_sample']!r} is neither true nor false", "fix the file")
-    try:
+    with errors_at(str(file)):
         sampling = Sampling.parse(values)
         return sampling if data.get("do_sample") else Sampling.parse(values | {"temperature": 0.0})
-    except ArchetypeError as error:
-        raise error.at(str(file)) from None
 
 
 def is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:

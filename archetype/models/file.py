@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, errors_at
 from archetype.io.yaml import read_mapping, yaml_value
 from archetype.io.yaml_edit import edited as edited_values
 from archetype.models.spec import AnyModel, ModelSpec
@@ -16,10 +16,9 @@ __all__ = ["edited", "json_schema", "parse", "read"]
 
 
 def read(file: Path) -> ModelSpec:
-    try:
-        return parse(read_mapping(file))
-    except SpecError as error:
-        raise error.at(str(file)) if not error.place.startswith(str(file)) else error from None
+    data = read_mapping(file)
+    with errors_at(str(file)):
+        return parse(data)
 
 
 def edited(text: str, before: ModelSpec, after: ModelSpec) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from archetype.convert.source import open_spec
-from archetype.errors import ArchetypeError, SpecError, nearest
+from archetype.errors import SpecError, errors_at, nearest
 from archetype.estimate.match import match
 from archetype.estimate.report import cost_report
 from archetype.io.yaml import read_mapping
@@ -98,11 +98,9 @@ def build_arms(
     recipe = read_recipe_source(recipe)
     arms: list[Arm] = []
     for name, change in changes.items():
-        try:
+        with errors_at(f"arms.{name}"):
             # each arm changes the base, not the control
             arms.append(_arm(name, base, change, recipe, data, metric, tokens))
-        except ArchetypeError as error:
-            raise error.at(f"arms.{name}") from None
     control = arms[0]
     arms = [control, *(_matched(arm, control, matched) for arm in arms[1:])]
     _check_matched(arms, matched)
@@ -202,10 +200,8 @@ def _matched(arm: Arm, control: Arm, matched: Match) -> Arm:
     free = matched.free if isinstance(matched.free, str | None) else matched.free.get(arm.name)
     if free is None:
         return arm
-    try:
+    with errors_at(f"match.free: {arm.name}"):
         result = match(arm.spec, control.spec, matched.solve, free)
-    except ArchetypeError as error:
-        raise error.at(f"match.free: {arm.name}") from None
     solved = f"{result.path}: {result.before} -> {result.after}, for {matched.solve}"
     return replace(arm, spec=result.spec, recipe=arm.recipe.replace(spec=result.spec.dump()), solved=solved)
 
@@ -257,7 +253,5 @@ def check_grid(arm: Arm, grid: Mapping[str, Sequence[Any]]) -> None:
         if field in NOT_OURS and not path.startswith(("spec.", "data.")):
             raise SpecError(f"tune.grid.{path}", "is the same for all trials", "remove it")
         for value in values:
-            try:
+            with errors_at("tune.grid"):
                 arm.changed({path: value})
-            except ArchetypeError as error:
-                raise error.at("tune.grid") from None

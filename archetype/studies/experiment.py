@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from archetype.data.held_out import Split
-from archetype.errors import SpecError, nearest
+from archetype.errors import SpecError, errors_at, nearest
 from archetype.io.yaml import read_mapping
 from archetype.spec.base import Flag, Spec, fingerprint
 from archetype.spec.errors import cut, invalid
@@ -112,13 +112,11 @@ def read_experiment(file: Path) -> Experiment:
     data = read_mapping(file)
     if "space" in data and "parts" not in data:
         raise SpecError(str(file), "is a search, not an experiment", "run it with `archetype compare search`")
-    try:
+    with errors_at(str(file), SpecError):
         for part in parts if isinstance(parts := data.get("parts"), list) else ():
             if isinstance(part, dict):
                 put_files_in_place(part, file.parent)
         return Experiment.parse(data)
-    except SpecError as error:
-        raise error.at(str(file)) from None
 
 
 def put_files_in_place(part: dict[str, Any], folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from archetype.api.pretrained import open_teacher
-from archetype.errors import ArchetypeError, SpecError
+from archetype.errors import ArchetypeError, SpecError, errors_at
 from archetype.io import atomic
 from archetype.io.text import read_text
 from archetype.runs.directory import Run, write_weights
@@ -93,10 +93,8 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
         pretrained = None if arm.start is None else arm.start.open(recipe)
         begun: dict[str, Any] = {"force": True, "pretrained": pretrained, "open_teacher": open_teacher}
         resolved = resolve_recipe(folder / "run", recipe, device, **begun)
-        try:
+        with errors_at(f"arms.{arm.name}: recipe", SpecError):
             check_memory(resolved.recipe, resolved.spec, resolved.objective, device, "micro_batch_size {}", "")
-        except SpecError as error:
-            raise error.at("recipe").at(f"arms.{arm.name}") from None
         started = clock()
         state = setup.start(folder / "run", recipe, device, **begun)
         reading = clock() - started

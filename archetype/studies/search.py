@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from archetype.data.held_out import Split
-from archetype.errors import ArchetypeError, SpecError
+from archetype.errors import ArchetypeError, SpecError, errors_at
 from archetype.io.yaml import read_mapping
 from archetype.machine.environment import environment, now
 from archetype.spec.base import Positive, Size, Spec, fingerprint
@@ -91,11 +91,9 @@ def read_search(file: Path) -> SearchFile:
     data = read_mapping(file)
     if "parts" in data and "space" not in data:
         raise SpecError(str(file), "is an experiment, not a search", "run it with `archetype compare run`")
-    try:
+    with errors_at(str(file), SpecError):
         put_files_in_place(data, file.parent)
         return SearchFile.parse(data)
-    except SpecError as error:
-        raise error.at(str(file)) from None
 
 
 class Search:

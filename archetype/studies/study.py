@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from archetype.errors import DataError, SpecError
+from archetype.errors import DataError, SpecError, errors_at
 from archetype.machine.environment import environment, now
 from archetype.studies.arms import quantities
 from archetype.studies.calibration import calibration_file, check_is_calibration, read_calibration, write_calibration
@@ -67,13 +67,11 @@ class Study:
             return
         try:
             for index, part in enumerate(self.parts):
-                try:
+                with errors_at(f"parts[{index}]", SpecError):
                     if isinstance(part, TrainedPart):
                         self.trained[part.id] = TrainedStudy(part, mode, data_folder, store, experiment.split)
                     elif isinstance(part, ScalingLawPart):
                         self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store, experiment.split)
-                except SpecError as error:
-                    raise error.at(f"parts[{index}]") from None
         except DataError:  # without its corpus no run can exist
             if not exact:
                 raise

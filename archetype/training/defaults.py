@@ -1,6 +1,7 @@
 """Default settings of a run, chosen to fit the data, the model and each other."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +11,7 @@ from archetype.data.columns import has_no_names, text_column
 from archetype.data.images import IMAGE_SUFFIXES, has_pictures, shape_of_images
 from archetype.data.records import columns_by_field
 from archetype.data.sources import HUGGING_FACE, RECORD_SUFFIXES, SUFFIXES, TEXT_SUFFIXES, expand
-from archetype.errors import ArchetypeError, DataError, SpecError
+from archetype.errors import DataError, SpecError, errors_at
 from archetype.io.yaml import read_mapping
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.edit import assign, put, put_value
@@ -68,7 +69,7 @@ def assemble(
     objective = data.get("objective")
     # an objective without a kind: its settings are kept until model and data determine the kind
     of_objective = data.pop("objective") if isinstance(objective, dict) and "kind" not in objective else None
-    try:
+    with errors_at(str(file)) if file else nullcontext():
         Recipe.parse(data)  # the given fields must be valid before others are chosen
         if pretrained is not None:
             _take_from(pretrained, data)
@@ -84,8 +85,6 @@ def assemble(
         if of_objective is not None:
             data["objective"] = _kind_of_objective(data) | of_objective
         return Recipe.parse(data), ", ".join(chosen)
-    except ArchetypeError as error:
-        raise error.at(str(file)) if file else error from None
 
 
 def _take_from(pretrained: Pretrained, data: dict[str, Any]) -> None:

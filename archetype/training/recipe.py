@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from archetype.errors import SpecError
+from archetype.errors import errors_at
 from archetype.io.yaml import read_mapping
 from archetype.settings.training import TRACKERS, RunSettings
 from archetype.spec.kinds import ByKind
@@ -56,7 +56,5 @@ def read_recipe(file: Path) -> Recipe:
         SpecError: the recipe is invalid; the message names the file and the first invalid field.
     """
     data = read_mapping(file)
-    try:
+    with errors_at(str(file)):
         return Recipe.parse(data)
-    except SpecError as error:
-        raise error.at(str(file)) from None

@@ -339,7 +339,7 @@ def _check_mode(files: Sequence[Path], mode: str) -> None:
 
 
 def _study(file: str, mode: str, folders: Folders, exact: bool = False, alone: bool = True) -> "Study":
-    from archetype.errors import SpecError
+    from archetype.errors import SpecError, errors_at
     from archetype.studies.claims import claim_file
     from archetype.studies.experiment import read_experiment
     from archetype.studies.parts import CheckPart
@@ -355,10 +355,8 @@ def _study(file: str, mode: str, folders: Folders, exact: bool = False, alone: b
     if any(isinstance(part, CheckPart) for part in experiment.parts):
         # before the study resolves the names of its checks; they are Python files next to the claims
         load_checks(path.parent)
-    try:
+    with errors_at(str(path), SpecError):
         return Study(experiment, mode, folders.data, folders.open_store(), exact, start_of_process())
-    except SpecError as error:
-        raise error.at(str(path)) from None
 
 
 def _run(study: "Study | ReportExtension | Search", sweep: Sweep, as_json: bool) -> None:

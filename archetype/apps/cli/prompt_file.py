@@ -10,7 +10,7 @@ from archetype.api.text_generator import TextGenerator
 from archetype.apps.cli.made_with import MadeWith, made_with, model_hash
 from archetype.apps.cli.output import print_device
 from archetype.apps.cli.record_file import Line, append_records, read_records_with_ids
-from archetype.errors import ArchetypeError, DataError, one_line
+from archetype.errors import ArchetypeError, DataError, errors_at, one_line
 from archetype.generate import Engine, Request, Sampling
 from archetype.machine.time_budget import time_is_over
 from archetype.tokenizers.chat_template import Message
@@ -37,13 +37,11 @@ class Prompt(Line):
         Raises:
             ArchetypeError: the prompt is too long, the template rejects it, or a setting is invalid.
         """
-        try:
+        with errors_at(self.place):
             engine.grammar(lm.settings(**settings | self.settings))  # raises if the grammar is invalid
             return engine.prompts.encode(
                 (self.text or "") if self.messages is None else lm.expect(CausalLM).encode_chat([*self.messages])
             )
-        except ArchetypeError as error:
-            raise error.at(self.place) from None
 
 
 def read_prompts(file: Path) -> list[Prompt]:
@@ -66,10 +64,8 @@ def _prompt(data: dict[str, Any], id: int | str, location: str) -> Prompt:
         cause = "are not objects with a role and a content"
         raise DataError(f"{location}: messages", cause, 'write [{"role": "user", "content": "..."}]')
     settings = {name: value for name, value in data.items() if name not in OWN_KEYS}
-    try:
+    with errors_at(location):
         Sampling.parse(settings)
-    except ArchetypeError as error:
-        raise error.at(location) from None
     return Prompt(location, id, text, messages, settings)
 
 

@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from archetype.api.seq2seq_lm import Seq2SeqLM
 from archetype.apps.serve.answers import CompletionLogprobs, Envelope, Enveloped, LogprobColumns, Usage, joined, usage
-from archetype.apps.serve.errors import ApiError, api_error, encode_json, event, unsupported
+from archetype.apps.serve.errors import ApiError, blaming, encode_json, event, unsupported
 from archetype.apps.serve.exchange import PING, Exchange
 from archetype.apps.serve.generation import Choices, begin, check_tokens
 from archetype.apps.serve.requests import CompletionRequest, Ids
@@ -85,13 +85,11 @@ def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True)
     if isinstance(text, list):
         return check_tokens(model, text, "prompt")
     tokenizer, engine = model.tokenizer, model.worker.engine
-    try:
+    with blaming("prompt"):
         # the source of an encoder-decoder is encoded by its engine
         if model.translates and engine is not None:
             return engine.prompts.encode(text)
         ids = tokenizer.encode_prompt(text) if add_special_tokens else tokenizer.encode(text)
-    except Exception as error:
-        raise api_error(error, "prompt") from None
     return check_tokens(model, ids, "prompt")
 
 
@@ -227,7 +225,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     limit, envelope = body.most_tokens(), Envelope(model, "cmpl", "text_completion")
     beam = {} if limit is None else {"max_new_tokens": limit}
     targets = [Translation(is_cut=True) for _ in sources]
-    try:
+    with blaming("prompt"):
         if limit != 0:
             steps = lm.translations(sources, **beam)
             # the generator yields None after each decoding step, and the targets at the end
@@ -235,8 +233,6 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
                 pass  # one decoding step at a time, so that other requests get their turns
             targets = step
         source_ids = await model.worker.text(lambda: [encode(model, text) for text in sources])
-    except Exception as error:
-        raise api_error(error, "prompt") from None
     token_counts = usage(sum(map(len, source_ids)), sum(target.num_tokens for target in targets))
     items: list[CompletionChoice] = [
         {"index": index, "text": target.text, "logprobs": None, "finish_reason": "length" if target.is_cut else "stop"}

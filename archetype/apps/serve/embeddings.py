@@ -15,7 +15,7 @@ from archetype.api.text_classifier import TextClassifier
 from archetype.api.text_embedder import TextEmbedder
 from archetype.apps.serve.answers import Envelope, Enveloped, Usage
 from archetype.apps.serve.completions import encode
-from archetype.apps.serve.errors import ApiError, api_error
+from archetype.apps.serve.errors import ApiError, blaming
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.generation import check_answer
 from archetype.apps.serve.limits import (
@@ -116,13 +116,11 @@ async def _in_slices(model: ServedModel, sequences: list[list[int]], work: Calla
     # in batches of similar lengths, which need little padding, with steps of the engine in between
     order, results = list[int](), list[Tensor]()
     assert isinstance(model.lm, TextEmbedder | TextClassifier)
-    try:
+    with blaming("input"):
         check_lengths(model.lm.model, sequences)
         for indices in of_like_lengths(list(map(len, sequences))):
             order += indices
             results.append((await model.worker.run(partial(work, indices))).float().cpu())
-    except Exception as error:
-        raise api_error(error, "input") from None
     return torch.cat(results)[torch.tensor(order).argsort()]  # (N, D), back in the order of the request
 
 
@@ -132,12 +130,10 @@ async def _classes_of_pictures(model: ServedModel, urls: list[str]) -> Tensor:
     for start in range(0, len(urls), PICTURES_AT_ONCE):
         part = urls[start : start + PICTURES_AT_ONCE]
         batch = await model.worker.text(lambda: torch.stack([picture(model, url) for url in part]))  # noqa: B023
-        try:
+        with blaming("input"):
             results.append(
                 (await model.worker.run(partial(model.lm.expect(ImageEncoder).classify, batch))).float().cpu()
             )
-        except Exception as error:
-            raise api_error(error, "input") from None
     return torch.cat(results)
 
 
@@ -151,10 +147,8 @@ def _check_inputs(inputs: list[Any]) -> list[Any]:
 
 def _tokenize(model: ServedModel, inputs: list[str | Ids], pooling: Pooling | None) -> list[list[int]]:
     checked = [encode(model, text) if isinstance(text, list) else text for text in inputs]
-    try:
+    with blaming("input"):
         return model.lm.expect(TextEmbedder).embedding_tokens(checked, pooling)
-    except Exception as error:
-        raise api_error(error, "input") from None
 
 
 def _encode_text(model: ServedModel, text: str | Ids) -> list[int]:

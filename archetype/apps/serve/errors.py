@@ -1,6 +1,8 @@
 """Errors of the API: table of codes, and JSON format."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from typing_extensions import TypedDict
@@ -100,6 +102,15 @@ def api_error(error: BaseException, param: str | None = None) -> ApiError:
     refusal = ApiError("internal_error", str(error) if isinstance(error, CheckpointError) else message)
     refusal.cause = error
     return refusal
+
+
+@contextmanager
+def blaming(param: str) -> Iterator[None]:
+    """Answer an exception as a mistake in a field of the body."""
+    try:
+        yield
+    except Exception as error:
+        raise api_error(error, param) from None
 
 
 def unsupported(param: str, remedy: str) -> ApiError:

@@ -8,11 +8,10 @@ from typing_extensions import TypedDict
 
 from archetype.api.text_encoder import TextEncoder
 from archetype.apps.serve.body import Body
-from archetype.apps.serve.errors import ApiError, api_error
+from archetype.apps.serve.errors import ApiError, blaming
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.generation import check_answer
 from archetype.apps.serve.limits import FILLED_BYTES
-from archetype.errors import ArchetypeError
 from archetype.generate.encoder import MASK
 
 
@@ -37,8 +36,6 @@ async def fill(exchange: Exchange, body: FillRequest) -> Filled:
             raise ApiError("invalid_value", f"model: {model.name} is not an encoder and cannot fill masks", "model")
         count = body.text.count(MASK) * body.top
         check_answer(count * FILLED_BYTES, f"{count:,} predictions", "top")
-        try:
+        with blaming("text"):
             slots = await model.worker.run(lambda: lm.fill(body.text, body.top))
-        except ArchetypeError as error:
-            raise api_error(error, "text") from None
     return {"model": model.name, "slots": [[asdict(prediction) for prediction in slot] for slot in slots]}

@@ -9,13 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from archetype.apps.serve.answers import Usage, usage
-from archetype.apps.serve.errors import ApiError, api_error
+from archetype.apps.serve.errors import ApiError, api_error, blaming
 from archetype.apps.serve.generation_request import GenerationRequest
 from archetype.apps.serve.limits import ANSWER_BYTES, CHAT_LOGPROB_BYTES, LOGPROB_BYTES, MEMORY_OF_JSON, TOKEN_BYTES
 from archetype.apps.serve.metrics import Clock, Metrics
 from archetype.apps.serve.served_model import ServedModel
 from archetype.apps.serve.worker import Stream
-from archetype.errors import SpecError
 from archetype.generate import Event, Request
 from archetype.generate.grammar import KINDS
 
@@ -257,10 +256,8 @@ def room(model: ServedModel, prompt: list[int], limit: int | None, default: int 
         raise ApiError("context_length_exceeded", message, param)
     if limit is not None:
         return limit
-    try:
+    with blaming(param):
         configured = model.lm.sampling.said_limit(before)
-    except SpecError as error:
-        raise api_error(error, param) from None
     limits = (limit for limit in (configured, default) if limit is not None)
     return min(left, next(limits, left))
 

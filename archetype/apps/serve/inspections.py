@@ -12,14 +12,13 @@ from archetype.apps.serve.captures import SECONDS, TOP, Capture
 from archetype.apps.serve.chat import conversation
 from archetype.apps.serve.completions import encode
 from archetype.apps.serve.embeddings import picture
-from archetype.apps.serve.errors import ApiError, api_error
+from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.exchange import Exchange, Raw
 from archetype.apps.serve.generation import begin
 from archetype.apps.serve.limits import MAX_INSPECTED_TOKENS
 from archetype.apps.serve.metrics import Metrics
 from archetype.apps.serve.requests import CompletionRequest, InspectRequest
 from archetype.apps.serve.served_model import ServedModel
-from archetype.errors import ArchetypeError
 from archetype.inspection import Inspection
 from archetype.inspection.attention import AttentionHead
 from archetype.inspection.experts import ExpertsView
@@ -68,18 +67,15 @@ async def inspect(exchange: Exchange, body: InspectRequest) -> Inspected:
     async with exchange.app.models.use(body.model) as model:
         text, target = await _text_of(model, exchange.app.metrics, body)
         async with captures.turn:
-            try:
-                tracer = await model.worker.run(lambda: model.lm.trace(text, target))
-                length = max(len(tracer.inputs.tokens), len(tracer.inputs.source_tokens))
-                if length > MAX_INSPECTED_TOKENS:
-                    cause = f"the text has more than {MAX_INSPECTED_TOKENS} tokens; inspect a shorter text"
-                    raise ApiError("context_length_exceeded", cause)
-                with model.memory.hold(bytes_of_pass(model.lm.spec, length), f"an inspection of {length:,} tokens"):
-                    trace = await model.worker.run(tracer.run)
-                    capture = Capture(model, Inspection(trace, model.lm.tokenizer, model.lm.labels))
-                    summary = await capture.summarize()
-            except ArchetypeError as error:
-                raise api_error(error) from None
+            tracer = await model.worker.run(lambda: model.lm.trace(text, target))
+            length = max(len(tracer.inputs.tokens), len(tracer.inputs.source_tokens))
+            if length > MAX_INSPECTED_TOKENS:
+                cause = f"the text has more than {MAX_INSPECTED_TOKENS} tokens; inspect a shorter text"
+                raise ApiError("context_length_exceeded", cause)
+            with model.memory.hold(bytes_of_pass(model.lm.spec, length), f"an inspection of {length:,} tokens"):
+                trace = await model.worker.run(tracer.run)
+                capture = Capture(model, Inspection(trace, model.lm.tokenizer, model.lm.labels))
+                summary = await capture.summarize()
         captures.put(capture)
     return {**summary, "expires": int(time.time() + SECONDS)}
 
@@ -110,7 +106,7 @@ async def attention(exchange: Exchange) -> Raw:
     head, layer = exchange.number("head", 0, 0, 2**16), query.get("layer", "0")
     capture = exchange.app.captures.get(exchange.parameters["id"])
     async with exchange.app.models.use(capture.model.name):
-        view = await _view(capture, lambda: capture.inspection.attention(layer, head))
+        view = await capture.model.worker.run(lambda: capture.inspection.attention(layer, head))
         assert isinstance(view, AttentionHead)
         cells = view.tensors()[stage].float()
         if stage == "weights":
@@ -161,7 +157,7 @@ async def experts(exchange: Exchange) -> Experts:
     """Respond with each token's experts and the load of each expert."""
     capture = exchange.app.captures.get(exchange.parameters["id"])
     async with exchange.app.models.use(capture.model.name):
-        view = await _view(capture, capture.inspection.experts)
+        view = await capture.model.worker.run(capture.inspection.experts)
     assert isinstance(view, ExpertsView)
     names = ("chosen", "weights", "load", "entropy")
     return {
@@ -178,10 +174,7 @@ async def recurrent(exchange: Exchange) -> Recurrent:
     """Respond with the series of states and gates."""
     capture = exchange.app.captures.get(exchange.parameters["id"])
     async with exchange.app.models.use(capture.model.name):
-        try:
-            view = await capture.recurrent()
-        except ArchetypeError as error:
-            raise api_error(error) from None
+        view = await capture.recurrent()
     series = [{"path": path, "name": name, "values": numbers(values)} for path, name, values in view.series]
     return {"tokens": list(view.tokens), "series": series}
 
@@ -229,14 +222,6 @@ async def _continuation(model: ServedModel, metrics: Metrics, ids: list[int], co
     finally:
         choices.cancel()
     return list(choices.requests[0].tokens)
-
-
-async def _view(capture: Capture, work: Any) -> Any:
-    # computed between two steps of the engine; refused if the model has no such view
-    try:
-        return await capture.model.worker.run(work)
-    except ArchetypeError as error:
-        raise api_error(error) from None
 
 
 def raw_tensor(tensor: Tensor) -> Raw:

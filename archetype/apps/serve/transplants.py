@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from archetype.api.transplanting import cuts_of, not_measured, origins_of, report_of, rows_of
 from archetype.apps.serve.body import Body
-from archetype.apps.serve.errors import ApiError, api_error
+from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.exchange import Exchange, finite
 from archetype.apps.serve.inspections import bytes_of_pass
 from archetype.apps.serve.limits import MAX_TRANSPLANTED_LAYERS, MAX_TRANSPLANTED_SIZE
@@ -30,7 +30,7 @@ from archetype.apps.serve.served_model import ServedModel
 from archetype.apps.serve.spec_problems import EDITOR, Answered, Problems, answered, problems
 from archetype.apps.serve.specs import Origin, file_name, read
 from archetype.apps.serve.worker import compute_with
-from archetype.errors import ArchetypeError, SpecError
+from archetype.errors import SpecError
 from archetype.inspection.trace import copy_sharing_tensors
 from archetype.io.yaml import yaml_value
 from archetype.models.build import Model, build_on_meta
@@ -134,8 +134,6 @@ async def transplant(exchange: Exchange, body: TransplantRequest) -> Transplante
             return answer(*(await compared(model, plan, body.text) if body.compare else (plan, [])), body, place)
     except SpecError as error:
         return problems(error, body.source or "")  # a wrong specification is an answer, not an error
-    except ArchetypeError as error:
-        raise api_error(error) from None  # about the text, for example
 
 
 def check_comparable(model: ServedModel) -> None:
