@@ -34,6 +34,11 @@ from archetype.models.build import Model, build_on_meta, check_fits_memory
 from archetype.models.spec import ModelSpec
 from archetype.spec.edit import assign
 
+# Names of norms in the files of other versions, or of other kernels, of a library.
+OTHER_NAMES = {
+    "LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta", "g_norm_swish_gate": "g_norm",
+}  # fmt: skip
+
 
 def read_model(
     folder: Path,
@@ -254,7 +259,8 @@ def _spellings(name: str, prefix: str) -> Iterator[str]:
     # a file saved without the head has no prefix
     for spelling in (name, name.removeprefix(prefix), prefix + name):
         yield spelling
-        yield spelling.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        for name_here, name_there in OTHER_NAMES.items():
+            yield spelling.replace(name_here, name_there)
 
 
 def _check_constants(family: Family, spec: ModelSpec, tensors: Tensors) -> None:

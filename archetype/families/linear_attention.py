@@ -1,4 +1,4 @@
-"""Designs of linear attention: RetNet, GLA, HGRN2, DeltaNet, MiniMax-Text-01 and Kimi Linear."""
+"""Designs of linear attention: HGRN2, MiniMax-Text-01 and Kimi Linear."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,63 +13,28 @@ from archetype.parts.activation.spec import SiTU
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.depth_attention.spec import DepthAttention
 from archetype.parts.experts.spec import MixtureOfExperts
-from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
-from archetype.parts.linear_attention.spec import ChannelDecay, FixedDecay, LinearAttention
+from archetype.parts.linear_attention.spec import ChannelDecay, LinearAttention
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.position.spec import NoPosition, Rotary
 from archetype.parts.router.spec import SigmoidRouter
-from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
 
 EPS = 1e-6
 
 
-def linear_decoder(*, mixer: Mixer, feedforward: FeedForward, **model: Any) -> Decoder:
-    """Build a pre-norm decoder whose layers all have the same mixer. `model` takes the arguments of `decoder`."""
-    norm = RMSNorm(eps=EPS)
-    block = Block(wiring=PreNorm(norm=norm), mixer=mixer, feedforward=feedforward)
-    return decoder((block,), norm=norm, **({"vocab_size": 32_000} | model))
+def linear_decoder(*, mixer: Mixer, d_ff: int, vocab_size: int = 32_000, eps: float = EPS, **model: Any) -> Decoder:
+    """Build a pre-norm decoder whose layers all have the same mixer and a gated network. `model` is as in `decoder`."""
+    norm = RMSNorm(eps=eps)
+    block = Block(wiring=PreNorm(norm=norm), mixer=mixer, feedforward=GatedMLP(d_ff=d_ff, activation="silu"))
+    return decoder((block,), norm=norm, vocab_size=vocab_size, **model)
 
 
-def retnet(*, num_heads: int, d_model: int, d_ff: int, **model: Any) -> Decoder:
-    """Build a RetNet: rotated queries and keys, values of twice the width, a swish gate (Sun 2023, section 2.3)."""
-    mixer = LinearAttention(
-        num_heads=num_heads, v_head_dim=2 * d_model // num_heads, position=Rotary(interleaved=True), gate="silu",
-        decay=FixedDecay(), norm=RMSNorm(eps=EPS, weight=False),
-    )
-    return linear_decoder(mixer=mixer, feedforward=MLP(d_ff=d_ff, activation="gelu"), d_model=d_model, **model)
-
-
-def _gated(mixer: Mixer, d_ff: int, **model: Any) -> Decoder:
-    return linear_decoder(mixer=mixer, feedforward=GatedMLP(d_ff=d_ff, activation="silu"), **model)
-
-
-def gla(*, num_heads: int, d_model: int, rank: int = 16, **model: Any) -> Decoder:
-    """Build a GLA decoder: keys of half the width, decays of channels by a projection of low rank (Yang 2023)."""
-    key_size, value_size = d_model // (2 * num_heads), d_model // num_heads
-    mixer = LinearAttention(
-        num_heads=num_heads, head_dim=key_size, v_head_dim=value_size, decay=ChannelDecay(rank=rank),
-        norm=RMSNorm(eps=EPS), gate="silu",
-    )
-    return _gated(mixer, d_model=d_model, **model)
-
-
-def hgrn2(*, num_heads: int, **model: Any) -> Decoder:
-    """Build an HGRN2 decoder, whose keys are 1 - decay (Qin 2024), without its per-layer lower bounds."""
-    decay = ChannelDecay(temperature=1.0, bias=False, gives_keys=True)
-    mixer = LinearAttention(
-        num_heads=num_heads, decay=decay, feature_map="silu", norm=RMSNorm(eps=EPS), norm_over="all"
-    )
-    return _gated(mixer, **model)
-
-
-def deltanet(*, num_heads: int, d_model: int, **model: Any) -> Decoder:
-    """Build a DeltaNet decoder: the delta rule without decay, after short convolutions (Yang 2024)."""
-    size = d_model // num_heads
-    mixer = GatedDeltaNet(num_heads=num_heads, head_dim=size, v_head_dim=size, decay="none", eps=EPS)
-    return _gated(mixer, d_model=d_model, **model)
+# keys are 1 - decay (Qin 2024), without its per-layer lower bounds
+HGRN2 = LinearAttention(num_heads=4, decay=ChannelDecay(temperature=1.0, bias=False, gives_keys=True),
+    feature_map="silu", norm=RMSNorm(eps=EPS), norm_over="all")
 
 
 def kimi_linear(
@@ -136,7 +101,6 @@ def k3_depth(layers_per_block: int) -> DepthAttention:
     return DepthAttention(layers_per_block=layers_per_block, norm_weight=True, norm_eps=1e-5)
 
 
-SMALL: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "d_ff": 172}
 # one layer in eight has attention; streams as in DeepNorm, with the factor (2 L)^(1/4)
 LARGE = dict(num_layers=80, d_model=6144, num_heads=64, num_kv_heads=8, head_dim=128, d_ff=9216, num_experts=32,
     layer_types=tuple(FULL if layer % 8 == 7 else LINEAR for layer in range(80)), stream_factor=160**0.25,
@@ -160,8 +124,5 @@ FAMILY = Family("linear_attention", {
     **tiny(kimi_linear, {"kimi-k3-tiny": K3 | dict(num_layers=2, num_heads=4, d_ff=172, num_experts=4,
         experts_per_token=2, expert_d_ff=32, latent_width=32, full_layers=(1,), head_dim=16, kv_lora_rank=24,
         rope_dim=8, latent={"query": LowRankQuery(rank=32), "gate": OutputGate()}, residual=k3_depth(1))}),
-    **tiny(retnet, {"retnet-tiny": SMALL | {"d_ff": 128}}),
-    **tiny(gla, {"gla-tiny": SMALL}),
-    **tiny(hgrn2, {"hgrn2-tiny": SMALL}),
-    **tiny(deltanet, {"deltanet-tiny": SMALL}),
+    **tiny(linear_decoder, {"hgrn2-tiny": dict(num_layers=2, mixer=HGRN2, d_ff=172)}),
 })

@@ -20,7 +20,7 @@ NAMES = (
     "deepseek_v3", "deepseek_v4", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch",
     "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
-    "linear_attention", "minimax", "gemma3n_text", "gemma4_text", "recurrences", "small_designs",
+    "linear_attention", "minimax", "gemma3n_text", "gemma4_text", "recurrences", "rwkv7", "small_designs",
     "loops",
 )
 # Other modules: tables of several families that differ little from the families above, and modules whose name
@@ -37,6 +37,7 @@ SPELLINGS = {
     "pictures": ("deit", "vit_msn", "ijepa"),
     "deberta_v2": ("deberta-v2",),
     "gte_new": ("new",),
+    "flash_linear_attention": ("gla", "retnet", "delta_net", "gated_deltanet", "kda"),
 }
 MODULES = {name: module for module, names in SPELLINGS.items() for name in names}
 

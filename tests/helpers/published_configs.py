@@ -355,6 +355,40 @@ DREAM_7B = {
     "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.46.2", "use_cache": True,
     "use_mrope": False, "use_sliding_window": False, "vocab_size": 152064,
 }  # fmt: skip
+# What flash-linear-attention 0.6.0 writes by default, which is the size of fla-hub/*-1.3B-100B.
+OF_FLA = {
+    "attn": None, "attn_mode": "chunk", "attnres_block_size": None, "bos_token_id": 1, "conv_size": 4,
+    "eos_token_id": 2, "fuse_cross_entropy": True, "fuse_linear_cross_entropy": False, "fuse_norm": True,
+    "fuse_swiglu": True, "hidden_act": "swish", "hidden_ratio": 4, "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": None, "max_position_embeddings": 2048, "norm_eps": 1e-06, "num_hidden_layers": 24,
+    "tie_word_embeddings": False, "transformers_version": "5.24.0", "use_cache": True, "use_l2warp": False,
+    "vocab_size": 32000,
+}  # fmt: skip
+GLA_13B = OF_FLA | {
+    "architectures": ["GLAForCausalLM"], "clamp_min": None, "elementwise_affine": True, "expand_k": 0.5,
+    "expand_v": 1.0, "feature_map": None, "model_type": "gla", "num_heads": 4, "num_kv_heads": None, "use_gk": True,
+    "use_gv": False, "use_output_gate": True, "use_short_conv": False,
+}  # fmt: skip
+RETNET_13B = OF_FLA | {
+    "architectures": ["RetNetForCausalLM"], "elementwise_affine": True, "expand_k": 1.0, "expand_v": 2.0,
+    "feature_map": None, "hidden_ratio": 2, "model_type": "retnet", "num_heads": 8, "num_kv_heads": None,
+    "use_output_gate": True, "use_short_conv": False,
+}  # fmt: skip
+DELTANET_13B = OF_FLA | {
+    "allow_neg_eigval": False, "architectures": ["DeltaNetForCausalLM"], "expand_k": 1.0, "expand_v": 1.0,
+    "model_type": "delta_net", "num_heads": 16, "qk_activation": "silu", "qk_norm": "l2", "use_beta": True,
+    "use_gate": False, "use_output_norm": True, "use_short_conv": True,
+}  # fmt: skip
+# The sizes of RWKV7-World3-0.1B; files of RWKV-7 say 32 heads whatever their width is.
+RWKV7_01B = {
+    "a_low_rank_dim": 64, "architectures": ["RWKV7ForCausalLM"], "attn": None, "attn_mode": "chunk",
+    "bos_token_id": 0, "decay_low_rank_dim": 64, "eos_token_id": 0, "fuse_cross_entropy": True, "fuse_norm": False,
+    "gate_low_rank_dim": 128, "head_dim": 64, "hidden_act": "sqrelu", "hidden_ratio": 4.0, "hidden_size": 768,
+    "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 4096, "model_type": "rwkv7",
+    "norm_bias": True, "norm_eps": 1e-05, "norm_first": True, "num_heads": 32, "num_hidden_layers": 12,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True, "v_low_rank_dim": 32,
+    "value_dim": [768] * 12, "vocab_size": 65536,
+}  # fmt: skip
 # By the name of the preset that each of them is.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt2": GPT2,
@@ -392,4 +426,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": GPT_OSS_20B,
     "deepseek-v3": DEEPSEEK_V3,
     "mamba-codestral-7b": MAMBA_CODESTRAL_7B,
+    "gla-1.3b": GLA_13B,
+    "retnet-1.3b": RETNET_13B,
+    "deltanet-1.3b": DELTANET_13B,
+    "rwkv7-0.1b": RWKV7_01B,
 }

@@ -306,7 +306,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "rwkv4, wide": mixed(kind="rwkv4", width=28, chunk_size=8),
     "rwkv7": decoder(
         block(mixer=RWKV7, feedforward={"kind": "channel_mixing", "d_ff": 40}),
-        block(mixer=RWKV7 | {"values_from": 0, "chunk_size": 8}),
+        block(mixer=RWKV7 | {"values_from": 0, "chunk_size": 8, "length_eps": 1e-6}),
     ),
     "mamba3": mixed(kind="mamba3", num_heads=4, head_dim=6, state_size=8, num_groups=2, chunk_size=8),
     "mamba3, several vectors": mixed(

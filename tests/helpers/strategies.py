@@ -554,11 +554,12 @@ def linear_mixers(draw: DrawFn, wild: bool = False, causal: bool = True) -> spec
     if kind is spec.GatedDeltaNet:
         width, negative = draw(counts(2, 5, wild)), draw(st.booleans())
         decay, rank = draw(st.sampled_from(["head", "channel", "none"])), st.none() | st.integers(2, 4)
+        gate = draw(st.sampled_from(["none", "silu", "sigmoid"]))
+        of_gate = {} if gate == "none" else {"gate_rank": draw(rank), "gate_bias": draw(st.booleans())}
         return spec.GatedDeltaNet(
-            num_key_heads=number, v_head_dim=width, negative_eigenvalues=negative, eps=eps, decay=decay,
-            decay_rank=draw(rank) if decay == "channel" else None, gate=draw(st.sampled_from(["silu", "sigmoid"])),
-            decay_bound=None if decay == "none" else draw(st.none() | st.floats(-9, -0.5)), gate_rank=draw(rank),
-            **common,
+            num_key_heads=number, v_head_dim=width, negative_eigenvalues=negative, eps=eps, decay=decay, gate=gate,
+            decay_rank=draw(rank) if decay == "channel" else None,
+            decay_bound=None if decay == "none" else draw(st.none() | st.floats(-9, -0.5)), **of_gate, **common,
         )  # fmt: skip
     return spec.Mamba2(
         norm=draw(st.sampled_from(["after_gate", "before_gate", "none"])),
@@ -589,7 +590,8 @@ def rwkv7s(place: Place, wild: bool) -> SearchStrategy[spec.Mixer]:
     heads = st.sampled_from([heads for heads in range(1, place.d_model + 1) if place.d_model % heads == 0])
     ranks = {name: counts(1, 4, wild) for name in ("decay_rank", "rate_rank", "gate_rank", "value_rank")}
     chunks = counts(1, CONTEXT, wild)
-    return st.builds(spec.RWKV7, num_heads=heads, eps=positive(1e-4, 1e-2, wild), chunk_size=chunks, **ranks)
+    epsilons = {"eps": positive(1e-4, 1e-2, wild), "length_eps": st.sampled_from([0.0, 1e-6])}
+    return st.builds(spec.RWKV7, num_heads=heads, chunk_size=chunks, **epsilons, **ranks)
 
 
 @st.composite

@@ -19,6 +19,7 @@ from archetype.families.deepseek_v2 import deepseek_v2
 from archetype.families.deepseek_v3 import deepseek_v3
 from archetype.families.diffusion import dream, llada
 from archetype.families.eurobert import eurobert
+from archetype.families.flash_linear_attention import FAMILIES as OF_FLA
 from archetype.families.gemma import gemma
 from archetype.families.gemma2 import gemma2
 from archetype.families.gemma3_text import gemma3_text
@@ -38,6 +39,7 @@ from archetype.families.phi3 import phi3
 from archetype.families.qwen2 import qwen2
 from archetype.families.qwen3 import qwen3
 from archetype.families.qwen3_moe import qwen3_moe
+from archetype.families.rwkv7 import rwkv7
 from archetype.families.smollm3 import smollm3
 from archetype.families.t5 import t5
 from archetype.families.vit import vit
@@ -99,7 +101,14 @@ SPECS = {
 }  # fmt: skip
 
 # Files of types that transformers lacks; other families hold these models as well.
-FURTHER = {"llada": llada(**COMMON, num_heads=2, d_ff=12), "Dream": dream(**GROUPED)}
+FURTHER = {
+    "llada": llada(**COMMON, num_heads=2, d_ff=12),
+    "Dream": dream(**GROUPED),
+    "rwkv7": rwkv7(**COMMON, head_dim=4, decay_rank=2, rate_rank=3, value_rank=2, gate_rank=4),
+} | {
+    name: OF_FLA[name].format.keys.build(**COMMON, num_heads=2, head_dim=4, v_head_dim=6, gate="silu", d_ff=12)
+    for name in ("gla", "retnet", "delta_net")
+}
 
 
 @pytest.fixture(scope="session")

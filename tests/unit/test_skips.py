@@ -24,6 +24,7 @@ SKIPS = {
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
     ("parity/conftest.py", "needs llama-cpp-python (make llama-cpp, which compiles for minutes)"),
     ("parity/test_fla.py", "needs flash-linear-attention (make fla)"),
+    ("parity/test_fla_models.py", "needs flash-linear-attention (make fla)"),
     ("helpers/packages.py", "needs a package index, for pip install: "),
     (
         "unit/cost/test_activations.py",

@@ -8,11 +8,10 @@ from archetype.convert.gguf.keys import DecoderTable, FileKeys, Keys, unsupporte
 from archetype.convert.gguf.names import OUTER
 from archetype.families.keys import expect_kind
 from archetype.families.rules import weight_rules
-from archetype.models.block.spec import Block, PreNorm
+from archetype.families.rwkv7 import rwkv7
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.channel_mixing.spec import ChannelMixing
-from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.rwkv7.spec import MIXED, RWKV7
@@ -31,21 +30,19 @@ class Rwkv7(DecoderTable):
     def read(self, config: Any) -> Decoder:
         keys: FileKeys = config
         sizes, head_dim = keys.sizes(), keys.size("wkv.head_size")
-        d_model = sizes["d_model"]
         keys.expect("attention.head_count", 0, "heads of attention")
         keys.expect("token_shift_count", SHIFTED, "another number of previous tokens")
-        norm = LayerNorm(eps=keys.positive(EPS))
-        ranks = {f"{ours}_rank": keys.size(f"attention.{theirs}_lora_rank") for theirs, ours in RANKS.items()}
-        first = RWKV7(num_heads=max(1, d_model // head_dim), eps=HEADS_EPS, **ranks)
-        network = ChannelMixing(d_ff=keys.size("feed_forward_length"))
-        num_layers = keys.size("block_count", most=MAX_LAYERS)
-        mixers = (first, *(num_layers - 1) * (first.replace(values_from=0),))
-        return Decoder(
+        ranks: dict[str, Any] = {
+            f"{ours}_rank": keys.size(f"attention.{theirs}_lora_rank") for theirs, ours in RANKS.items()
+        }
+        return rwkv7(
             **sizes,
-            embedding=Embedding(norm=norm),
-            layers=tuple(Block(wiring=PreNorm(norm=norm), mixer=mixer, feedforward=network) for mixer in mixers),
-            final_norm=norm,
-            head=LanguageModelHead(),
+            **ranks,
+            num_layers=keys.size("block_count", most=MAX_LAYERS),
+            head_dim=head_dim,
+            d_ff=keys.size("feed_forward_length"),
+            norm=LayerNorm(eps=keys.positive(EPS)),
+            eps=HEADS_EPS,
         )
 
     def write(self, model: ModelSpec) -> Keys:

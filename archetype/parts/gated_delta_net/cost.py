@@ -21,11 +21,12 @@ class GatedDeltaNetCost(ChunkedCost[spec.GatedDeltaNet]):
         self.keys, self.values = symbol("K", part.key_heads, part) * self.head_dim, self.heads * self.v_dim
         self.channels = 2 * self.keys + self.values
         decays = {"head": self.heads, "channel": self.heads * self.head_dim, "none": None}[part.decay]
-        narrow = {"gate": part.gate_rank, "a": part.decay_rank}
-        widths = {"q": self.keys, "k": self.keys, "v": self.values, "gate": self.values, "a": decays, "b": self.heads}
-        self.projections: dict[str, Linear] = {}
-        for name, width in widths.items():
-            self.projections |= {} if width is None else projection_of(name, d, width, narrow.get(name))
+        self.projections = {"q": Linear(d, self.keys), "k": Linear(d, self.keys), "v": Linear(d, self.values)}
+        if part.gate != "none":
+            self.projections |= projection_of("gate", d, self.values, part.gate_rank, part.gate_bias)
+        if decays is not None:
+            self.projections |= projection_of("a", d, decays, part.decay_rank)
+        self.projections["b"] = Linear(d, self.heads)
         conv = Linear(symbol("c", part.conv_kernel, part), self.channels)
         self.projections |= {"conv": conv, "o": Linear(self.values, d)}
         self.vectors = {} if decays is None else {"dt_bias": decays, "A_log": self.heads}
@@ -48,7 +49,8 @@ class GatedDeltaNetCost(ChunkedCost[spec.GatedDeltaNet]):
         # the input, every step between the projections, and the chunks; the rule runs in float32
         part, heads, channels, values = self.part, self.part.num_heads, self.channels.value, self.values.value
         keys = heads * part.head_dim
-        steps = 3 * channels + 3 * values + (part.gate_rank or 0) + (part.decay_rank or 0)
+        gates = 0 if part.gate == "none" else 2 * values + (part.gate_rank or 0)
+        steps = 3 * channels + values + gates + (part.decay_rank or 0)
         by_channel = part.decay == "channel"
         # with queries and keys that are repeated for the heads they serve
         own = (1 if by_channel else 3) + (part.key_heads < heads)

@@ -22,16 +22,18 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": nn.functional.silu, "sig
 
 
 class HeadNorm(nn.Module):
-    """norm(y) gate(z), with each head normalized separately (Yang 2024b, section 3.4)."""
+    """norm(y) gate(z), or norm(y), with each head normalized separately (Yang 2024b, section 3.4)."""
 
     def __init__(self, features: int, eps: float, gate: str) -> None:
         super().__init__()
-        self.eps, self.gate = eps, GATES[gate]
+        self.eps, self.gate = eps, GATES.get(gate)
         self.weight = nn.Parameter(torch.empty(features))
 
-    def forward(self, y: Float[Tensor, "B T H Q"], z: Float[Tensor, "B T H Q"]) -> Float[Tensor, "B T H Q"]:
-        normed = self.weight * nn.functional.rms_norm(y, y.shape[-1:], None, self.eps).to(z.dtype)
-        return (normed * self.gate(z.to(y.dtype))).to(z.dtype)
+    def forward(
+        self, y: Float[Tensor, "B T H Q"], z: Float[Tensor, "B T H Q"] | None, dtype: torch.dtype
+    ) -> Float[Tensor, "B T H Q"]:
+        normed = self.weight * nn.functional.rms_norm(y, y.shape[-1:], None, self.eps).to(dtype)
+        return normed if self.gate is None or z is None else (normed * self.gate(z.to(y.dtype))).to(dtype)
 
 
 @module_for(spec.GatedDeltaNet)
@@ -51,11 +53,12 @@ class GatedDeltaNet(nn.Module):
         self.spec, self.layer = mixer, place.layer
         keys, values = mixer.key_heads * mixer.head_dim, mixer.num_heads * mixer.v_head_dim
         self.keys, self.values = keys, values
-        widths = {"q": keys, "k": keys, "v": values, "gate": values, "a": mixer.decays, "b": mixer.num_heads}
+        gates = values * (mixer.gate != "none")
+        widths = {"q": keys, "k": keys, "v": values, "gate": gates, "a": mixer.decays, "b": mixer.num_heads}
         for name, width in widths.items():
             rank = {"gate": mixer.gate_rank, "a": mixer.decay_rank}.get(name)
             if width:
-                add_projection(self, name, place.d_model, width, rank)
+                add_projection(self, name, place.d_model, width, rank, name == "gate" and mixer.gate_bias)
         self.conv = CausalConvolution(mixer.conv_channels, mixer.conv_kernel, bias=False)
         if mixer.decays:
             self.dt_bias, self.A_log = (nn.Parameter(torch.empty(size)) for size in (mixer.decays, mixer.num_heads))
@@ -79,9 +82,8 @@ class GatedDeltaNet(nn.Module):
         state, before = opened(self, MatrixState, x, context, cache)
         mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
         # one depthwise convolution over the channels of q, k and v
-        u, conv = self.conv.convolve(
-            torch.cat([projected(self, name, x) for name in "qkv"], dim=-1), context, before.conv
-        )
+        inputs = torch.cat([projected(self, name, x) for name in "qkv"], dim=-1)
+        u, conv = self.conv.convolve(inputs, context, before.conv)
         both, v = nn.functional.silu(u).to(exact).split((2 * self.keys, self.values), dim=-1)
         # (B, T, 2 K, P), (B, T, H, Q)
         both, v = both.unflatten(-1, (2 * mixer.key_heads, -1)), v.unflatten(-1, (mixer.num_heads, -1))
@@ -94,11 +96,11 @@ class GatedDeltaNet(nn.Module):
         b = 2.0 * b if mixer.negative_eigenvalues else b
         a, b = context.fill_padding(a), context.fill_padding(b)  # neither decay nor correction
         q, k, v, a, b = context.probes(self, q=q, k=k, v=v, log_decay=a, rate=b)
-        inputs = q * mixer.head_dim**-0.5, k, v, a, b
-        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (before.memory.to(exact),), *inputs)  # y: (B, T, H, Q)
+        steps = q * mixer.head_dim**-0.5, k, v, a, b
+        y, memory = read_chunks(linear_chunk, mixer.chunk_size, (before.memory.to(exact),), *steps)  # y: (B, T, H, Q)
         state.keep(conv=conv, memory=memory)
-        # gate as (B, T, H, Q); the heads are joined to (B, T, H Q)
-        return self.o(self.norm(y, projected(self, "gate", x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
+        z = None if mixer.gate == "none" else projected(self, "gate", x).unflatten(-1, (mixer.num_heads, -1))
+        return self.o(self.norm(y, z, inputs.dtype).flatten(-2))  # (B, T, H, Q), joined to (B, T, H Q)
 
     def _log_decay(self, x: Vectors, exact: torch.dtype) -> Float[Tensor, "B T H *dims"]:
         mixer = self.spec

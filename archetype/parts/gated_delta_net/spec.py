@@ -35,8 +35,9 @@ class GatedDeltaNet(Mixer):
         decay: granularity of the decay: per head, per channel of a head's key, or none.
         decay_rank: rank of the projection to per-channel decays (absent: a full matrix).
         decay_bound: lower bound of log a_t, which is then the bound times a sigmoid (absent: a softplus instead).
-        gate: activation of the gate on the normalized output.
+        gate: activation of the gate on the normalized output (none: no gate).
         gate_rank: rank of the projection to the gate (absent: a full matrix).
+        gate_bias: whether the projection to the gate has a bias.
         eps: epsilon of the gated norm, added to the mean square.
     """
 
@@ -56,8 +57,9 @@ class GatedDeltaNet(Mixer):
     decay: Literal["head", "channel", "none"] = "head"
     decay_rank: HeadWidth | None = None
     decay_bound: Negative | None = None
-    gate: Literal["silu", "sigmoid"] = "silu"
+    gate: Literal["none", "silu", "sigmoid"] = "silu"
     gate_rank: HeadWidth | None = None
+    gate_bias: Flag = False
     eps: Positive = 1e-6
 
     @model_validator(mode="after")
@@ -69,6 +71,9 @@ class GatedDeltaNet(Mixer):
             invalid("decay_rank", "needs a per-channel decay", "use decay: channel, or remove it")
         if self.decay_bound is not None and self.decay == "none":
             invalid("decay_bound", "needs a decay", "remove it")
+        for name in ("gate_rank", "gate_bias"):
+            if self.gate == "none" and getattr(self, name):
+                invalid(name, "needs a gate", "use gate: silu, or remove it")
         return self
 
     @property

@@ -16,8 +16,8 @@ class GatedDeltaNetTransplant(HeadsTransplant[GatedDeltaNet]):
     layouts: ClassVar = {
         "q.weight": "KP D", "k.weight": "KP D", "v.weight": "HQ D", "conv.weight": "KP|KP|HQ 1 W", "b.weight": "H D",
         "a.weight": "Hp D", "a_down.weight": "s D", "a_up.weight": "Hp s", "dt_bias": "Hp", "A_log": "H",
-        "gate.weight": "HQ D", "gate_down.weight": "r D", "gate_up.weight": "HQ r", "norm.weight": "Q",
-        "o.weight": "D HQ",
+        "gate.weight": "HQ D", "gate_down.weight": "r D", "gate_up.weight": "HQ r", "gate.bias": "HQ",
+        "gate_up.bias": "HQ", "norm.weight": "Q", "o.weight": "D HQ",
     }  # fmt: skip
     fields: ClassVar = {
         "H": "num_heads", "K": "key_heads", "P": "head_dim", "Q": "v_head_dim", "W": "conv_kernel", "s": "decay_rank",

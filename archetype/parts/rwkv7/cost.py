@@ -40,6 +40,7 @@ class RWKV7Cost(ChunkedCost[spec.RWKV7]):
         # all inputs of the mixes and of the projections, what these return, and the chunks; the rule runs in float32
         d, heads, mixes_values = self.d.value, self.part.num_heads, self.part.values_from is not None
         steps = (16 + 3 * mixes_values) * d + sum(self.part.ranks.values())
-        saved = self.saved_steps(work, steps, 13 * d + 4 * heads)
+        lengths = 2 - (self.part.length_eps > 0)  # of removed keys
+        saved = self.saved_steps(work, steps, 13 * d + (2 + lengths) * heads)
         memory = d * self.head_dim.value
         return saved + halved_chunk_activations(work, self.part.chunk_size, d, heads, memory, kinds=2, keys=2)

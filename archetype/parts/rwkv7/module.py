@@ -83,7 +83,10 @@ class RWKV7(nn.Module):
             k * self.removed,
         )
         r, k, v, w, a, z = (y.to(exact).unflatten(-1, (heads, -1)) for y in vectors)  # (B, T, H, P) each
-        z = nn.functional.normalize(z, dim=-1)
+        if (eps := self.spec.length_eps) == 0.0:
+            z = nn.functional.normalize(z, dim=-1)
+        else:
+            z = z * torch.rsqrt(z.square().sum(-1, keepdim=True) + eps)
         w, k, z = (context.fill_padding(y) for y in (w, k, z))  # nothing decays, is removed or written
         r, k, v, w, a, z = context.probes(self, r=r, k=k, v=v, log_decay=w, rate=a, removed=z)
         # what is removed is read before the decay of this step, which is too weak for the division to matter

@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from archetype.roles.mixer import Mixer
-from archetype.spec.base import LayerIndex, Positive, Size
+from archetype.spec.base import LayerIndex, NotNegative, Positive, Size
 from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, Width
@@ -29,6 +29,8 @@ class RWKV7(Mixer):
         values_from: earlier layer whose values are mixed in: its index, or a negative offset from this layer (absent:
             none, as in the first layer).
         eps: epsilon of the norm.
+        length_eps: added to the squared length of a removal key, by which the key is divided (1e-6 in kernels of
+            flash-linear-attention).
         chunk_size: tokens per chunk; does not change the result.
     """
 
@@ -42,6 +44,7 @@ class RWKV7(Mixer):
     value_rank: Width = 32
     values_from: LayerIndex | None = None
     eps: Positive = 64e-5
+    length_eps: NotNegative = 0.0
     chunk_size: Size = 32
 
     def check(self, width: int, causal: bool) -> None:

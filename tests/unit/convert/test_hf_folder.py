@@ -185,7 +185,12 @@ def test_a_key_that_a_class_of_the_family_may_read_is_refused_by_name(folder: Pa
 COMMON = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 LLAMA_SIZES = (*COMMON, "max_position_embeddings", "num_key_value_heads", "head_dim")
 SIDES = tuple(f"{side}_{key}" for side in ("encoder", "decoder") for key in ("layers", "attention_heads", "ffn_dim"))
+FLA_SIZES = (
+    "hidden_size", "num_hidden_layers", "intermediate_size", "num_heads", "vocab_size", "max_position_embeddings",
+)  # fmt: skip
 SIZES = {
+    **dict.fromkeys(("gla", "retnet", "delta_net"), FLA_SIZES),
+    "rwkv7": (*FLA_SIZES[:3], "head_dim", "decay_low_rank_dim", "vocab_size"),
     "gpt2": ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"),
     "llama": LLAMA_SIZES,
     "mistral": (*LLAMA_SIZES, "sliding_window"),
@@ -231,9 +236,12 @@ SIZES = {
     "llada": ("vocab_size", "max_sequence_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "mlp_hidden_size"),
     "Dream": (*COMMON, "max_position_embeddings", "num_key_value_heads"),
 }  # fmt: skip
+FLA_NUMBERS = ("norm_eps", "expand_k", "expand_v", "initializer_range")
 LLAMA_NUMBERS = ("rms_norm_eps", "attention_dropout", "initializer_range", "rope_theta", "partial_rotary_factor")
 BERT_NUMBERS = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 NUMBERS = {
+    **dict.fromkeys(("gla", "retnet", "delta_net"), FLA_NUMBERS),
+    "rwkv7": ("norm_eps", "initializer_range"),
     "gpt2": ("layer_norm_epsilon", "embd_pdrop", "attn_pdrop", "resid_pdrop", "initializer_range"),
     **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "gemma"), LLAMA_NUMBERS),
     "gemma2": (*LLAMA_NUMBERS, "attn_logit_softcapping", "final_logit_softcapping"),
@@ -261,6 +269,9 @@ NUMBERS = {
     "Dream": LLAMA_NUMBERS,
 }
 FLAGS = {
+    **dict.fromkeys(("gla", "retnet"), ("tie_word_embeddings", "use_output_gate", "elementwise_affine")),
+    "delta_net": ("tie_word_embeddings", "use_gate", "allow_neg_eigval"),
+    "rwkv7": ("tie_word_embeddings", "norm_bias", "norm_first", "fuse_norm"),
     "gpt2": ("scale_attn_weights", "tie_word_embeddings", "add_cross_attention", "scale_attn_by_inverse_layer_idx"),
     "llama": ("attention_bias", "mlp_bias", "tie_word_embeddings"),
     "mistral": ("tie_word_embeddings",),

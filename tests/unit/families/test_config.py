@@ -9,6 +9,7 @@ import pytest
 from archetype import families, spec
 from archetype.errors import CheckpointError, SpecError, UnreadKeys
 from archetype.families import FAMILIES
+from archetype.families.class_keys import keys_read
 from archetype.families.format import TRAINING_ONLY
 from archetype.families.keys import ConfigTable, Key
 from archetype.models.build import build_on_meta
@@ -72,7 +73,9 @@ def test_what_is_written_reads_back_the_same(name: str) -> None:
 
 
 def test_a_key_that_no_class_reads_is_named_and_passed() -> None:
-    for name in PUBLISHED.keys() - {"llada-8b", "dream-7b"}:  # whose classes are not in transformers
+    for name in PUBLISHED:
+        if keys_read(PUBLISHED[name]) is None:  # whose classes are not in transformers
+            continue
         with case(name), pytest.warns(UnreadKeys) as told:
             changed = read(PUBLISHED[name] | {"num_towers": 4})
             assert str(told[0].message) == f"config.json: no {PUBLISHED[name]['model_type']} class reads num_towers"

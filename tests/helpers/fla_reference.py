@@ -1,0 +1,113 @@
+"""Small models of flash-linear-attention, whose Triton kernels Triton's interpreter runs on the CPU.
+
+    PYTHONPATH=.:.venv-fla python -m tests.helpers.fla_reference FOLDER
+
+The folder has `cases.json`: of each case a model type and keys of its configuration, by name. Each becomes a folder
+with a model whose tensors are all random (a case without keys has one already), and `logits.safetensors` of its
+answers; or with `error.txt`, where fla makes none. A process of its own, since fla changes what transformers does.
+"""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are defined
+
+import torch
+import triton
+from safetensors.torch import save_file
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+
+from tests.helpers.weights import randomize
+
+LENGTH = 12  # up to 64 tokens, fla chooses its recurrent kernels, which the interpreter can run
+
+
+class Interpreted(DriverBase):
+    """A driver of no device: interpreted kernels read and write the memory of the CPU."""
+
+    def __init__(self) -> None:
+        pass
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Whether there is such a device."""
+        return True
+
+    def map_python_to_cpp_type(self, name: str) -> str:
+        """Of compiled kernels, which there are none of."""
+        raise NotImplementedError
+
+    def get_current_target(self) -> GPUTarget:
+        """What would be compiled for."""
+        return GPUTarget("cpu", 0, 32)
+
+    def get_active_torch_device(self) -> torch.device:
+        """Where the tensors are."""
+        return torch.device("cpu")
+
+    def get_benchmarker(self) -> Any:
+        """A measurement for which all settings of a kernel are alike, so that none is tried."""
+        return lambda kernel, quantiles: [1.0, 1.0, 1.0]
+
+
+def flash_attn_func(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, window_size: tuple[int, int]
+) -> torch.Tensor:
+    """The function of flash-attn that layers of attention call: (B, T, H, P), the window's positions before a query."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    places = torch.arange(q.shape[2])
+    behind = places[:, None] - places
+    seen = (behind >= 0) & ((behind <= window_size[0]) | (window_size[0] < 0))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True).transpose(1, 2)
+
+
+def tokens(vocab_size: int) -> torch.Tensor:
+    """Two texts."""
+    return (torch.arange(2 * LENGTH).reshape(2, LENGTH) * 7 + 3) % vocab_size
+
+
+@torch.no_grad()
+def answer(kind: str, keys: dict[str, Any] | None, folder: Path) -> None:
+    """Write logits: of the model in the folder, or of a new one with the given keys, and no others in config.json."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if keys is None:
+        model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
+    else:
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **keys)).eval()
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}  # computed, such as frequencies
+        randomize(model)
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+        model.save_pretrained(folder / "model")
+        written = {"architectures": [type(model).__name__], "model_type": kind, "dtype": "float32"} | keys
+        (folder / "model" / "config.json").write_text(json.dumps(written))
+    logits = model(tokens(model.config.vocab_size), use_cache=False).logits
+    save_file({"logits": logits}, folder / "logits.safetensors")
+
+
+def main() -> None:
+    """Answer all cases."""
+    warnings.simplefilter("ignore")
+    triton.runtime.driver.set_active(Interpreted())
+    import fla.layers.attn
+    import fla.models
+
+    fla.layers.attn.flash_attn_func = flash_attn_func
+    place = Path(sys.argv[1])
+    for name, (kind, keys) in json.loads((place / "cases.json").read_text()).items():
+        folder = place / name
+        folder.mkdir(exist_ok=True)
+        try:
+            answer(kind, keys, folder)
+        except Exception as error:  # of any kind: whatever fla says of a configuration
+            (folder / "error.txt").write_text(repr(error))
+
+
+if __name__ == "__main__":
+    main()
