@@ -6,9 +6,9 @@ from archetype.families.bert import BODY_KEYS, HeadRow, bert
 from archetype.families.config import Config
 from archetype.families.encoder_format import Names, encoder_format
 from archetype.families.family import Family, presets, tiny
-from archetype.families.keys import Converted, Key, Row, Values, expect_kind, with_defaults
+from archetype.families.keys import Converted, Key, Row, Values, with_defaults
+from archetype.families.standard_block import first_attention
 from archetype.models.encoder.spec import Encoder
-from archetype.parts.attention.spec import Attention
 from archetype.parts.pattern.spec import BigBird, Full
 from archetype.roles.pattern import Pattern
 
@@ -39,7 +39,7 @@ def _read_pattern(config: Config, values: Values) -> Values:
 
 
 def _write_pattern(model: Encoder) -> dict[str, Any]:
-    pattern = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer").pattern
+    pattern = first_attention(model).pattern
     if not isinstance(pattern, BigBird):
         return {"attention_type": "original_full"}
     sizes = {"block_size": pattern.block, "num_random_blocks": pattern.random_blocks}

@@ -13,8 +13,9 @@ from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Row, Values, expect_kind, ignored, width
 from archetype.families.llama import INV_FREQ, RULES, design_keys
 from archetype.families.rules import weight_rules
+from archetype.families.standard_block import first_attention
 from archetype.models.encoder.spec import Encoder
-from archetype.parts.attention.spec import Attention, ProjectionBiases
+from archetype.parts.attention.spec import ProjectionBiases
 from archetype.parts.head.spec import MaskedLogitsHead
 from archetype.parts.position.spec import Rotary
 
@@ -37,7 +38,7 @@ def _read_theta(config: Config, values: Values) -> Values:
 
 
 def _write_theta(model: Encoder) -> dict[str, Any]:
-    attention = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+    attention = first_attention(model)
     return {"rope_theta": expect_kind(Rotary, attention.position, "layers[0].mixer.position").theta}
 
 

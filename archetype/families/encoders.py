@@ -17,10 +17,10 @@ from archetype.families.keys import Converted, Expected, Key, Row, Values, expec
 from archetype.families.roberta import KEYS as ROBERTA_KEYS
 from archetype.families.roberta import PADDING, roberta
 from archetype.families.rope import read_rotary, write_rotary
-from archetype.families.standard_block import changed
+from archetype.families.standard_block import changed, first_attention
 from archetype.models.block.spec import PostNorm, PreNorm
 from archetype.models.encoder.spec import Encoder
-from archetype.parts.attention.spec import Attention, ProjectionBiases
+from archetype.parts.attention.spec import ProjectionBiases
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.spec import NoPosition, RelativeBias, Rotary
@@ -145,7 +145,7 @@ def whole_heads(theta: float) -> Converted:
         return {"rotary": read_rotary(config, head_dim, values["context_length"], theta), "head_dim": head_dim}
 
     def write(model: Encoder) -> dict[str, Any]:
-        attention = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+        attention = first_attention(model)
         rotary = expect_kind(Rotary, attention.position, "layers[0].mixer.position")
         head_dim = attention.sizes(model.d_model).head_dim
         return {"rope_parameters": write_rotary(rotary, head_dim), "head_dim": head_dim}

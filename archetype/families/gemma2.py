@@ -10,12 +10,12 @@ from archetype.families.decoder_classes import OF_TOKENS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.gemma import gemma, gemma_keys
-from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_kind, ignored
+from archetype.families.keys import ConfigTable, Converted, Key, Values, ignored
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
 from archetype.families.llama import FRAME, GATED_MLP, INV_FREQ, PARTS
 from archetype.families.rules import weight_rules
+from archetype.families.standard_block import first_attention
 from archetype.models.decoder.spec import Decoder
-from archetype.parts.attention.spec import Attention
 from archetype.parts.pattern.spec import Full, Window
 from archetype.roles.pattern import Pattern
 
@@ -62,7 +62,7 @@ def _write_windows(model: Decoder) -> dict[str, Any]:
 
 def query_width(model: Decoder) -> int:
     """Return the width whose square root divides the scores."""
-    mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+    mixer = first_attention(model)
     return mixer.sizes(model.d_model).head_dim if mixer.scale is None else round(mixer.scale**-2)
 
 

@@ -12,8 +12,8 @@ from archetype.families.encoder_format import encoder_format
 from archetype.families.encoders import GATED_PARTS, GTE_NAMES, gte, without
 from archetype.families.family import Family
 from archetype.families.keys import Converted, Expected, Key, Row, Values, expect_kind, ignored, with_defaults
+from archetype.families.standard_block import first_attention
 from archetype.models.encoder.spec import Encoder
-from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import LinearScaling, Rotary
 
 DIGITS = 6  # decimals of a factor that is recovered from its power
@@ -33,7 +33,7 @@ def _read_positions(config: Config, values: Values) -> Values:
 
 
 def _write_positions(model: Encoder) -> dict[str, Any]:
-    attention = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+    attention = first_attention(model)
     rotary = expect_kind(Rotary, attention.position, "layers[0].mixer.position")
     written: dict[str, Any] = {"position_embedding_type": "rope", "rope_theta": rotary.theta, "rope_scaling": None}
     if isinstance(rotary.scaling, LinearScaling):

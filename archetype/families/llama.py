@@ -12,7 +12,7 @@ from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Row, Values, expect_kind, ignored, width, with_defaults
 from archetype.families.rope import read_rotary, write_rotary
 from archetype.families.rules import weight_rules
-from archetype.families.standard_block import ALL_BIASES, decoder
+from archetype.families.standard_block import ALL_BIASES, decoder, first_attention
 from archetype.models.block.spec import Block, PreNorm, SandwichNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.attention.spec import Attention, ProjectionBiases
@@ -95,10 +95,7 @@ def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, re
         return {"position": position}
 
     def write(model: Decoder) -> dict[str, Any]:
-        # of the first layer with attention (MiniMax has layers without)
-        mixers = [block.mixer for block in model.layers]
-        mixer = next((mixer for mixer in mixers if isinstance(mixer, Attention)), mixers[0])
-        mixer = expect_kind(Attention, mixer, "layers[0].mixer")
+        mixer = first_attention(model)
         heads, position = mixer.sizes(model.d_model), mixer.position
         if whole and heads.rotary_dim != heads.head_dim:
             cause = "this format rotates whole heads"

@@ -6,10 +6,10 @@ from archetype.families.config import Config
 from archetype.families.decoder_classes import OF_SPANS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
-from archetype.families.keys import ConfigTable, Key, expect_kind
+from archetype.families.keys import ConfigTable, Key
 from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
+from archetype.families.standard_block import first_attention
 from archetype.models.decoder.spec import Decoder
-from archetype.parts.attention.spec import Attention
 from archetype.parts.pattern.spec import Full, Window
 
 
@@ -20,7 +20,7 @@ def mistral(*, window: int | None = 4096, context_length: int = 32_768, **design
 
 
 def window_size(model: Decoder) -> int | None:
-    mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+    mixer = first_attention(model)
     return mixer.pattern.size if isinstance(mixer.pattern, Window) else None
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from archetype.families.keys import expect_kind
 from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
@@ -75,6 +76,13 @@ def changed(model: Any, **changes: Callable[[Any], Any]) -> Any:
         block.replace(**{name: change(getattr(block, name)) for name, change in changes.items()})
         for block in model.layers
     ))
+
+
+def first_attention(model: Any) -> Attention:
+    """Return the attention of the first layer that has it."""
+    mixers = [block.mixer for block in model.layers]
+    mixer = next((mixer for mixer in mixers if isinstance(mixer, Attention)), mixers[0])
+    return expect_kind(Attention, mixer, "layers[0].mixer")
 
 
 def with_experts(dense: Decoder, **experts: Any) -> Any:

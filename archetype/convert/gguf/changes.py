@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from archetype.families.keys import expect_kind
+from archetype.families.standard_block import first_attention
 from archetype.models.encoder_decoder.spec import EncoderDecoder
-from archetype.parts.attention.spec import Attention
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.mamba2.spec import Mamba2
@@ -71,13 +71,6 @@ class ChangeOfLayers:
 AnyChange = Change | ChangeOfLayers
 
 
-def _attention(model: Any) -> Any:
-    # sizes of the first layer with attention, which all others share
-    mixers = [block.mixer for block in model.layers]
-    mixer = next((mixer for mixer in mixers if isinstance(mixer, Attention)), mixers[0])
-    return expect_kind(Attention, mixer, "layers[0].mixer").sizes(model.d_model)
-
-
 def in_float(tensor: "Tensor", blocks: str | None) -> "Tensor":
     # decode a matrix that may be stored in quantized blocks
     from archetype.convert.gguf.quantize import dequantize
@@ -98,7 +91,8 @@ def _in_halves(tensor: "Tensor", heads: int) -> "Tensor":
 
 def _pairing(part: str) -> Change:
     def heads(tensor: "Tensor", model: Any) -> int:
-        return int(tensor.shape[0] // _attention(model).head_dim)  # which may differ between layers
+        # whose number may differ between layers
+        return int(tensor.shape[0] // first_attention(model).sizes(model.d_model).head_dim)
 
     return Change(
         rf"blk\.\d+\.attn_{part}\.(weight|bias)",

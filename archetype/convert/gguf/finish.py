@@ -9,7 +9,7 @@ from typing import Any
 from archetype.convert.gguf.keys import FileKeys, Keys, Layer, unsupported
 from archetype.families.keys import expect_kind
 from archetype.families.loops import unrolled
-from archetype.families.standard_block import changed
+from archetype.families.standard_block import changed, first_attention
 from archetype.models.block.spec import NoMixer, SandwichNorm
 from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.attention.spec import Attention, QueryScale
@@ -26,10 +26,6 @@ WITHOUT_NORMS = 128  # experts of Llama 4 Maverick, whose queries and keys have 
 LARGEST_SLOPE = 8.0  # exponent of ALiBi's slopes in all known models
 POST_EPS = 1e-8  # constant of llama.cpp: epsilon of Muse Glimmer's norms of outputs
 EMBEDDING, RESIDUAL, WIDTH = 12.0, 1.4, 256  # constants of MiniCPM in llama.cpp: factors, and the width of the head
-
-
-def _first(model: Any) -> Attention:
-    return expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
 
 
 def with_index(keys: FileKeys, model: Any, index: Any) -> Any:
@@ -68,7 +64,7 @@ def growing(keys: FileKeys, model: Any) -> Any:
 
 
 def growing_keys(model: Any) -> Keys:
-    growth = _first(model).query_scale
+    growth = first_attention(model).query_scale
     return {} if growth is None else {"attention.temperature_scale": growth.beta}
 
 
@@ -78,7 +74,7 @@ OLD_GROK = {"logit_scale": 3**-0.5, "embedding_scale": 6144**0.5}  # factors of 
 def grok(keys: FileKeys, model: Any) -> Any:
     """Set the soft caps of scores and head, and the scale of scores."""
     keys.used.add("router_logit_softcapping")  # which llama.cpp does not use
-    head_dim = _first(model).sizes(model.d_model).head_dim
+    head_dim = first_attention(model).sizes(model.d_model).head_dim
     scale = keys.positive("attention.output_scale", 128**-0.5)
     softcap = keys.positive("attn_logit_softcapping", 30.0)
     usual = abs(scale - head_dim**-0.5) < 1e-7 * scale
@@ -87,7 +83,7 @@ def grok(keys: FileKeys, model: Any) -> Any:
 
 
 def grok_keys(model: Any) -> Keys:
-    mixer, head = _first(model), model.head
+    mixer, head = first_attention(model), model.head
     if mixer.softcap is None:
         raise unsupported("layers[*].mixer.softcap", "grok without capped scores")
     return {
@@ -112,7 +108,7 @@ def with_shares(model: Any) -> Any:
 
 def _scale_of_scores(model: Any, largest: int) -> float | None:
     # by the number of layers llama.cpp knows the 27B models, whose scores it scales by (d_model / num_heads) ** -0.5
-    sizes = _first(model).sizes(model.d_model)
+    sizes = first_attention(model).sizes(model.d_model)
     width = model.d_model // sizes.num_heads if model.num_layers == largest else sizes.head_dim
     return None if width == sizes.head_dim else width**-0.5
 
@@ -141,7 +137,7 @@ def gemma2(keys: FileKeys, model: Any) -> Any:
 
 
 def gemma2_keys(model: Any) -> Keys:
-    softcap = _first(model).softcap
+    softcap = first_attention(model).softcap
     _check_gemma(model, GEMMA2_LAYERS, [layer % 2 == 0 for layer in range(model.num_layers)])
     if softcap is None or model.head.softcap is None:
         raise unsupported("layers[*].mixer.softcap", "gemma2 without soft caps")
@@ -192,7 +188,7 @@ def scaled_values(keys: FileKeys, model: Any) -> Any:
 
 
 def scaled_values_keys(model: Any) -> Keys:
-    return {"attention.value_scale": _first(model).value_scale}
+    return {"attention.value_scale": first_attention(model).value_scale}
 
 
 def halved_width(keys: FileKeys, model: Any) -> Any:
@@ -282,13 +278,13 @@ def baichuan(keys: FileKeys, model: Any) -> Any:
 
 def jais(keys: FileKeys, model: Any) -> Any:
     """Slopes if a key has their exponent, and scores divided by the width of a head."""
-    scale = 1.0 / _first(model).sizes(model.d_model).head_dim
+    scale = 1.0 / first_attention(model).sizes(model.d_model).head_dim
     position = Alibi() if _has_slopes(keys) else NoPosition()
     return changed(model, mixer=lambda mixer: mixer.replace(position=position, scale=scale))
 
 
 def jais_keys(model: Any) -> Keys:
-    return {"attention.max_alibi_bias": 0.0 if _first(model).position.is_absent else LARGEST_SLOPE}
+    return {"attention.max_alibi_bias": 0.0 if first_attention(model).position.is_absent else LARGEST_SLOPE}
 
 
 def jina_bert_v2(keys: FileKeys, model: Any) -> Any:
@@ -404,7 +400,7 @@ def unlimited(keys: FileKeys, model: Any) -> Any:
 def step35(keys: FileKeys, model: Any) -> Any:
     """A rotation of half as many features in layers that see everything."""
     keys.used.add("moe_every_n_layers")
-    rotated = keys.size("rope.dimension_count", _first(model).sizes(model.d_model).head_dim)
+    rotated = keys.size("rope.dimension_count", first_attention(model).sizes(model.d_model).head_dim)
 
     def half(mixer: Any) -> Any:
         if isinstance(mixer.pattern, Window):
@@ -417,7 +413,7 @@ def step35(keys: FileKeys, model: Any) -> Any:
 
 
 def step35_keys(model: Any) -> Keys:
-    return {"rope.dimension_count": _first(model).sizes(model.d_model).head_dim}
+    return {"rope.dimension_count": first_attention(model).sizes(model.d_model).head_dim}
 
 
 def looped(keys: FileKeys, model: Any) -> Any:
