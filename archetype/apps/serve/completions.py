@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from archetype.api.seq2seq_lm import Seq2SeqLM
 from archetype.apps.serve.answers import CompletionLogprobs, Envelope, Enveloped, LogprobColumns, Usage, joined, usage
-from archetype.apps.serve.errors import ApiError, blaming, encode_json, event, unsupported
+from archetype.apps.serve.errors import blaming, encode_json, event, invalid_value, unsupported
 from archetype.apps.serve.exchange import PING, Exchange
 from archetype.apps.serve.generation import Choices, begin, check_tokens
 from archetype.apps.serve.requests import CompletionRequest, Ids
@@ -213,7 +213,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
         raise unsupported("use_beam_search", "only encoder-decoders support beam search; remove it")
     sources = [source for source in body.prompts() if isinstance(source, str)]
     if len(sources) < len(body.prompts()):
-        raise ApiError("invalid_value", "prompt: beam search reads text, not token ids; send a text", "prompt")
+        raise invalid_value("prompt", "beam search reads text, not token ids; send a text")
     # a field with its neutral value has no effect
     set_fields = (name for name in body.model_fields_set - body.ignored if getattr(body, name) not in (None, False))
     for name in sorted(set_fields):
