@@ -14,11 +14,8 @@ from archetype.inspection.names import stacks
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
 from archetype.models.build import Model
-from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
-from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.megabyte.module import MegaByte
-from archetype.models.vision.module import VisionEncoder
 from archetype.nn.context import ForwardContext
 from archetype.table import Table
 
@@ -59,25 +56,18 @@ def residual_names(trace: Trace, stack: str) -> dict[str, str]:
 def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T V"]:
     """Return the logits of the final norm and head for a residual stream; class logits only at one position."""
     model = trace.model
-    x = stacks(model)[_last_stack(model)].leave(x)  # (B, T, D), also of several residual streams
-    if isinstance(model, EncoderDecoder):
-        y = model.decoder.final_norm(x, ForwardContext.of(x))
-        if model.lm_head is None:
-            return model.class_logits(y, ForwardContext.of(x))[:, None]
-        return model.lm_head(y, model.embedding.token.weight)
-    if isinstance(model, MegaByte):  # byte t + 1 is predicted at its own slot
-        # x is (B M, J, D): the slots of patches, one after the other, are the bytes of the text
-        batch, length = trace.inputs.arguments["tokens"].shape
-        y = model.local_model.final_norm(x, ForwardContext.of(x)).reshape(batch, -1, x.shape[2])  # (B, M J, D)
-        return model.lm_head(y[:, 1 : length + 1].contiguous(), model.local_embedding.token.weight)
-    assert isinstance(model, Decoder | Encoder | VisionEncoder)
+    stack = stacks(model)[_last_stack(model)]
+    x = stack.leave(x)  # (B, T, D), also of several residual streams
     context = ForwardContext.of(x)
-    y = model.final_norm(x, context)
-    if model.classifier is not None:
-        logits: Tensor = model.class_logits(y, context, model.classifier)
-        return logits if model.spec.head.labels_tokens else logits[:, None]
-    assert not isinstance(model, VisionEncoder) and model.lm_head is not None
-    return model.lm_head(y, model.embedding.token.weight)
+    y = stack.final_norm(x, context)
+    if isinstance(model, MegaByte):  # byte t + 1 is predicted at its own slot
+        # y is (B M, J, D): the slots of patches, one after the other, are the bytes of the text
+        batch, length = trace.inputs.arguments["tokens"].shape
+        y = y.reshape(batch, -1, y.shape[2])[:, 1 : length + 1].contiguous()  # (B, M J, D) to (B, T, D)
+    if model.lm_head is not None:
+        return model.lm_head(y, model.token_table)
+    logits: Tensor = model.class_logits(y, context, model.classifier)
+    return logits if model.spec.head.labels_tokens else logits[:, None]
 
 
 @dataclass

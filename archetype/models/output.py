@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.native.kernels import FUSED, Kernels
-from archetype.nn.context import ForwardContext, Lengths, Observer, Tokens, Vectors
+from archetype.nn.context import ForwardContext, Lengths, Observer, Tokens, Vectors, last_tokens
 from archetype.nn.registry import build_head
 from archetype.nn.state import State
 from archetype.roles.head import Head
@@ -89,6 +89,7 @@ class TokenModel(BaseModel):
             set by `generate.make_deterministic`.
     """
 
+    spec: Any
     embedding: Any  # a module whose `token` is a table
     is_deterministic = False
 
@@ -96,3 +97,16 @@ class TokenModel(BaseModel):
     def token_table(self) -> Weight:
         """Embedding table, (V, D), which is also the output matrix of a tied head."""
         return self.embedding.token.weight
+
+    def head_logits(self, x: Vectors, context: ForwardContext) -> Tensor | None:
+        """Return logits of tokens, (B, t, V), or of classes; None if the head has neither."""
+        if self.lm_head is not None:
+            return self.lm_head(x, self.token_table)
+        return None if self.classifier is None else self.class_logits(x, context, self.classifier)
+
+    def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
+        """Return class logits: (B, Y) from each sequence's last token, or (B, t, Y) for each token."""
+        if self.spec.head.labels_tokens:
+            return classifier(hidden)
+        last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)  # (B, 1, D)
+        return classifier(last[:, 0])

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from archetype.apps.serve.errors import ApiError, unsupported
+from archetype.apps.serve.errors import ApiError, invalid_value, unsupported
 from archetype.errors import nearest
 from archetype.spec.errors import in_words, path
 
@@ -153,9 +153,9 @@ def _refusal(error: ValidationError, cls: type[Body]) -> ApiError:
         return ApiError("invalid_json", 'the body is not a JSON object; send an object such as {"prompt": "Once"}')
     name = str(keys[0])
     if detail["type"] == "value_error":
-        return ApiError("invalid_value", f"{name}: {detail['ctx']['error']}", name)
+        return invalid_value(name, str(detail["ctx"]["error"]))
     if name in cls.expected:
-        return ApiError("invalid_value", f"{name}: is not {cls.expected[name]}", name)
+        return invalid_value(name, f"is not {cls.expected[name]}")
     cause, remedy = in_words(detail)
     if remedy == "archetype schema lists valid values":
         cause, remedy = detail["msg"][:1].lower() + detail["msg"][1:], ""

@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from archetype.apps.serve.answers import Envelope, Enveloped, TokenLogprob, Usage, chat_logprobs
 from archetype.apps.serve.completions import index_of
-from archetype.apps.serve.errors import ApiError, encode_json, event
+from archetype.apps.serve.errors import ApiError, encode_json, event, invalid_value
 from archetype.apps.serve.exchange import PING, Exchange
 from archetype.apps.serve.generation import Choices, begin, check_tokens
 from archetype.apps.serve.messages import Message, plain_messages
@@ -89,7 +89,7 @@ async def _use_of_tools(model: ServedModel, body: ChatRequest) -> ToolUse | None
     use = await model.worker.text(lambda: tool_use(model, body.tools, body.tool_choice, body.parallel_tool_calls))
     if use is not None and body.grammar():
         cause = "cannot be combined with a response format or grammar"
-        raise ApiError("invalid_value", f"tools: {cause}; remove one of them, or set tool_choice to none", "tools")
+        raise invalid_value("tools", f"{cause}; remove one of them, or set tool_choice to none")
     return use
 
 
@@ -117,8 +117,8 @@ def conversation(
         ApiError: the model has no template. The returned function raises it if the template rejects the messages.
     """
     if continue_final and add_generation_prompt:
-        message = "continue_final_message: cannot be combined with add_generation_prompt; set only one of them"
-        raise ApiError("invalid_value", message, "continue_final_message")
+        cause = "cannot be combined with add_generation_prompt"
+        raise invalid_value("continue_final_message", f"{cause}; set only one of them")
     template, tokenizer = model.lm.template, model.tokenizer
     if template is None:
         message = (

@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from archetype.api.seq2seq_lm import Seq2SeqLM
 from archetype.apps.serve.answers import CompletionLogprobs, Envelope, Enveloped, LogprobColumns, Usage, joined, usage
-from archetype.apps.serve.errors import ApiError, blaming, encode_json, event, unsupported
+from archetype.apps.serve.errors import blaming, encode_json, event, invalid_value, unsupported
 from archetype.apps.serve.exchange import PING, Exchange
 from archetype.apps.serve.generation import Choices, begin, check_tokens
 from archetype.apps.serve.requests import CompletionRequest, Ids
@@ -69,7 +69,8 @@ async def completions(exchange: Exchange, body: CompletionRequest) -> Completion
             at_once=all(isinstance(text, list) for text in prompt_texts),
         )
         exchange.cleanup.callback(choices.cancel)  # also after the last event: it releases memory
-        echoes = await _echoes(model, body, prompt_texts, choices.prompts)
+        of_prompts = await _echoes(model, body, prompt_texts, choices.prompts)
+        echoes = [echo for echo in of_prompts for _ in range(choices.n)]  # of each choice
         if body.stream:
             await _stream(model, body, choices, echoes, envelope, exchange)
             return None
@@ -128,10 +129,8 @@ def _echo(
 async def _answer(
     model: ServedModel, body: CompletionRequest, choices: Choices, echoes: list[Echo], envelope: Envelope
 ) -> Completion:
-    count = len(choices.prompts) * choices.n
-    outputs, reasons = [""] * count, list[FinishReason](["length"]) * count
-    before = [echoes[index // choices.n] for index in range(count)]
-    lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
+    outputs, reasons = [""] * len(echoes), list[FinishReason](["length"]) * len(echoes)
+    lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in echoes]
 
     def add(events: list[Event]) -> None:
         for step in events:
@@ -144,7 +143,7 @@ async def _answer(
 
     await choices.read(add)
     items = list[CompletionChoice]()
-    for index, echo in enumerate(before):
+    for index, echo in enumerate(echoes):
         item: CompletionChoice = {
             "index": index,
             "text": echo.text + outputs[index],
@@ -169,9 +168,7 @@ async def _stream(
     exchange: Exchange,
 ) -> None:
     make = envelope.chunks(body.include_usage)
-    count = len(choices.prompts) * choices.n
-    before = [echoes[index // choices.n] for index in range(count)]
-    lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
+    lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in echoes]
 
     def chunk(index: int, text: str, logprobs: LogprobColumns | None, reason: str | None, ids: list[int]) -> bytes:
         # assembled from strings, since every token is a chunk
@@ -197,7 +194,7 @@ async def _stream(
         if body.echo or not choices.requests:
             # max_tokens 0 makes no requests: the echo is the whole answer, and ends it
             reason = None if choices.requests else "length"
-            for index, echo in enumerate(before):
+            for index, echo in enumerate(echoes):
                 logprobs, ids = (None if body.logprobs is None else echo.logprobs), choices.prompts[index // choices.n]
                 stream.write(chunk(index, echo.text, logprobs, reason, ids if body.echo else []))
                 await stream.flush()
@@ -216,7 +213,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
         raise unsupported("use_beam_search", "only encoder-decoders support beam search; remove it")
     sources = [source for source in body.prompts() if isinstance(source, str)]
     if len(sources) < len(body.prompts()):
-        raise ApiError("invalid_value", "prompt: beam search reads text, not token ids; send a text", "prompt")
+        raise invalid_value("prompt", "beam search reads text, not token ids; send a text")
     # a field with its neutral value has no effect
     set_fields = (name for name in body.model_fields_set - body.ignored if getattr(body, name) not in (None, False))
     for name in sorted(set_fields):

@@ -15,7 +15,7 @@ from archetype.api.text_classifier import TextClassifier
 from archetype.api.text_embedder import TextEmbedder
 from archetype.apps.serve.answers import Envelope, Enveloped, Usage
 from archetype.apps.serve.completions import encode
-from archetype.apps.serve.errors import ApiError, blaming
+from archetype.apps.serve.errors import ApiError, blaming, invalid_value
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.generation import check_answer
 from archetype.apps.serve.limits import (
@@ -98,7 +98,7 @@ async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
         else:
             lm = lm.expect(TextClassifier)
             if not all(isinstance(one, str) for one in inputs):
-                raise ApiError("invalid_value", "input: this model classifies texts; send texts", "input")
+                raise invalid_value("input", "this model classifies texts; send texts")
             strings = [str(text) for text in inputs]
             tokens = await model.worker.text(lambda: [_encode_text(model, text) for text in strings])
             count = sum(map(len, tokens))
@@ -139,9 +139,9 @@ async def _classes_of_pictures(model: ServedModel, urls: list[str]) -> Tensor:
 
 def _check_inputs(inputs: list[Any]) -> list[Any]:
     if len(inputs) > MAX_INPUTS:
-        raise ApiError("invalid_value", f"input: has {len(inputs)} items; send at most {MAX_INPUTS}", "input")
+        raise invalid_value("input", f"has {len(inputs)} items; send at most {MAX_INPUTS}")
     if not inputs or not all(isinstance(item, ImagePart) or item for item in inputs):
-        raise ApiError("invalid_value", "input: is empty; send some text", "input")
+        raise invalid_value("input", "is empty; send some text")
     return inputs
 
 
@@ -177,20 +177,18 @@ def picture(model: ServedModel, url: str) -> Tensor:
     """
     head, comma, text = url.partition(",")
     if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):
-        message = "input: is not a data URL, and the server fetches nothing; send data:image/png;base64,..."
-        raise ApiError("invalid_value", message, "input")
+        problem = "is not a data URL, and the server fetches nothing; send data:image/png;base64,..."
+        raise invalid_value("input", problem)
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ApiError(
-            "invalid_value", "input: the image is not base64; encode the image file as base64", "input"
-        ) from None
+        raise invalid_value("input", "the image is not base64; encode the image file as base64") from None
     try:
         # from the header: a small file may decode to gigabytes
         width, height = picture_size(data)
         if width * height > PICTURE_PIXELS:
             cause = f"an image of {width:,} x {height:,} has more than {PICTURE_PIXELS:,} pixels"
-            raise ApiError("invalid_value", f"input: {cause}; send a smaller image", "input")
+            raise invalid_value("input", f"{cause}; send a smaller image")
         with model.memory.hold(width * height * BYTES_OF_PIXEL, f"an image of {width:,} x {height:,}", "input"):
             return model.lm.expect(ImageEncoder).image(data)
     except ArchetypeError as error:  # in the image, or in the model's preprocessor_config.json

@@ -113,6 +113,11 @@ def blaming(param: str) -> Iterator[None]:
         raise api_error(error, param) from None
 
 
+def invalid_value(field: str, problem: str) -> ApiError:
+    """Return the error for a wrong value of a field, such as `messages[0].content`."""
+    return ApiError("invalid_value", f"{field}: {problem}", _field(field))
+
+
 def unsupported(param: str, remedy: str) -> ApiError:
     """Return the error for a field that would change the response but is not supported."""
     return ApiError("unsupported_parameter", f"{param}: is not supported; {remedy}", param.partition(".")[0])

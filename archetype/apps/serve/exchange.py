@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Scope, Send
 
-from archetype.apps.serve.errors import ApiError, encode_json
+from archetype.apps.serve.errors import encode_json, invalid_value
 
 if TYPE_CHECKING:  # pydantic and all specifications are imported with bodies, after the server has started
     from archetype.apps.serve.app import App
@@ -70,7 +70,7 @@ class Exchange:
         with suppress(ValueError):
             if len(text) < 32 and least <= (value := type(default)(text)) <= most:
                 return value
-        raise ApiError("invalid_value", f"{name}: {text!r:.40} is not a number from {least} to {most}", name)
+        raise invalid_value(name, f"{text!r:.40} is not a number from {least} to {most}")
 
     def request_header(self, name: str) -> str:
         """Return a request header; empty if absent."""

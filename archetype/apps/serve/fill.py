@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 from archetype.api.text_encoder import TextEncoder
 from archetype.apps.serve.body import Body
-from archetype.apps.serve.errors import ApiError, blaming
+from archetype.apps.serve.errors import blaming, invalid_value
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.generation import check_answer
 from archetype.apps.serve.limits import FILLED_BYTES
@@ -33,7 +33,7 @@ async def fill(exchange: Exchange, body: FillRequest) -> Filled:
     async with exchange.app.models.use(body.model) as model:
         lm = model.lm
         if not isinstance(lm, TextEncoder):
-            raise ApiError("invalid_value", f"model: {model.name} is not an encoder and cannot fill masks", "model")
+            raise invalid_value("model", f"{model.name} is not an encoder and cannot fill masks")
         count = body.text.count(MASK) * body.top
         check_answer(count * FILLED_BYTES, f"{count:,} predictions", "top")
         with blaming("text"):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archetype.apps.serve.answers import Usage, usage
-from archetype.apps.serve.errors import ApiError, api_error, blaming
+from archetype.apps.serve.errors import ApiError, api_error, blaming, invalid_value
 from archetype.apps.serve.generation_request import GenerationRequest
 from archetype.apps.serve.limits import ANSWER_BYTES, CHAT_LOGPROB_BYTES, LOGPROB_BYTES, MEMORY_OF_JSON, TOKEN_BYTES
 from archetype.apps.serve.metrics import Clock, Metrics
@@ -233,7 +233,7 @@ def check_answer(nbytes: int, what: str, param: str) -> None:
     """
     if nbytes > ANSWER_BYTES:
         cause = f"{what} make a response of {nbytes >> 20:,} MiB; the limit is {ANSWER_BYTES >> 20} MiB"
-        raise ApiError("invalid_value", f"{param}: {cause}; ask for less, or stream the response", param)
+        raise invalid_value(param, f"{cause}; ask for less, or stream the response")
 
 
 def room(model: ServedModel, prompt: list[int], limit: int | None, default: int | None, param: str) -> int:
@@ -270,7 +270,7 @@ def check_tokens(model: ServedModel, ids: list[int], param: str) -> list[int]:
     """
     vocab_size = model.vocab_size
     if not ids:
-        raise ApiError("invalid_value", f"{param}: is empty, and the tokenizer has no bos token", param)
+        raise invalid_value(param, "is empty, and the tokenizer has no bos token")
     if not 0 <= min(ids) <= max(ids) < vocab_size:
-        raise ApiError("invalid_value", f"{param}: contains a token id outside the vocabulary of {vocab_size}", param)
+        raise invalid_value(param, f"contains a token id outside the vocabulary of {vocab_size}")
     return ids

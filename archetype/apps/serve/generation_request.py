@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from archetype.apps.serve.body import IGNORED, Body, Fields, Ignored, Unsupported
-from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.errors import ApiError, invalid_value
 from archetype.apps.serve.limits import MAX_CHOICES
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -147,7 +147,7 @@ class GenerationRequest(Body):
         """
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             cause = f"{self.max_tokens} and max_completion_tokens {self.max_completion_tokens} differ"
-            raise ApiError("invalid_value", f"max_tokens: {cause}; use exactly one of them", "max_tokens")
+            raise invalid_value("max_tokens", f"{cause}; use exactly one of them")
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
     @property
@@ -186,8 +186,7 @@ class GenerationRequest(Body):
         """
         rules = list(self._rules())
         if len(rules) > 1:
-            message = f"{rules[1][0]}: cannot be combined with {rules[0][0]}; use exactly one of them"
-            raise ApiError("invalid_value", message, rules[1][0])
+            raise invalid_value(rules[1][0], f"cannot be combined with {rules[0][0]}; use exactly one of them")
         return {kind: value for _, kind, value in rules}
 
     def _rules(self) -> Iterator[tuple[str, str, Any]]:
@@ -196,8 +195,7 @@ class GenerationRequest(Body):
             yield "response_format", "json_schema", '{"type": "object"}'
         if self.response_format is not None and self.response_format.type == "json_schema":
             if self.response_format.json_schema is None:
-                message = "response_format.json_schema: is missing; add a schema"
-                raise ApiError("invalid_value", message, "response_format")
+                raise invalid_value("response_format.json_schema", "is missing; add a schema")
             yield "response_format", "json_schema", json.dumps(self.response_format.json_schema.schema_)
         guided = {f"guided_{name}": getattr(self, f"guided_{name}") for name in GUIDED}
         if (structured := self.structured_outputs) is not None:

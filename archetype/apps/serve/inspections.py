@@ -12,7 +12,7 @@ from archetype.apps.serve.captures import SECONDS, TOP, Capture
 from archetype.apps.serve.chat import conversation
 from archetype.apps.serve.completions import encode
 from archetype.apps.serve.embeddings import picture
-from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.errors import ApiError, invalid_value
 from archetype.apps.serve.exchange import Exchange, Raw
 from archetype.apps.serve.generation import begin
 from archetype.apps.serve.limits import MAX_INSPECTED_TOKENS
@@ -101,8 +101,7 @@ async def attention(exchange: Exchange) -> Raw:
     query = exchange.query
     stage, limit = query.get("stage", "weights"), exchange.number("max", MAX_SIDE, 1, MAX_INSPECTED_TOKENS)
     if stage not in STAGES:
-        message = f"stage: {stage!r:.40} is not a stage of attention; use one of {', '.join(STAGES)}"
-        raise ApiError("invalid_value", message, "stage")
+        raise invalid_value("stage", f"{stage!r:.40} is not a stage of attention; use one of {', '.join(STAGES)}")
     head, layer = exchange.number("head", 0, 0, 2**16), query.get("layer", "0")
     capture = exchange.app.captures.get(exchange.parameters["id"])
     async with exchange.app.models.use(capture.model.name):
@@ -187,8 +186,7 @@ async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -
         raise ApiError("invalid_value", message, named[1] if named else "text")
     field, worker = named[0], model.worker
     if (field == "image") != model.lm.spec.reads_images:
-        kind = model.lm.spec.kind
-        raise ApiError("invalid_value", f"{field}: {model.name} is of kind {kind} and does not read this input", field)
+        raise invalid_value(field, f"{model.name} is of kind {model.lm.spec.kind} and does not read this input")
     if body.image is not None:
         url = body.image
         return await worker.text(lambda: picture(model, url)), None
@@ -199,7 +197,7 @@ async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -
         ids = await worker.text(lambda: encode(model, text))
     if not model.lm.spec.reads_source:
         if body.target is not None:
-            raise ApiError("invalid_value", f"target: {model.name} is not an encoder-decoder; remove it", "target")
+            raise invalid_value("target", f"{model.name} is not an encoder-decoder; remove it")
         return ids + (await _continuation(model, metrics, ids, body.generate) if body.generate else []), None
     tokenizer, target = model.tokenizer, body.target
     if isinstance(target, str):

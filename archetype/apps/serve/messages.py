@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 
 from archetype.apps.serve.body import Fields, Ignored, unknown
-from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.errors import ApiError, invalid_value
 from archetype.apps.serve.tools import check_calls, takes_text
 from archetype.tokenizers.chat_template import ChatTemplate
 
@@ -66,7 +66,7 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
         more = message.model_extra or {}
         calls = more.get("tool_calls") or []
         if not isinstance(calls, list):
-            raise ApiError("invalid_value", f"messages[{position}].tool_calls: is not a list; send a list", "messages")
+            raise invalid_value(f"messages[{position}].tool_calls", "is not a list; send a list")
         for index, call in enumerate(calls):
             _check_call(call, f"messages[{position}].tool_calls[{index}]", template)
         calls = [_with_arguments(call, template) for call in calls]

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.errors import ApiError, invalid_value
 from archetype.apps.serve.memory import Memory
 from archetype.errors import ArchetypeError, SpecError, nearest
 
@@ -195,8 +195,7 @@ class Models:
         except TimeoutError:
             raise ApiError("model_loading", f"{entry.source.name} is still being loaded; try again later") from None
         except ArchetypeError as error:
-            message = f"model: {entry.source.name} cannot be loaded: {error}"
-            raise ApiError("invalid_value", message, "model") from None
+            raise invalid_value("model", f"{entry.source.name} cannot be loaded: {error}") from None
 
     async def _start(self, entry: _Entry) -> "ServedModel":
         from archetype.apps.serve.served_model import ServedModel
@@ -215,7 +214,7 @@ class Models:
         # without other models, this one is loaded in any case
         if others and needed > self.memory.total:
             cause = f"{entry.source.name} needs {needed >> 20:,} MiB, more than the {self.memory.total >> 20:,} MiB"
-            raise ApiError("invalid_value", f"model: {cause}; start the server with a larger --memory", "model")
+            raise invalid_value("model", f"{cause}; start the server with a larger --memory")
         for other in sorted(others, key=lambda loaded: loaded.last_used):
             if sum(loaded.nbytes for loaded in others) + needed <= budget:
                 return

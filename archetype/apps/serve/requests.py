@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from archetype.apps.serve.body import Body, Fields, Ignored, Unsupported
-from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.errors import invalid_value
 from archetype.apps.serve.generation_request import GenerationRequest
 from archetype.apps.serve.limits import MAX_CHOICES, MAX_TOOLS
 from archetype.apps.serve.messages import Message
@@ -44,10 +44,10 @@ def check_choices(prompts: list[str | Ids], n: int, param: str) -> list[str | Id
     """Return the prompts after a check of their number."""
     # an empty text may still have a begin token; an empty list of ids has nothing to continue
     if not prompts or not all(prompt or isinstance(prompt, str) for prompt in prompts):
-        raise ApiError("invalid_value", f"{param}: is empty; send some text", param)
+        raise invalid_value(param, "is empty; send some text")
     if len(prompts) * n > MAX_CHOICES:
         cause = f"{len(prompts)} prompts x n {n} are {len(prompts) * n} choices; ask for at most {MAX_CHOICES} at once"
-        raise ApiError("invalid_value", f"{param}: {cause}", param)
+        raise invalid_value(param, cause)
     return prompts
 
 
@@ -84,7 +84,7 @@ class ChatRequest(GenerationRequest):
             ApiError: top_logprobs is set without logprobs.
         """
         if self.top_logprobs and not self.logprobs:
-            raise ApiError("invalid_value", "top_logprobs: needs logprobs; set logprobs to true", "top_logprobs")
+            raise invalid_value("top_logprobs", "needs logprobs; set logprobs to true")
         return (self.top_logprobs or 0) if self.logprobs else None
 
 

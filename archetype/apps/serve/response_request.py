@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from archetype.apps.serve.body import IGNORED, Body, Fields, Ignored, Unsupported, unknown
-from archetype.apps.serve.errors import ApiError, unsupported
+from archetype.apps.serve.errors import ApiError, invalid_value, unsupported
 from archetype.apps.serve.generation_request import Count, Probability, Seed
 from archetype.apps.serve.requests import ChatRequest
 
@@ -148,7 +148,7 @@ class ResponseRequest(Body):
             if name != LOGPROBS:
                 raise unsupported("include", f"{name!r:.60} has no equivalent here; the only value is {LOGPROBS!r}")
         if self.top_logprobs and not self.include:
-            raise ApiError("invalid_value", f"top_logprobs: needs include to name {LOGPROBS!r}", "top_logprobs")
+            raise invalid_value("top_logprobs", f"needs include to name {LOGPROBS!r}")
 
     def without_effect(self) -> list[str]:
         names = super().without_effect()

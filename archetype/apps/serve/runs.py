@@ -10,7 +10,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.errors import ApiError, invalid_value
 from archetype.apps.serve.exchange import Exchange
 from archetype.errors import ArchetypeError, one_line
 from archetype.estimate.report import cost_report, total_parameters
@@ -74,8 +74,7 @@ async def metrics(exchange: Exchange) -> Curves:
     after, smoothing = exchange.number("after", -1, -1, 2**53), exchange.number("smoothing", 0.9, 0.0, 0.9999)
     axis = query.get("x", "step")
     if axis not in (*AXES, "flops"):
-        choices = ", ".join((*AXES, "flops"))
-        raise ApiError("invalid_value", f"x: {axis!r:.40} is not an axis; use one of {choices}", "x")
+        raise invalid_value("x", f"{axis!r:.40} is not an axis; use one of {', '.join((*AXES, 'flops'))}")
     only = query["series"].split(",") if query.get("series") else None
     async with runs.turn:
         try:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from archetype import __version__
 from archetype.api.language_model import LanguageModel
-from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.errors import ApiError, invalid_value
 from archetype.apps.serve.memory import Memory
 from archetype.apps.serve.models import ModelOptions, Source
 from archetype.apps.serve.worker import Worker
@@ -133,8 +133,8 @@ class ServedModel:
         }
         if not able[task]:
             verbs = ", ".join(name for name, possible in able.items() if possible) or "no task of this API"
-            message = f"model: {self.name} (kind {self.lm.spec.kind}) does not support {task}; it supports {verbs}"
-            raise ApiError("invalid_value", message, "model")
+            cause = f"{self.name} (kind {self.lm.spec.kind}) does not support {task}"
+            raise invalid_value("model", f"{cause}; it supports {verbs}")
 
 
 def _fingerprint(lm: LanguageModel) -> str:

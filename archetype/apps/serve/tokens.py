@@ -6,7 +6,7 @@ from typing_extensions import TypedDict
 
 from archetype.apps.serve.chat import conversation
 from archetype.apps.serve.completions import encode
-from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.errors import invalid_value
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.generation import check_tokens
 from archetype.apps.serve.requests import DetokenizeRequest, TokenizeRequest
@@ -36,7 +36,7 @@ class TokenizerInfo(TypedDict):
 async def tokenize(exchange: Exchange, body: TokenizeRequest) -> Tokens:
     """Respond with the token ids of a text or a conversation."""
     if (body.prompt is None) == (body.messages is None):
-        raise ApiError("invalid_value", "prompt: send either prompt or messages", "prompt")
+        raise invalid_value("prompt", "send either prompt or messages")
     async with exchange.app.models.use(body.model) as model:
         tokenizer, text = model.tokenizer, body.prompt
         if body.messages is not None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, WrapValidator
 from typing_extensions import TypedDict
 
 from archetype.apps.serve.body import Fields
-from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.errors import ApiError, invalid_value
 from archetype.apps.serve.served_model import ServedModel
 from archetype.errors import ArchetypeError, DataError, SpecError, nearest
 from archetype.generate.tool_grammar import tool_grammar
@@ -119,16 +119,13 @@ def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel:
     name = choice.function.name if isinstance(choice, NamedTool) else None
     if not tools or choice == "none":
         if name is not None or choice == "required":
-            raise ApiError(
-                "invalid_value", "tool_choice: requires tools; send tools, or remove tool_choice", "tool_choice"
-            )
+            raise invalid_value("tool_choice", "requires tools; send tools, or remove tool_choice")
         return None
     functions = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     if len(functions) < len(tools):
-        raise ApiError("invalid_value", "tools: two functions have the same name; rename one of them", "tools")
+        raise invalid_value("tools", "two functions have the same name; rename one of them")
     if name is not None and name not in functions:
-        message = f"tool_choice: {name!r:.80} is not one of the tools; {nearest(name, functions)}"
-        raise ApiError("invalid_value", message, "tool_choice")
+        raise invalid_value("tool_choice", f"{name!r:.80} is not one of the tools; {nearest(name, functions)}")
     assert model.lm.template is not None
     try:
         form = tool_form(model.lm.template)
@@ -240,6 +237,5 @@ def check_calls(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
             except ArchetypeError:
                 continue
             if has_one:
-                path = f"messages[{position}].tool_calls"
-                cause = "the model's chat template writes only one call per message; send one message per call"
-                raise ApiError("invalid_value", f"{path}: {cause}", "messages")
+                problem = "the model's chat template writes only one call per message; send one message per call"
+                raise invalid_value(f"messages[{position}].tool_calls", problem)

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from archetype.api.transplanting import cuts_of, not_measured, origins_of, report_of, rows_of
 from archetype.apps.serve.body import Body
-from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.errors import invalid_value
 from archetype.apps.serve.exchange import Exchange, finite
 from archetype.apps.serve.inspections import bytes_of_pass
 from archetype.apps.serve.limits import MAX_TRANSPLANTED_LAYERS, MAX_TRANSPLANTED_SIZE
@@ -114,7 +114,7 @@ class Plan(NamedTuple):
 async def transplant(exchange: Exchange, body: TransplantRequest) -> Transplanted | Problems:
     """Respond with the report of a transplant that nothing keeps."""
     if (body.source is None) == (body.changes is None):
-        raise ApiError("invalid_value", "source: send either source or changes", "source")
+        raise invalid_value("source", "send either source or changes")
     models = exchange.app.models
     place = models.source(body.model).place
     in_turn = partial(asyncio.get_running_loop().run_in_executor, PLANNING)
@@ -139,11 +139,11 @@ async def transplant(exchange: Exchange, body: TransplantRequest) -> Transplante
 def check_comparable(model: ServedModel) -> None:
     """Check that the served model has next tokens to compare, and weights to take over."""
     if not model.lm.spec.continues_text:
-        message = f"compare: {model.name} (kind {model.lm.spec.kind}) predicts no next token; leave compare out"
-        raise ApiError("invalid_value", message, "compare")
+        cause = f"{model.name} (kind {model.lm.spec.kind}) predicts no next token"
+        raise invalid_value("compare", f"{cause}; leave compare out")
     if is_packed(model.lm.model):
-        message = f"compare: {model.name} has packed matrices, which cannot be changed; serve the unpacked model"
-        raise ApiError("invalid_value", message, "compare")
+        cause = f"{model.name} has packed matrices, which cannot be changed"
+        raise invalid_value("compare", f"{cause}; serve the unpacked model")
 
 
 async def influence(model: ServedModel, spec: ModelSpec, text: str | None) -> list[float]:

@@ -8,10 +8,10 @@ from archetype.errors import SpecError
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.spec import Decoder as DecoderSpec
 from archetype.models.further_tokens.module import FurtherTokens, HiddenCache
-from archetype.models.output import Classifier, Output
+from archetype.models.output import Output
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.module import Stack
-from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors, last_tokens
+from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
 from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.shared_rows import PositionShares
 from archetype.nn.state import State
@@ -107,21 +107,10 @@ class Decoder(Stack, CausalModel):
         further: tuple[Tensor, ...] = ()
         if self.further_tokens is not None and self.training and state is None and not last_only:
             further = self.further_tokens(x, embedded, context)
-        logits: Tensor | None = None
-        if self.lm_head is not None and with_logits:
-            logits = self.lm_head(x, self.token_table)  # (B, t, V)
-        elif self.classifier is not None and with_logits:
-            logits = self.class_logits(x, context, self.classifier)
+        logits = self.head_logits(x, context) if with_logits else None
         is_whole = with_logits and state is None and not last_only
         vectors = self.sentence_head(x, num_tokens) if self.sentence_head is not None and is_whole else None
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x, further, vectors)
-
-    def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
-        """Return class logits: (B, Y) from each sequence's last token, or (B, t, Y) for each token."""
-        if self.spec.head.labels_tokens:
-            return classifier(hidden)
-        last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)  # (B, 1, D)
-        return classifier(last[:, 0])
 
     def _read_by_head(self, x: Tensor, context: ForwardContext, state: State | None, last_only: bool) -> Tensor:
         # (B, T, D), or (B, 1, D) of each row's last token; a draft state stores the vectors of all positions

@@ -79,11 +79,7 @@ class Encoder(Stack, TokenModel):
         x = self.final_norm(x, context)  # (B, T, D)
         if clean is not None:
             x = self._predicting(x[:, :length], x[:, length:])
-        logits: Tensor | None = None
-        if self.lm_head is not None and with_logits:
-            logits = self.lm_head(x, self.token_table)  # (B, T, V)
-        elif self.classifier is not None and with_logits:
-            logits = self.class_logits(x, context, self.classifier)
+        logits = self.head_logits(x, context) if with_logits else None
         # (B, D_s)
         vectors = self.sentence_head(x, num_tokens) if self.sentence_head is not None and with_logits else None
         after = earlier.advance(context.ends) if earlier else None

@@ -10,7 +10,7 @@ from archetype.models.block.module import Block
 from archetype.models.encoder_decoder import spec
 from archetype.models.output import Output, TokenModel
 from archetype.models.stack.module import Stack
-from archetype.nn.context import EncoderOutput, ForwardContext, Lengths, Tokens, Vectors, last_tokens
+from archetype.nn.context import EncoderOutput, ForwardContext, Lengths, Tokens, last_tokens
 from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.state import State, with_source
 
@@ -52,10 +52,6 @@ class EncoderDecoder(TokenModel):
         if self.spec.embedding.is_shared:
             return self.source_embedding.placed(self.embedding.token(source), context)
         return self.source_embedding(source, context)
-
-    def class_logits(self, hidden: Vectors, context: ForwardContext) -> Float[Tensor, "B Y"]:
-        last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
-        return self.classifier(last[:, 0])
 
     def new_state(
         self,
@@ -149,9 +145,5 @@ class EncoderDecoder(TokenModel):
             context.aux_losses = source_context.aux_losses
         x = self.decoder.run(self.embedding(target, context), context, layers)  # (B, T, D)
         x = self.decoder.final_norm(last_tokens(x, context)) if last_only else self.decoder.final_norm(x, context)
-        logits: Tensor | None = None
-        if self.lm_head is not None and with_logits:
-            logits = self.lm_head(x, self.token_table)  # (B, t, V)
-        elif with_logits:
-            logits = self.class_logits(x, context)
+        logits = self.head_logits(x, context) if with_logits else None
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)

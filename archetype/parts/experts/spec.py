@@ -144,24 +144,19 @@ class MixtureOfExperts(FeedForward):
             invalid("idle_output", "the model has no idle experts", "remove it, or use idle: 1")
         if self.idle and not self.norm.is_absent:
             invalid("norm", "idle experts return the router's input", "remove it, or use idle: 0")
-        if self.idle:
-            for name, is_set, cause in (
-                ("latent_width", self.latent_width is not None, "idle experts return vectors of width d_model"),
-                ("groups", self.groups is not None, "idle experts belong to no group"),
-                ("router", self.router.routes_tokens, "a table of token ids names experts that compute"),
-                ("router", self.router.chooses_tokens, "experts select tokens"),
-            ):
-                if is_set:
-                    invalid(name, cause, "remove it, or use idle: 0")
-        if self.always:
-            for name, is_set, cause in (
-                ("idle", bool(self.idle), "the last experts are selected by every token"),
-                ("router", self.router.routes_tokens, "a table of token ids names all experts of a token"),
-                ("router", self.router.weighs_choices, "the router weights only the experts that it selects"),
-                ("router", self.router.chooses_tokens, "experts select tokens"),
-            ):
-                if is_set:
-                    invalid(name, cause, "remove it, or use always: 0")
+        routes, chooses = self.router.routes_tokens, self.router.chooses_tokens
+        for field, name, is_set, cause in (
+            ("idle", "latent_width", self.latent_width is not None, "idle experts return vectors of width d_model"),
+            ("idle", "groups", self.groups is not None, "idle experts belong to no group"),
+            ("idle", "router", routes, "a table of token ids names experts that compute"),
+            ("idle", "router", chooses, "experts select tokens"),
+            ("always", "idle", bool(self.idle), "the last experts are selected by every token"),
+            ("always", "router", routes, "a table of token ids names all experts of a token"),
+            ("always", "router", self.router.weighs_choices, "the router weights only the experts that it selects"),
+            ("always", "router", chooses, "experts select tokens"),
+        ):
+            if getattr(self, field) and is_set:
+                invalid(name, cause, f"remove it, or use {field}: 0")
         if not self.expert.activation.is_fixed:
             cause = "is not a fixed elementwise function, which experts require"
             invalid("expert.activation", cause, "use another one, such as silu")
@@ -175,8 +170,8 @@ class MixtureOfExperts(FeedForward):
                 invalid(f"{name}.convolutions", "experts read separate tokens", "remove it")
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "needs a shared expert", "add a shared expert, or remove shared_gate")
-        if self.router.routes_tokens or self.router.chooses_tokens:
-            cause = "experts select tokens" if self.router.chooses_tokens else "the router selects experts by token id"
+        if routes or chooses:
+            cause = "experts select tokens" if chooses else "the router selects experts by token id"
             for name, is_set in (("groups", self.groups is not None), ("balance_loss", self.balance_loss > 0)):
                 if is_set:
                     invalid(name, cause, "remove it")

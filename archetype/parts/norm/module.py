@@ -17,19 +17,22 @@ from archetype.nn.registry import module_for
 from archetype.parts.norm import spec
 
 
-def _initial_values(norm: spec.LayerNorm | spec.RMSNorm) -> dict[str, float]:
-    return {"weight": 0.0 if norm.unit_offset else 1.0}
+class _WeightedNorm(nn.Module):
+    # base class of norms with a weight of each feature
+
+    def __init__(self, norm: spec.LayerNorm | spec.RMSNorm, d_model: int) -> None:
+        super().__init__()
+        self.eps, self.unit_offset = norm.eps, norm.unit_offset
+        self.initial_values = {"weight": 0.0 if norm.unit_offset else 1.0}
+        self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
 
 
 @module_for(spec.LayerNorm)
-class LayerNorm(nn.Module):
+class LayerNorm(_WeightedNorm):
     """(x - mean) / sqrt(variance + eps) * weight + bias with biased variance (Ba 2016); or * (1 + weight)."""
 
     def __init__(self, norm: spec.LayerNorm, d_model: int) -> None:
-        super().__init__()
-        self.eps, self.unit_offset = norm.eps, norm.unit_offset
-        self.initial_values = _initial_values(norm)
-        self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
+        super().__init__(norm, d_model)
         self.bias = nn.Parameter(torch.empty(d_model)) if norm.bias else None
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
@@ -40,14 +43,8 @@ class LayerNorm(nn.Module):
 
 
 @module_for(spec.RMSNorm)
-class RMSNorm(nn.Module):
+class RMSNorm(_WeightedNorm):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019, equation 4), or * (1 + weight) with a unit offset (Gemma)."""
-
-    def __init__(self, norm: spec.RMSNorm, d_model: int) -> None:
-        super().__init__()
-        self.eps, self.unit_offset = norm.eps, norm.unit_offset
-        self.initial_values = _initial_values(norm)
-        self.weight = nn.Parameter(torch.empty(d_model)) if norm.weight else None
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         if self.weight is None:

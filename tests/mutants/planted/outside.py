@@ -61,7 +61,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("ranks = (logp > of_target).sum(1)", "ranks = (logp >= of_target).sum(1)"),
         ("(final.exp() * (final - logp))", "(logp.exp() * (logp - final))"),
         ("torch.special.entr(logp.exp()).sum(-1))", "torch.special.entr(final.exp()).sum(-1))"),
-        ("x = stacks(model)[_last_stack(model)].leave(x)", "pass"),
+        ("x = stack.leave(x)", "pass"),
     ],
     "inspection/attention.py": [
         ("nn.functional.pad(before[:, :-1], (1, 0))", "nn.functional.pad(before[:, 1:], (0, 1))"),
