@@ -167,7 +167,7 @@ class Operation:
             if source in before:
                 folded = None if name.endswith("_post_norm") else gains.get(content)
                 self._part(f"{path}.{name}", f"{donor_path}.{source}", before[source], norm, sizes, gains=folded)
-        if before.keys() - after.keys() and "feedforward_norm" in before:
+        if before.keys() - after.keys() and {"mixer_norm", "feedforward_norm"} <= before.keys():
             is_one = self._is_one_norm(donor_path, gains)
             self.ledger.require(path, is_one, "the norms to be merged are not equal")
         for name, part in new.contents.items():

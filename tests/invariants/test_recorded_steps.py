@@ -69,10 +69,20 @@ def test_bfloat16_is_no_further_from_float32_than_torchs_own() -> None:
             assert errors[0] < max(1.3 * errors[1], 1e-3) and errors[0] < 0.06
 
 
+@pytest.mark.parametrize("name", every(16, PRESETS))
+def test_every_preset_decodes_with_weights_of_four_bits(name: str) -> None:
+    model = randomize(build(preset(name)))
+    assert isinstance(model, CausalModel)
+    quantize_model(model, 4)
+    (replayed, _), (plain, _) = steps(model, 3), steps(model, 3, recorded=False)
+    for ours, theirs in zip(replayed, plain, strict=True):
+        assert distance(ours, theirs) < 1e-2
+
+
 @pytest.mark.parametrize("bits", [8, 4])
 def test_weights_of_few_bits_are_replayed_as_they_are_multiplied(bits: int) -> None:
     kernels("native")
-    for name in ("llama-tiny", "mixtral-tiny", "mamba-tiny", "deepseek-v2-tiny", "gpt2-tiny"):
+    for name in ("llama-tiny", "mixtral-tiny", "mamba-tiny", "deepseek-v2-tiny", "deepseek-v4-tiny", "gpt2-tiny"):
         model = randomize(build(preset(name)))
         assert isinstance(model, CausalModel)
         quantize_model(model, bits)
@@ -86,7 +96,7 @@ def test_weights_of_few_bits_are_replayed_as_they_are_multiplied(bits: int) -> N
 
 def test_lossless_weights_are_replayed_as_those_of_bfloat16_to_the_bit() -> None:
     kernels("native")
-    for name in ("llama-tiny", "mixtral-tiny", "mamba-tiny", "deepseek-v2-tiny", "gpt2-tiny"):
+    for name in ("llama-tiny", "mixtral-tiny", "mamba-tiny", "deepseek-v2-tiny", "deepseek-v4-tiny", "gpt2-tiny"):
         model = randomize(build(preset(name).replace(d_model=256), dtype=torch.bfloat16))
         assert isinstance(model, CausalModel)
         plain, recorded = steps(model, 10)

@@ -14,6 +14,7 @@ from archetype.models.block.spec import NoMixer, SandwichNorm
 from archetype.parts.activation.spec import SiLU, Swish
 from archetype.parts.attention.spec import Attention, QueryScale
 from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.pattern.spec import Chunked, Window
@@ -193,11 +194,16 @@ def scaled_values_keys(model: Any) -> Keys:
 
 def halved_width(keys: FileKeys, model: Any) -> Any:
     """Halve the width of the feed-forward network, since the key counts gate and up together (the first Qwen)."""
-    return changed(model, feedforward=lambda part: part.replace(d_ff=part.d_ff // 2))
+
+    def halved(part: Any) -> GatedMLP:
+        network = expect_kind(GatedMLP, part, "layers[*].feedforward")
+        return network.replace(d_ff=network.width(model.d_model) // 2)
+
+    return changed(model, feedforward=halved)
 
 
 def doubled_width(model: Any) -> Keys:
-    network = model.layers[0].feedforward
+    network = expect_kind(GatedMLP, model.layers[0].feedforward, "layers[0].feedforward")
     return {"feed_forward_length": 2 * network.width(model.d_model)}
 
 

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from archetype.convert.gguf import deepseek2, kimi_k3
+from archetype.families.keys import expect_kind
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 
 OUTER = """
@@ -171,8 +173,8 @@ def delta_rules(rates: str) -> Callable[[ModelSpec], tuple[Rule, ...]]:
     def rules(model: Any) -> tuple[Rule, ...]:
         rows = list(weight_rules("\n".join((OUTER, PRE.replace("ffn_norm", "post_attention_norm"), EXPERTS))))
         for index, block in enumerate(model.layers):
-            mixer, is_delta = block.mixer, isinstance(block.mixer, GatedDeltaNet)
-            heads = getattr(mixer, "key_heads", mixer.num_heads)
+            is_delta = isinstance(mixer := block.mixer, GatedDeltaNet)
+            heads = mixer.key_heads if is_delta else expect_kind(Attention, mixer, f"layers[{index}].mixer").num_heads
             table, joined = (DELTA, rates) if is_delta else (GATED, "blk.{i}.attn_q  blocks.{i}.mixer.{q,gate}")
             rows += weight_rules(table.replace("{i}", str(index)))
             rows += weight_rules(joined.replace("{i}", str(index)), heads=heads)

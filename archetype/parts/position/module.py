@@ -14,7 +14,7 @@ from archetype.parts.position import spec
 from archetype.parts.position.frequencies import alibi_slopes, attention_factor, yarn_ramp
 from archetype.roles.position import AttentionSizes
 from archetype.spec.base import fingerprint
-from archetype.weights.linear import Linear, matrix_of
+from archetype.weights.linear import matrix_of
 
 
 @module_for(spec.Learned)
@@ -253,7 +253,7 @@ class TransformerXL(QueryBias):
         self.content_bias, self.position_bias = (
             nn.Parameter(torch.empty(sizes.num_heads, sizes.head_dim)) for _ in range(2)
         )
-        self.projection = Linear(sizes.d_model, sizes.num_kv_heads * sizes.head_dim, bias=False)
+        self.projection = nn.Linear(sizes.d_model, sizes.num_kv_heads * sizes.head_dim, bias=False)
 
     def shifted(self, q: Float[Tensor, "B H T P"]) -> Float[Tensor, "B H T P"]:
         return q + self.content_bias[:, None]

@@ -73,6 +73,10 @@ def test_a_start_is_equal_where_it_is_promised(before: tuple[str, ...], changes:
         ((), ("layers[*].mixer.pattern={kind: window, size: 4}",)),
         ((), ("num_layers=2",)),
         ((), ("layers[*].mixer.position.theta=500",)),
+        (
+            ("layers[1].mixer={kind: none}",),
+            ("layers[1].mixer={kind: attention, num_heads: 4}", "layers[1].feedforward={kind: none}"),
+        ),
     ],
 )
 def test_a_changed_start_is_measured(before: tuple[str, ...], changes: tuple[str, ...]) -> None:
