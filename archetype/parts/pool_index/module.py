@@ -103,6 +103,6 @@ class PoolIndex(LearnedIndex):
     def _pools(self, x: Tensor) -> Tensor:
         # (..., S) to (..., N, pool), without the keys behind the last pool
         size, length = self.spec.pool, x.shape[-1]
-        if is_symbolic(length):  # a number of pools that torch can prove to hold all keys; the last ones are not complete
+        if is_symbolic(length):  # as many pools as torch can prove to hold all keys; the last are not complete
             return nn.functional.pad(x, (0, (size - 1) * length)).unflatten(-1, (length, size))
         return x[..., : length // size * size].unflatten(-1, (-1, size))
