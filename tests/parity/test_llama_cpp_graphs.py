@@ -68,6 +68,13 @@ EDITS = (
     "layers[*].feedforward.router.expert_bias=true", "layers[*].feedforward.experts_per_token=1",
     "layers[*].feedforward.groups={num_groups: 2, groups_per_token: 1, top_k_in_group: 2}",
     "layers[*].feedforward.limit=0.5", "layers[*].feedforward.activation=gelu_tanh", "vocab_size=64",
+    *(
+        f"layers[{layer}].{part}"
+        for layer in ("*", 0, -1)
+        for part in ("mixer={kind: attention, num_heads: 4, num_kv_heads: 2}", "mixer={kind: mamba}",
+            "mixer={kind: mamba2, num_heads: 4}", "mixer={kind: gated_delta_net, num_heads: 4}", "mixer={kind: none}",
+            "feedforward={kind: gated, d_ff: 48, activation: silu}", "feedforward={kind: none}")
+    ),
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from archetype.convert.apply import shapes_of
 from archetype.convert.gguf.architectures import ALSO, GGUF, few
 from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.keys import Gguf, Keys
-from archetype.convert.gguf.limits import check_limits
+from archetype.convert.gguf.limits import check_limits, check_sublayers
 from archetype.convert.gguf.tensors import constants, file_shapes
 from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families import FAMILIES, Family, family_for
@@ -27,6 +27,7 @@ def keys_of(target: Gguf, model: ModelSpec, shapes: Shapes | None = None) -> Key
         CheckpointError: llama.cpp does not support a field.
     """
     in_file = cache(lambda: file_shapes(model, target, None if shapes is None else shapes()))
+    check_sublayers(target.architecture, model)
     keys = target.metadata(model, in_file, lambda name: constants(model, target)[name])
     check_limits(target.architecture, target.computed(model))
     return keys

@@ -7,6 +7,7 @@ from archetype.convert.gguf.keys import unsupported
 from archetype.parts.attention.spec import Attention
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.mamba.spec import Mamba
 from archetype.parts.pattern.spec import Window
 from archetype.parts.position.spec import Rotary
 
@@ -48,8 +49,36 @@ DIVIDED = _names("""
 # layers may have different numbers of heads, or dense networks of different widths
 UNEQUAL_HEADS = _names("deci gemma4 laguna mimo2 nemotron_h nemotron_h_moe openelm plamo3 spark2_5 step35")
 UNEQUAL_WIDTHS = _names("deci gemma4 nemotron_h nemotron_h_moe openelm plamo3")
+# layers may lack a mixer or a feed-forward part, have one of the two, or have a recurrent mixer alone
+INCOMPLETE = _names("deci gemma4 mamba mamba2 nemotron_h nemotron_h_moe qwen4exp")
+ONE_OF_TWO = _names("nemotron_h nemotron_h_moe")
+RECURRENT = _names("mamba mamba2")
+# layers have mixers of two kinds
+HYBRID = _names("""
+    bailingmoe3 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe minimax-01 nemotron_h nemotron_h_moe
+    qwen35 qwen35moe qwen3next qwen4exp
+""")
 # dense networks are as wide as experts
 ONE_WIDTH = _names("jamba nomic-bert-moe")
+
+
+def check_sublayers(architecture: str, model: Any) -> None:
+    """Refuse layers without a mixer or a feed-forward part, or with both, where an architecture has no such layers.
+
+    Raises:
+        CheckpointError: names the field.
+    """
+    for index, block in enumerate(getattr(model, "layers", ())):
+        lacking = [name for name in ("mixer", "feedforward") if getattr(block, name).is_absent]
+        if lacking and architecture not in INCOMPLETE:
+            raise unsupported(f"layers[{index}].{lacking[0]}", f"a layer without this part in {architecture}")
+        if not lacking and architecture in ONE_OF_TWO | RECURRENT:
+            raise unsupported(f"layers[{index}].feedforward", f"a feed-forward part beside a mixer in {architecture}")
+        if isinstance(block.mixer, Mamba) and getattr(block.mixer.norm, "weight", False) != (architecture == "jamba"):
+            cause = "norms of Mamba with weights" if architecture != "jamba" else "Mamba without norms with weights"
+            raise unsupported(f"layers[{index}].mixer.norm", f"{cause} in {architecture}")
+        if architecture in RECURRENT and (block.mixer.is_absent or isinstance(block.mixer, Attention)):
+            raise unsupported(f"layers[{index}].mixer", f"'{block.mixer.kind}' in {architecture}")
 
 
 def check_limits(architecture: str, model: Any) -> None:
@@ -61,6 +90,9 @@ def check_limits(architecture: str, model: Any) -> None:
     tied, layers = getattr(getattr(model, "head", None), "tied", None), getattr(model, "layers", ())
     if (tied is True and architecture in OWN_HEAD) or (tied is False and architecture in TIED_HEAD):
         raise unsupported("head.tied", f"{'a tied' if tied else 'an untied'} head in {architecture}")
+    kinds = {block.mixer.kind for block in layers if not block.mixer.is_absent}
+    if architecture in HYBRID and len(kinds) == 1:
+        raise unsupported("layers[*].mixer", f"{architecture} whose mixers are all '{kinds.pop()}'")
     attentions = [mixer for block in layers for mixer in block.mixer.each() if isinstance(mixer, Attention)]
     if architecture in WINDOWED and not any(isinstance(mixer.pattern, Window) for mixer in attentions):
         raise unsupported("layers[*].mixer.pattern", f"{architecture} without windows")

@@ -38,13 +38,14 @@ def without_windows(model: Any) -> Any:
 
     The context is shortened to the narrowest window, within which both mechanisms are equal.
     """
-    mixers = [block.mixer for block in model.layers]
-    patterns = [mixer.pattern for mixer in mixers if isinstance(mixer, Attention)]
-    widths = [pattern.size for pattern in patterns if isinstance(pattern, Window)]
+    blocks, widths = list(model.layers), []
+    for index, block in enumerate(blocks):
+        if isinstance(block.mixer, Attention) and isinstance(block.mixer.pattern, Window):
+            widths.append(block.mixer.pattern.size)
+            blocks[index] = block.replace(mixer=block.mixer.replace(pattern=Full()))
     if not widths:
         return plain(model)
-    full = changed(model, mixer=lambda mixer: mixer.replace(pattern=Full()))
-    return plain(full.replace(context_length=min(model.context_length, *widths)))
+    return plain(model.replace(layers=tuple(blocks), context_length=min(model.context_length, *widths)))
 
 
 def with_one_epsilon(model: Any) -> Any:

@@ -11,6 +11,7 @@ from archetype.nn.layer_state import LayerState
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.nn.selection import EVERY_KEY, Choice, best_keys, mean_divergence
+from archetype.nn.symbolic import is_symbolic
 from archetype.parts.lightning_index.module import LearnedIndex
 from archetype.parts.pattern.scores import MASKED, at_least_float32
 from archetype.parts.pool_index import spec
@@ -44,7 +45,7 @@ class PoolIndex(LearnedIndex):
         x, queries = x.detach(), queries.detach()  # the index's loss must not train the model
         # (B, 1, S, G): keys, and the logits of gates
         keys = self.with_earlier(self._keys(x)[:, None], x, context, state)
-        leaves_out = self.leaves_out(keys)
+        size, count, leaves_out = self.spec.pool, keys.shape[2], self.leaves_out(keys)
         if not (self.learns or leaves_out):  # the scores would change nothing
             return EVERY_KEY
         # a pool competes if the query may see all of its keys
@@ -53,8 +54,8 @@ class PoolIndex(LearnedIndex):
         chosen = None
         if leaves_out:
             selected = best_keys(scores.detach(), self.spec.top_pools)
-            seen = (selected[:, None] | ~complete).repeat_interleave(self.spec.pool, 3)  # (B, 1, T, N pool)
-            seen = nn.functional.pad(seen, (0, keys.shape[2] - seen.shape[3]), value=True)
+            seen = (selected[:, None] | ~complete).repeat_interleave(size, 3)  # (B, 1, T, N pool)
+            seen = nn.functional.pad(seen, (0, size), value=True)[..., :count]
             chosen = context.probe(self, "chosen", allowed & seen)
             scores = scores.masked_fill(~selected, MASKED)
         return Choice(chosen, self.spec.most_keys, scores if self.learns else None)
@@ -100,5 +101,7 @@ class PoolIndex(LearnedIndex):
 
     def _pools(self, x: Tensor) -> Tensor:
         # (..., S) to (..., N, pool), without the keys behind the last pool
-        whole = x.shape[-1] // self.spec.pool * self.spec.pool
-        return x[..., :whole].unflatten(-1, (-1, self.spec.pool))
+        size, length = self.spec.pool, x.shape[-1]
+        if is_symbolic(length):  # as many pools as torch can prove to hold all keys; the last are not complete
+            return nn.functional.pad(x, (0, (size - 1) * length)).unflatten(-1, (length, size))
+        return x[..., : length // size * size].unflatten(-1, (-1, size))

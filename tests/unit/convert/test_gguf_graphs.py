@@ -448,6 +448,24 @@ EDITS: dict[str, tuple[str, list[str], str]] = {
     "another mixer": (
         "lfm2", ["layers[1].mixer={kind: mamba}"], "layers[1].mixer: only kind",
     ),
+    "no network": ("olmo", ["layers[1].feedforward={kind: none}"], "layers[1].feedforward: llama.cpp does not"),
+    "no mixer": ("olmo", ["layers[1].mixer={kind: none}"], "layers[1].mixer: llama.cpp does not support a layer"),
+    "a network beside Mamba": (
+        "mamba2", ["layers[1].feedforward={kind: gated, d_ff: 48, activation: silu}"],
+        "layers[1].feedforward: llama.cpp does not support a feed-forward part",
+    ),
+    "attention beside Mamba": (
+        "mamba2", ["layers[1].mixer={kind: attention, num_heads: 4}"], "layers[1].mixer: llama.cpp does not",
+    ),
+    "a mixer and a network": (
+        "nemotron_h", ["layers[0].feedforward={kind: mlp, d_ff: 48, activation: relu2}"],
+        "layers[0].feedforward: llama.cpp does not support a feed-forward part",
+    ),
+    "mixers of one kind": (
+        "granitemoehybrid", ["layers[*].mixer={kind: attention, num_heads: 4}"], "layers[*].mixer: llama.cpp does not",
+    ),
+    "Mamba without norms": ("jamba", ["layers[0].mixer={kind: mamba}"], "layers[0].mixer.norm: llama.cpp does not"),
+    "another mixer beside windows": ("phi3", ["layers[1].mixer={kind: mamba}"], "layers[1].mixer: only kind"),
 }  # fmt: skip
 
 
@@ -465,8 +483,9 @@ def test_a_model_of_no_family_is_written_as_what_computes_it() -> None:
     """A specification that no published format expresses, by the first architecture that computes it."""
     assert gguf_family(SPECS["arcee"]).name == "arcee"
     assert gguf_family(SPECS["nemotron_h_moe"]).name == "nemotron_h_moe"
-    with pytest.raises(CheckpointError, match="no family can express it"):
-        gguf_family(assign(SPECS["arcee"], ["layers[*].wiring.kind=post_norm"]))
+    for edit in ("layers[*].wiring.kind=post_norm", "layers[1].mixer={kind: mamba}"):
+        with pytest.raises(CheckpointError, match="no family can express it"):
+            gguf_family(assign(SPECS["arcee"], [edit]))
 
 
 def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
