@@ -54,7 +54,7 @@ llama-cpp: .venv-llama-cpp/installed  # GGUF files as llama.cpp reads them; once
 	  tests/parity/test_llama_cpp_tokenizers.py tests/parity/test_llama_cpp_pretokenizers.py
 
 fla: .venv-fla/installed  # mixers as flash-linear-attention computes them; once it is installed `make test` runs these too
-	$(BIN)/python -m pytest tests/parity/test_fla.py
+	$(BIN)/python -m pytest tests/parity/test_fla.py tests/parity/test_fla_models.py
 
 clients: .venv/installed-for-tests  # the soak's tests of outside clients: environments of their own, over real sockets
 	$(BIN)/python -m pytest -m slow tests/clients --timeout 3600

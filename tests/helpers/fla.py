@@ -40,11 +40,12 @@ class FLA:
 @contextmanager
 def opened() -> Iterator[FLA]:
     """Yield the library; its process ends with the context."""
-    with ProcessPoolExecutor(1, get_context("spawn"), _prepare) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn"), interpret) as pool:
         yield FLA(pool)
 
 
-def _prepare() -> None:
+def interpret() -> None:
+    """Have this process find the library, and interpret its kernels."""
     os.environ["TRITON_INTERPRET"] = "1"
     sys.path.append(str(INSTALLED))
     warnings.simplefilter("ignore")  # there is no GPU
@@ -82,10 +83,10 @@ def _call(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: tuple[int, int]) -> Tensor:
-    """Attention of (B, T, H, P) queries to the `window_size[0]` positions before each and to its own."""
+    """Attention of (B, T, H, P) queries to the `window_size[0]` positions before each and to its own (-1: to all)."""
     positions = torch.arange(q.shape[1])
     distance = positions[:, None] - positions
-    near = (distance >= 0) & (distance <= window_size[0])
+    near = (distance >= 0) & ((distance <= window_size[0]) | (window_size[0] < 0))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     y = torch.nn.functional.scaled_dot_product_attention(q, k, v, near, enable_gqa=True)
     return y.transpose(1, 2)

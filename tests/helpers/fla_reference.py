@@ -8,62 +8,17 @@ answers; or with `error.txt`, where fla makes none. A process of its own, since 
 """
 
 import json
-import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are defined
-
 import torch
-import triton
 from safetensors.torch import save_file
-from triton.backends.compiler import GPUTarget
-from triton.backends.driver import DriverBase
 
+from tests.helpers.fla import flash_attn_func, interpret
 from tests.helpers.weights import randomize
 
 LENGTH = 12  # up to 64 tokens, fla chooses its recurrent kernels, which the interpreter can run
-
-
-class Interpreted(DriverBase):
-    """A driver of no device: interpreted kernels read and write the memory of the CPU."""
-
-    def __init__(self) -> None:
-        pass
-
-    @classmethod
-    def is_active(cls) -> bool:
-        """Whether there is such a device."""
-        return True
-
-    def map_python_to_cpp_type(self, name: str) -> str:
-        """Of compiled kernels, which there are none of."""
-        raise NotImplementedError
-
-    def get_current_target(self) -> GPUTarget:
-        """What would be compiled for."""
-        return GPUTarget("cpu", 0, 32)
-
-    def get_active_torch_device(self) -> torch.device:
-        """Where the tensors are."""
-        return torch.device("cpu")
-
-    def get_benchmarker(self) -> Any:
-        """A measurement for which all settings of a kernel are alike, so that none is tried."""
-        return lambda kernel, quantiles: [1.0, 1.0, 1.0]
-
-
-def flash_attn_func(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, window_size: tuple[int, int]
-) -> torch.Tensor:
-    """The function of flash-attn that layers of attention call: (B, T, H, P), the window's positions before a query."""
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    places = torch.arange(q.shape[2])
-    behind = places[:, None] - places
-    seen = (behind >= 0) & ((behind <= window_size[0]) | (window_size[0] < 0))
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True).transpose(1, 2)
 
 
 def tokens(vocab_size: int) -> torch.Tensor:
@@ -93,8 +48,7 @@ def answer(kind: str, keys: dict[str, Any] | None, folder: Path) -> None:
 
 def main() -> None:
     """Answer all cases."""
-    warnings.simplefilter("ignore")
-    triton.runtime.driver.set_active(Interpreted())
+    interpret()
     import fla.layers.attn
     import fla.models
 

@@ -18,10 +18,10 @@ from archetype.errors import ArchetypeError
 from tests.conftest import ROOT
 from tests.helpers.cases import case
 from tests.helpers.causal import in_chunks
+from tests.helpers.fla import INSTALLED
 from tests.helpers.published import EXACT, WRONG
 from tests.helpers.weights import distance
 
-INSTALLED = ROOT / ".venv-fla"  # by `make fla`
 Case = tuple[str, dict[str, Any] | None]  # a model type and keys
 LENGTH, PROMPT = 12, 5
 SIZES: dict[str, Any] = {
