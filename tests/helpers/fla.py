@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import silu
 
 INSTALLED = Path(__file__).parent.parent.parent / ".venv-fla"  # by `make fla`
 
@@ -66,7 +67,8 @@ def interpret() -> None:
 def _layer(name: str, fields: dict[str, Any], tensors: dict[str, Tensor], x: Tensor, inputs: dict[str, Any]) -> Any:
     file, _, kind = name.rpartition(".")
     library = import_module(f"fla.layers.{file}")
-    for module, function in STANDINS.get(name, {}).items():
+    module, functions = STANDINS.get(name, ("", ()))
+    for function in functions:
         setattr(import_module(module), function.__name__, function)
     layer = getattr(library, kind)(**fields).eval()
     layer.load_state_dict(tensors)
@@ -92,35 +94,53 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: 
     return y.transpose(1, 2)
 
 
-def mamba3_siso_combined(
-    Q: Tensor, K: Tensor, V: Tensor, ADT: Tensor, DT: Tensor, Trap: Tensor, Q_bias: Tensor, K_bias: Tensor,
-    Angles: Tensor, D: Tensor, Z: Tensor | None, **options: Any,
+def mamba3_siso_combined(Q: Tensor, K: Tensor, Z: Tensor | None = None, **inputs: Any) -> Tensor:
+    """Mamba-3 with one vector per step, which turns neighbouring features."""
+    Q_bias, K_bias = inputs.pop("Q_bias"), inputs.pop("K_bias")
+    y = _mamba3(Q[:, :, None], K[:, :, None], Q_bias[:, None], K_bias[:, None], neighbours=True, **inputs)[:, :, 0]
+    return y if Z is None else y * silu(Z)
+
+
+def mamba3_mimo_combined(Q: Tensor, K: Tensor, V: Tensor, Z: Tensor | None = None, **inputs: Any) -> Tensor:
+    """Mamba-3 with several vectors per step, which turns the features i and i + N / 2."""
+    of_ranks = {name: inputs.pop(f"MIMO_{name}") for name in ("V", "Z", "Out")}  # (H, r, P)
+    y = _mamba3(Q, K, V=V, MIMO_V=of_ranks["V"], neighbours=False, **inputs)
+    if Z is not None:
+        y = y * silu(torch.einsum("bthp,hrp->btrhp", Z, of_ranks["Z"]))
+    return y if of_ranks["Out"] is None else torch.einsum("btrhp,hrp->bthp", y, of_ranks["Out"])
+
+
+def _mamba3(
+    Q: Tensor, K: Tensor, Q_bias: Tensor, K_bias: Tensor, V: Tensor, ADT: Tensor, DT: Tensor, Trap: Tensor,
+    Angles: Tensor, D: Tensor, MIMO_V: Tensor | None = None, *, neighbours: bool, **options: Any,
 ) -> Tensor:  # fmt: skip
     """All pairs of positions at once: y_t = sum_s (Q_t K_s) exp(sum of ADT after s) w_ts V_s, with turned Q and K.
 
-    A position is written with its own weight, DT Trap, and to later ones also with DT (1 - Trap) of the next.
+    A position is written with its own weight, DT Trap, and to later ones also with DT (1 - Trap) of the next. Names
+    and shapes are mamba_ssm's: Q and K (B, T, r, K, N), V (B, T, H, P), y (B, T, r, H, P).
     """
     heads, length = V.shape[2], V.shape[1]
-    angles = (torch.pi * torch.tanh(Angles) * DT.transpose(1, 2)[..., None]).cumsum(1)  # (B, T, H, angles)
+    angles = (torch.pi * torch.tanh(Angles) * DT.transpose(1, 2)[..., None]).cumsum(1)[:, :, None]  # (B, T, 1, H, a)
     turns = torch.polar(torch.ones_like(angles), angles)
 
-    def turned(x: Tensor, bias: Tensor) -> Tensor:  # (B, H, T, N)
-        x = x.repeat_interleave(heads // x.shape[2], dim=2) + bias
-        pairs, rest = x[..., : 2 * turns.shape[-1]], x[..., 2 * turns.shape[-1] :]
-        pairs = torch.view_as_real(torch.view_as_complex(pairs.unflatten(-1, (-1, 2)).contiguous()) * turns)
-        return torch.cat((pairs.flatten(-2), rest), dim=-1).transpose(1, 2)
+    def turned(x: Tensor, bias: Tensor) -> Tensor:
+        x = x.repeat_interleave(heads // x.shape[3], dim=3) + bias.transpose(0, 1)
+        pairs = x.unflatten(-1, (-1, 2)) if neighbours else x.unflatten(-1, (2, -1)).mT  # (B, T, r, H, N / 2, 2)
+        first = torch.view_as_real(torch.view_as_complex(pairs[..., : turns.shape[-1], :].contiguous()) * turns)
+        pairs = torch.cat((first, pairs[..., turns.shape[-1] :, :]), dim=-2)
+        return (pairs if neighbours else pairs.mT).flatten(-2)
 
-    scores = turned(Q, Q_bias) @ turned(K, K_bias).mT  # (B, H, T, T)
-    sums = ADT.cumsum(-1)
+    scores = torch.einsum("btrhn,bsqhn->bhtrsq", turned(Q, Q_bias), turned(K, K_bias))
+    sums = ADT.cumsum(-1)  # (B, H, T)
     decays = (sums[..., :, None] - sums[..., None, :]).tril().exp().tril()
     share = torch.sigmoid(Trap)
-    again = torch.nn.functional.pad((DT * (1 - share))[..., 1:], (0, 1))  # (B, H, T)
+    again = torch.nn.functional.pad((DT * (1 - share))[..., 1:], (0, 1))
     weights = (DT * share)[..., None, :] + again[..., None, :] * torch.ones(length, length).tril(-1)
-    y = (scores * decays * weights @ V.transpose(1, 2)).transpose(1, 2) + D[:, None] * V
-    return y if Z is None else y * torch.nn.functional.silu(Z)
+    values = V[:, :, None] if MIMO_V is None else torch.einsum("bthp,hrp->btrhp", V, MIMO_V)
+    return torch.einsum("bhtrsq,bhts,bsqhp->btrhp", scores, decays * weights, values) + D[:, None] * values
 
 
-STANDINS: dict[str, dict[str, Any]] = {
-    "nsa.NativeSparseAttention": {"fla.ops.nsa.parallel": flash_attn_func},
-    "mamba3.Mamba3": {"fla.layers.mamba3": mamba3_siso_combined},
+STANDINS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "nsa.NativeSparseAttention": ("fla.ops.nsa.parallel", (flash_attn_func,)),
+    "mamba3.Mamba3": ("fla.layers.mamba3", (mamba3_siso_combined, mamba3_mimo_combined)),
 }

@@ -109,6 +109,18 @@ LAYERS: dict[str, tuple[Any, dict[str, Any], str, dict[str, Any]]] = {
         "mamba3.Mamba3",
         MAMBA | {"rope_fraction": 1.0, "is_outproj_norm": True},
     ),
+    "Mamba-3 of several vectors": (
+        spec.Mamba3(num_heads=4, head_dim=8, state_size=8, num_groups=2, rank=3, norm=True, chunk_size=8),
+        {"least_rate": 1.0},
+        "mamba3.Mamba3",
+        MAMBA | {"is_mimo": True, "mimo_rank": 3, "is_outproj_norm": True},
+    ),
+    "Mamba-3 of several vectors without a norm": (
+        spec.Mamba3(num_heads=4, head_dim=8, state_size=8, num_groups=2, rank=2, rotary_dim=8, chunk_size=8),
+        {"least_rate": 1.0},
+        "mamba3.Mamba3",
+        MAMBA | {"is_mimo": True, "mimo_rank": 2, "rope_fraction": 1.0},
+    ),
     "native sparse attention": (
         spec.NativeSparseAttention(
             num_heads=32, num_kv_heads=2, head_dim=8, window=6, shared_keys=True,
@@ -177,6 +189,14 @@ def theirs(name: str, part: nn.Module) -> dict[str, Tensor]:
         tensors[f"{names.get(path, path)}.{kind}" if dot else names.get(key, key)] = value.float()
     for key in [key for key in tensors if key.startswith("x_")]:
         tensors[key] = tensors[key].view(1, 1, -1)
+    if "mimo_x" in tensors:  # with several vectors, they turn the features i and i + Z / 2
+        mixer: Any = part.spec
+        order = torch.arange(mixer.state_size).unflatten(0, (-1, 2)).T.flatten()
+        for key in ("B_norm.weight", "C_norm.weight", "B_bias", "C_bias"):
+            tensors[key] = tensors[key][..., order]
+        rows = [*tensors["in_proj.weight"].split(mixer.widths)]
+        rows[2:4] = [each.unflatten(0, (-1, mixer.state_size))[:, order].flatten(0, 1) for each in rows[2:4]]
+        tensors["in_proj.weight"] = torch.cat(rows)
     if "conv.weight" in tensors:  # one convolution for each of queries, keys and values
         split = [tensors[f"{each}_proj.weight"].shape[0] for each in "qkv"]
         for each, weight in zip("qkv", tensors.pop("conv.weight").split(split), strict=True):
