@@ -35,14 +35,14 @@ def _sizes(model: Any) -> tuple[int, int, int]:
     return mixer.num_heads, size, mixer.v_head_dim or size
 
 
-def _whole(size: float) -> float:
+def _integral(size: float) -> float:
     return round(size) if isclose(round(size), size) else size  # a specification refuses other numbers
 
 
 def _expanded(name: str, field: str, default: float) -> Key:
     # a factor on the width of the model, of which heads have equal parts
     return Key(name, field, default, check=Config.positive,
-        decode=lambda factor, values: _whole(values["d_model"] * factor / values["num_heads"]),
+        decode=lambda factor, values: _integral(values["d_model"] * factor / values["num_heads"]),
         path=lambda model: _sizes(model)[1 + (field == "v_head_dim")] * _sizes(model)[0] / model.d_model)
 
 
@@ -148,7 +148,7 @@ def _of_values(heads: int, size: int, factor: float) -> tuple[Row, ...]:
         Key("num_v_heads", "num_heads", itemgetter("num_key_heads")),
         Key("head_dim", "head_dim", size, path="block.mixer.head_dim"),
         Key("expand_v", "v_head_dim", factor, check=Config.positive,
-            decode=lambda factor, values: _whole(values["head_dim"] * factor),
+            decode=lambda factor, values: _integral(values["head_dim"] * factor),
             path=lambda model: _sizes(model)[2] / _sizes(model)[1]),
         *CONVOLUTION,
     )
@@ -203,8 +203,8 @@ def _rules(model: Any) -> tuple[Rule, ...]:
 
 def _family(name: str, architecture: str, keys: ConfigTable, **tables: Mapping[str, Values]) -> Family:
     source = f"defaults of flash-linear-attention's {architecture}Config"
-    made = presets(source, keys.build, tables.get("sizes", {})) | tiny(keys.build, tables.get("small", {}))
-    return Family(name, made, Format(name, f"{architecture}ForCausalLM", keys, _rules, "model.", class_heads={}))
+    named = presets(source, keys.build, tables.get("sizes", {})) | tiny(keys.build, tables.get("small", {}))
+    return Family(name, named, Format(name, f"{architecture}ForCausalLM", keys, _rules, "model.", class_heads={}))
 
 
 LARGE: Values = {"num_layers": 24, "d_model": 2048, "context_length": 2048}

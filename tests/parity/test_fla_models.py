@@ -181,7 +181,9 @@ def test_each_key_is_obeyed_or_refused(kind: str, tmp_path: Path) -> None:
                 assert "\n" not in str(error)
                 outcomes["refused"] += 1
                 continue
-            theirs = load_file(folder / "logits.safetensors")["logits"]
-            assert distance(lm.model(texts()).logits, theirs) < EXACT
+            theirs, ours = load_file(folder / "logits.safetensors")["logits"], lm.model(texts()).logits
+            # heads of two features amplify rounding: as much as float32 differs from float64, here as in fla
+            rounding = distance(ours.double(), archetype.load(folder / "model", dtype="float64").model(texts()).logits)
+            assert distance(ours, theirs) < max(EXACT, min(8 * rounding, WRONG))
             outcomes["agrees"] += 1
     assert outcomes["agrees"] >= 10, outcomes

@@ -26,6 +26,7 @@ PARTS: dict[str, Any] = {
     "rwkv4": spec.RWKV4(chunk_size=8),
     "rwkv4, wide": spec.RWKV4(width=18),
     "rwkv7": spec.RWKV7(num_heads=3, decay_rank=3, rate_rank=2, gate_rank=5, chunk_size=8),
+    "rwkv7, epsilon": spec.RWKV7(num_heads=2, decay_rank=3, rate_rank=2, gate_rank=5, length_eps=0.3),
     "mamba3": spec.Mamba3(num_heads=4, head_dim=3, state_size=8, num_groups=2, chunk_size=8),
     "mamba3, normed": spec.Mamba3(num_heads=2, head_dim=3, state_size=6, rotary_dim=6, norm=True, chunk_size=4),
     "mamba3 of several vectors": spec.Mamba3(
@@ -136,7 +137,7 @@ def rwkv7(part: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
     k = part.k(mixed["k"])
     kappa, replaced = k * part.removed, k * torch.lerp(torch.ones_like(a), a, part.key_rate)
     r, w, k, v, a, kappa = (y.unflatten(-1, (heads, -1)) for y in (part.r(mixed["r"]), w, replaced, v, a, kappa))
-    kappa = kappa / kappa.norm(dim=-1, keepdim=True)
+    kappa = kappa / (kappa.square().sum(-1, keepdim=True) + part.spec.length_eps).sqrt()
     state, outputs = torch.zeros(b, heads, D // heads, D // heads, dtype=x.dtype), []
     for t in range(length):  # values by keys, as in the paper
         transition = torch.diag_embed(w[:, t]) - kappa[:, t, :, :, None] * (a * kappa)[:, t, :, None]
@@ -240,12 +241,25 @@ def test_in_pieces_as_at_once_and_padding_changes_nothing(name: str) -> None:
     assert distance(y, torch.stack([whole[0, 9:14], whole[1, :5]])) < EXACT
 
 
+@torch.no_grad()
+def test_a_gate_of_a_delta_network_that_is_open_is_none() -> None:
+    none = build(spec.GatedDeltaNet(num_heads=2, head_dim=3, v_head_dim=5, gate="none"))
+    gated = build(none.spec.replace(gate="sigmoid", gate_bias=True))
+    x, tensors = random(2, 9, D), none.state_dict()
+    gated.load_state_dict({"gate.weight": 0 * gated.gate.weight, "gate.bias": 0 * gated.gate.bias + 50.0} | tensors)
+    assert distance(gated(x, ForwardContext.of(x)), none(x, ForwardContext.of(x))) < EXACT
+    gated.gate.bias -= 50.0
+    assert distance(gated(x, ForwardContext.of(x)), none(x, ForwardContext.of(x))) > WRONG
+
+
 def test_what_does_not_fit_is_refused() -> None:
     for assignment, message in {
         "layers[*].mixer={kind: rwkv7, num_heads: 3}": "mixer.num_heads: 3 does not divide d_model 64",
         "layers[1].mixer={kind: rwkv7, num_heads: 4, values_from: 0}": "the mixer of the referenced layer",
         "layers[*].mixer={kind: mlstm, num_heads: 3}": "mixer.num_heads: 3 does not divide d_model 64",
         "layers[*].mixer={kind: mamba3, num_heads: 4, rotary_dim: 5}": "5 of 128 features cannot be rotated in pairs",
+        "layers[*].mixer={kind: gated_delta_net, num_heads: 4, gate: none, gate_rank: 2}": "gate_rank: needs a gate",
+        "layers[*].mixer={kind: gated_delta_net, num_heads: 4, gate: none, gate_bias: true}": "gate_bias: needs a gate",
         "layers[*].mixer={kind: mamba3, num_heads: 4, num_groups: 3}": "3 does not divide num_heads 4",
     }.items():
         with pytest.raises(SpecError, match=message):
