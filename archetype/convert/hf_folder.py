@@ -35,9 +35,7 @@ from archetype.models.spec import ModelSpec
 from archetype.spec.edit import assign
 
 # Names of norms in the files of other versions, or of other kernels, of a library.
-OTHER_NAMES = {
-    "LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta", "g_norm_swish_gate": "g_norm",
-}  # fmt: skip
+OTHER_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta", "g_norm_swish_gate": "g_norm"}
 
 
 def read_model(

@@ -106,9 +106,7 @@ def _of_linear(heads: int, keys: float, values: float) -> tuple[Row, ...]:
 
 def _convolved(config: Config, values: Values) -> Values:
     used = config.flag("use_short_conv", False)
-    activation = "silu" if used else "none"
-    return {"conv_kernel": values["conv_kernel"] if used else None, "feature_map": activation,
-        "value_activation": activation}
+    return dict.fromkeys(("feature_map", "value_activation"), "silu") if used else {"conv_kernel": None}
 
 
 GLA = _table(LinearAttention, {"decay": ChannelDecay(rank=16)},
@@ -166,7 +164,8 @@ KDA = _table(GatedDeltaNet, {"decay": "channel", "gate": "sigmoid", "gate_bias":
     *_of_values(16, 128, 1.0),
     Converted(lambda config, values: {"decay_rank": values["v_head_dim"], "gate_rank": values["v_head_dim"]},
         lambda model: {}),
-    Key("lower_bound", "decay_bound", None, check=lambda config, name, default: config.get(name, default)),
+    Key("lower_bound", "decay_bound",
+        check=lambda config, name, default: None if config.get(name) is None else config.number(name)),
 )
 
 RULES = weight_rules("""

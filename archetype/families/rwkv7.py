@@ -86,12 +86,11 @@ RULES = weight_rules("""
     model.norm                                          final_norm
     lm_head                                             lm_head
 """)
-SHARES = "model.layers.{i}.attn.x_{r,w,k,v,a,g} = blocks.{i}.mixer.mix_{r,decay,k,v,rate,gate}"
 
 
 def _rules(model: Any) -> tuple[Rule, ...]:
-    shape = (1, 1, model.d_model)  # of shares of the previous token
-    return (*RULES, *(replace(each, shape=shape) for each in weight_rules(SHARES)))
+    shares = weight_rules("model.layers.{i}.attn.x_{r,w,k,v,a,g} = blocks.{i}.mixer.mix_{r,decay,k,v,rate,gate}")
+    return (*RULES, *(replace(share, shape=(1, 1, model.d_model)) for share in shares))
 
 
 WIDE = {"decay_rank": 96, "rate_rank": 96, "value_rank": 64}
