@@ -29,14 +29,13 @@ ASSETS = ("gallery.css", "gallery.js")
 FOLDER = Path(__file__).parent
 
 
-def write_site(folder: Path, added: Sequence[Entry] = (), only: Sequence[str] = (), editor: str = EDITOR) -> list[Card]:
+def write_site(folder: Path, added: Sequence[Entry] = (), only: Sequence[str] = ()) -> list[Card]:
     """Write the gallery into a folder and return its cards.
 
     Args:
         folder: where the files are written; other files in it stay.
         added: models to add, such as those of `added_to(folder)`.
         only: ids of the package's models to write (default: all).
-        editor: address of the web UI.
 
     Raises:
         SpecError: an id does not exist.
@@ -45,7 +44,7 @@ def write_site(folder: Path, added: Sequence[Entry] = (), only: Sequence[str] = 
     cards = all_cards(added, only)
     atomic.make_folder(folder)
     # compute every file before writing the first, so that an error leaves no partial site
-    files = dict(chain(shared_files(cards), *(files_of(card, cards, editor) for card in cards)))
+    files = dict(chain(shared_files(cards), *(files_of(card, cards) for card in cards)))
     for name, data in files.items():
         atomic.write_bytes(folder / name, data)
     return cards

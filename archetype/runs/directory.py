@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from archetype.convert.apply import load_tensors
-from archetype.errors import CheckpointError, SpecError
+from archetype.errors import CheckpointError, errors_at
 from archetype.families.rules import Rule
 from archetype.io import atomic
 from archetype.io.tensors import Tensors, save
@@ -114,10 +114,9 @@ def read_adapter(run: Run) -> AdaptedModel | None:
     """Read adapter.yaml of a run; None if the model has no adapter."""
     if not run.adapter_file.is_file():
         return None
-    try:
-        return AdaptedModel.parse(read_mapping(run.adapter_file))
-    except SpecError as error:
-        raise error.at(str(run.adapter_file)) from None
+    data = read_mapping(run.adapter_file)
+    with errors_at(str(run.adapter_file)):
+        return AdaptedModel.parse(data)
 
 
 def write_adapter(run: Run, adapted: AdaptedModel) -> None:

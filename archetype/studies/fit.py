@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+LEVEL, DRAWS = 0.95, 4000  # of bootstrap intervals
+
 
 class Line(NamedTuple):
     """Least-squares line; `r_squared` is the share of the variance of y that it explains."""
@@ -48,23 +50,16 @@ def median(values: Tensor) -> Tensor:
     return values.quantile(0.5, dim=-1)
 
 
-def bootstrap(
-    values: Sequence[float], statistic: Callable[[Tensor], Tensor] = median, level: float = 0.95, draws: int = 4000
-) -> tuple[float, float]:
-    """Return the bootstrap interval of a statistic of repeated measurements (Efron 1979).
-
-    Args:
-        statistic: reduces the last axis.
-        draws: number of bootstrap samples.
-    """
+def bootstrap(values: Sequence[float], statistic: Callable[[Tensor], Tensor] = median) -> tuple[float, float]:
+    """Return the bootstrap interval of repeated measurements (Efron 1979). `statistic` reduces the last axis."""
     # fixed, so that a report has the same interval each time it is made
     generator = torch.Generator().manual_seed(0)
     repeats = torch.tensor(values, dtype=torch.float64)
-    # (draws, N) -> (draws,)
-    drawn = statistic(repeats[torch.randint(len(repeats), (draws, len(repeats)), generator=generator)])
-    low, high = drawn.quantile(torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)).tolist()
+    # (DRAWS, N) -> (DRAWS,)
+    drawn = statistic(repeats[torch.randint(len(repeats), (DRAWS, len(repeats)), generator=generator)])
+    low, high = drawn.quantile(torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)).tolist()
     return low, high
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    return bootstrap(values, lambda drawn: drawn.mean(-1), level)
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    return bootstrap(values, lambda drawn: drawn.mean(-1))

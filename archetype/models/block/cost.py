@@ -150,12 +150,12 @@ class NormedResidualCost(WiringCost[spec.NormedWiring]):
         return [NormCost.of(self.part.norm_of(content, norm), self.d) for norm in self.norms]
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        first, *others = (norm.parameters() for norm in self.norm_costs(content))
-        return first, sum(others, start=ZERO)
+        norms = [norm.parameters() for norm in self.norm_costs(content)]
+        return sum(norms[:1], start=ZERO), sum(norms[1:], start=ZERO)
 
     def norm_flops(self, content: str, tokens: Formula) -> tuple[Formula, Formula]:
-        first, *others = (norm.flops(tokens) for norm in self.norm_costs(content))
-        return first, sum(others, start=ZERO)
+        norms = [norm.flops(tokens) for norm in self.norm_costs(content)]
+        return sum(norms[:1], start=ZERO), sum(norms[1:], start=ZERO)
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
         return sum(norm.saved(work.tokens, work) for name in contents for norm in self.norm_costs(name))
@@ -206,13 +206,9 @@ class InterpolatedCost(SandwichNormCost):
 class ParallelResidualCost(NormedResidualCost):
     part: spec.ParallelResidual
 
-    def parameters(self, content: str) -> tuple[Formula, Formula]:
+    def norm_costs(self, content: str) -> list[NormCost]:
         # a shared norm counts for the mixer only
-        return (ZERO, ZERO) if self.part.shared_norm and content == "feedforward" else super().parameters(content)
-
-    def norm_flops(self, content: str, tokens: Formula) -> tuple[Formula, Formula]:
-        is_shared = self.part.shared_norm and content == "feedforward"
-        return (ZERO, ZERO) if is_shared else super().norm_flops(content, tokens)
+        return [] if self.part.shared_norm and content == "feedforward" else super().norm_costs(content)
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
         # a shared input is saved once
