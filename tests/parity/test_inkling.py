@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import archetype
-from archetype.convert.infer import read_unknown
 from archetype.errors import CheckpointError
 from tests.helpers.causal import in_chunks
 from tests.helpers.published import EXACT, WRONG, lose
@@ -63,14 +62,6 @@ def test_outputs_that_the_class_cuts_are_written_as_zeros(tmp_path: Path) -> Non
     assert torch.equal(same(TOKENS % 50).logits, theirs)
     rows = same.lm_head.weight[50:]
     assert len(rows) == 11 and not rows.any()
-
-
-def test_a_larger_model_must_say_the_scale_of_its_experts() -> None:
-    """Of its text half the defaults of the class are not known."""
-    text = {key: value for key, value in INKLING.items() if key != "route_scale"}
-    values = {"model_type": "inkling_mm_model", "architectures": ["InklingForConditionalGeneration"]}
-    with pytest.raises(CheckpointError, match="route_scale: is missing"):
-        read_unknown(values | {"text_config": text}, {"model.embed_tokens.weight": (61, 32)})
 
 
 def test_heads_of_another_width_in_windows_are_refused(tmp_path: Path) -> None:

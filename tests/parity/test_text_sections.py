@@ -62,3 +62,13 @@ def test_a_section_of_any_type_agrees_or_is_refused(kind: str, tmp_path: Path) -
         agrees(kind, tmp_path)
     except CheckpointError as error:
         assert "\n" not in str(error)
+
+
+def test_a_section_without_a_type_is_refused(tmp_path: Path) -> None:
+    write_small("llama", tmp_path / "alone")
+    section = as_text_section(tmp_path / "alone", "llama", tmp_path / "section")
+    values = json.loads((section / "config.json").read_text())
+    del values["text_config"]["model_type"]
+    (section / "config.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match=r"config.json: text_config.model_type: None is not a model type"):
+        archetype.load(section)

@@ -102,12 +102,13 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
     text, outer = values.get("text_config"), values
     if isinstance(text, dict):
         # keys outside text_config belong to other parts, even if named like keys of text
-        values = {key: value for key, value in values.items() if key in BOOKKEEPING} | text
+        values = {key: value for key, value in values.items() if key in BOOKKEEPING - {"model_type"}} | text
         # of the outer keys, only this one is about the text part
         values |= {key: outer[key] for key in ("tie_word_embeddings",) if key in outer}
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
-        raise CheckpointError(f"{place}: model_type", f"{model_type!r} is not a model type", "fix the file")
+        section = "text_config." * isinstance(text, dict)
+        raise CheckpointError(f"{place}: {section}model_type", f"{model_type!r} is not a model type", "fix the file")
     defaults = keys_read(outer, model_type)
     quirks = QUIRKS.get(model_type, FamilyQuirks())
     readable = set(values)

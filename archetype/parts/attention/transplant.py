@@ -147,6 +147,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     def _merge(self, at: Transfer[Attention], old: Mapping[str, int], count: int) -> str:
         # the donor's key heads of each new one, as one of them
         way, is_equal = at.choice("heads", "mean", "first", "random"), True
+        old = {**old, "1": 1}  # of a convolution's layout
         for name, layout in self._with_keys(at.old).items():
             if name in at.donated:
                 letters = [letter for letter in layout if letter != " "]

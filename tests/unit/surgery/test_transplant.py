@@ -71,6 +71,7 @@ def test_a_start_is_equal_where_it_is_promised(before: tuple[str, ...], changes:
         (MHA, ("layers[*].mixer.num_kv_heads=2",)),
         (FF, ("layers[*].feedforward.d_ff=32",)),
         ((), ("layers[*].mixer.pattern={kind: window, size: 4}",)),
+        ((*MHA, "layers[*].mixer.convolutions={kernel: 3}"), ("layers[*].mixer.num_kv_heads=2",)),
         ((), ("num_layers=2",)),
         ((), ("layers[*].mixer.position.theta=500",)),
         (
