@@ -21,7 +21,9 @@ D, T, CLOSE, WRONG = 32, 21, 1e-5, 1e-3
 NORM = spec.RMSNorm(eps=1e-5)
 HEADS: dict[str, Any] = {"num_heads": 2, "norm": NORM, "chunk_size": 8}
 DELTA: dict[str, Any] = {"num_heads": 4, "head_dim": 8, "v_head_dim": 8, "eps": 1e-5, "chunk_size": 8}
-CHANNELS: dict[str, Any] = DELTA | {"decay": "channel", "decay_rank": 8, "gate": "sigmoid", "gate_rank": 8}
+CHANNELS: dict[str, Any] = DELTA | {
+    "decay": "channel", "decay_rank": 8, "gate": "sigmoid", "gate_rank": 8, "gate_bias": True,
+}  # fmt: skip
 THEIR_HEADS: dict[str, Any] = {"hidden_size": D, "num_heads": 2}
 THEIR_DELTA: dict[str, Any] = {"hidden_size": D, "num_heads": 4}
 THEIR_CHANNELS: dict[str, Any] = THEIR_DELTA | {"head_dim": 8}
@@ -71,6 +73,12 @@ LAYERS: dict[str, tuple[Any, dict[str, Any], str, dict[str, Any]]] = {
         {"negative_eigenvalues": True},
         "delta_net.DeltaNet",
         THEIR_DELTA | {"use_gate": True},
+    ),
+    "DeltaNet without a gate": (
+        spec.GatedDeltaNet(**DELTA, decay="none", gate="none"),
+        {"eps": 0.1},
+        "delta_net.DeltaNet",
+        THEIR_DELTA,
     ),
     "gated delta net": (
         spec.GatedDeltaNet(**DELTA | {"v_head_dim": 16, "num_key_heads": 2}),
@@ -201,8 +209,6 @@ def theirs(name: str, part: nn.Module) -> dict[str, Tensor]:
         split = [tensors[f"{each}_proj.weight"].shape[0] for each in "qkv"]
         for each, weight in zip("qkv", tensors.pop("conv.weight").split(split), strict=True):
             tensors[f"{each}_conv1d.weight"] = weight
-    if "g_proj.1.weight" in tensors:  # their gate of low rank has a bias
-        tensors["g_proj.1.bias"] = torch.zeros(len(tensors["g_proj.1.weight"]))
     return tensors
 
 
