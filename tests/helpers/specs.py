@@ -240,11 +240,14 @@ DECODERS: dict[str, spec.ModelSpec] = {
         decay_bound=-5.0,
         gate="sigmoid",
         gate_rank=3,
+        gate_bias=True,
     ),
     "delta net, shared keys with decays": mixed(
         kind="gated_delta_net", num_heads=4, num_key_heads=2, head_dim=5, v_head_dim=6, decay="channel"
     ),
-    "delta net without decay": mixed(kind="gated_delta_net", num_heads=3, head_dim=4, v_head_dim=6, decay="none"),
+    "delta net without decay": mixed(
+        kind="gated_delta_net", num_heads=3, head_dim=4, v_head_dim=6, decay="none", gate="none"
+    ),
     "linear attention": mixed(
         kind="linear_attention", num_heads=4, feature_map="elu", v_head_dim=6, norm={"kind": "none"}
     ),

@@ -49,12 +49,12 @@ class GatedDeltaNetCost(ChunkedCost[spec.GatedDeltaNet]):
         # the input, every step between the projections, and the chunks; the rule runs in float32
         part, heads, channels, values = self.part, self.part.num_heads, self.channels.value, self.values.value
         keys = heads * part.head_dim
-        gates = 0 if part.gate == "none" else 2 * values + (part.gate_rank or 0)
-        steps = 3 * channels + values + gates + (part.decay_rank or 0)
+        is_gated, ranks = part.gate != "none", (part.gate_rank or 0) + (part.decay_rank or 0)
+        steps = 3 * channels + (1 + 2 * is_gated) * values + ranks
         by_channel = part.decay == "channel"
         # with queries and keys that are repeated for the heads they serve
         own = (1 if by_channel else 3) + (part.key_heads < heads)
-        exact = 2 * self.keys.value + own * keys + 7 * values + (4 + by_channel) * heads + 2 * part.decays
+        exact = 2 * self.keys.value + own * keys + (6 + is_gated) * values + (4 + by_channel) * heads + 2 * part.decays
         saved, memory = self.saved_steps(work, steps, exact), 2 * values * part.head_dim
         if by_channel:
             return saved + halved_chunk_activations(work, part.chunk_size, keys, heads, memory, kinds=2)
