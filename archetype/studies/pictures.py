@@ -5,8 +5,8 @@ from statistics import mean
 from typing import Any
 
 from archetype.chart import Chart
-from archetype.studies.fit import Law
 from archetype.studies.retention import state_text
+from archetype.studies.scaling import Law
 
 
 def pictures_of(part: Mapping[str, Any]) -> dict[str, str]:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Literal
 
 from archetype.api.extension import one_line_failure
-from archetype.errors import SpecError, nearest
+from archetype.errors import ArchetypeError, SpecError, nearest
 from archetype.studies.outcome import Outcome
-from archetype.studies.timing import Busy
 
 CheckKind = Literal["identity", "analytic", "simulation", "initialization", "timing"]
+
+
+class Busy(ArchetypeError):
+    """Other work keeps the machine too busy for a meaningful timing."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ from archetype.spec.base import fingerprint
 from archetype.studies.arms import Arm, build_arms, check_grid, quantities
 from archetype.studies.corpora import prepare
 from archetype.studies.evidence import DIRECTION, NOT_SHOWN, SHOWN, UNCALIBRATED
-from archetype.studies.fit import Law
 from archetype.studies.parts import ScalingLawPart
 from archetype.studies.run_time import RunTime
 from archetype.studies.settings import Match
@@ -34,6 +33,19 @@ NUM_BOOTSTRAPS = 200
 HUBER = 1e-3  # threshold of the Huber loss on log residuals (Hoffmann 2022, appendix D)
 STARTS = tuple((math.log(e), a_log, a, 4.0, 0.4) for e in (0.5, 1.0) for a_log in (1.0, 4.0) for a in (0.3, 0.6))
 Vector = npt.NDArray[np.float64]
+
+
+class Law(NamedTuple):
+    """Scaling law E + A / N^a + B / D^b in the unit of the loss."""
+
+    E: float
+    A: float
+    a: float
+    B: float
+    b: float
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        return float(self.E + self.A / parameters**self.a + self.B / tokens**self.b)
 
 
 @dataclass(frozen=True)

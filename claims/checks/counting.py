@@ -18,9 +18,9 @@ from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Learned
 from archetype.spec.repeats import repeat
-from archetype.studies.counted import counted_flops
 from archetype.studies.outcome import Control, Curve, Outcome
 from archetype.studies.registry import check
+from claims.counted import counted_flops
 
 
 def standard(draw: random.Random) -> Decoder:

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from archetype.studies.fit import line
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
+from claims.fit import line
 
 COSINES = (0.2, 0.3, 0.4, 0.5)
 MANY = 50_000

@@ -11,11 +11,11 @@ from archetype.models.decoder.spec import Decoder
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.router.spec import SigmoidRouter
-from archetype.studies.counted import counted_flops
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
-from archetype.studies.timing import Ratio, compare, refuse_if_busy
+from claims.counted import counted_flops
 from claims.small_models import EXACT, GATED, WRONG, block, decoder, random_model, random_tokens, relative_error
+from claims.timing import Ratio, compare, refuse_if_busy
 
 D, D_FF, CHOSEN = 64, 96, 2
 

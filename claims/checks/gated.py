@@ -19,9 +19,9 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Rotary
 from archetype.roles.feedforward import FeedForward
 from archetype.spec.repeats import repeat
-from archetype.studies.fit import bootstrap, median
 from archetype.studies.outcome import Outcome
 from archetype.studies.registry import check
+from claims.fit import bootstrap, median
 from claims.small_models import normal, random_tokens
 
 RELU, SWIGLU = MLP(d_ff=384, activation="relu"), GatedMLP(d_ff=256, activation="silu")  # equal parameters

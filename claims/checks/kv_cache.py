@@ -15,13 +15,13 @@ from archetype.parts.feedforward.spec import MLP
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Rotary
 from archetype.spec.repeats import repeat
-from archetype.studies.counted import counted_flops
-from archetype.studies.fit import bootstrap, line, median
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
-from archetype.studies.timing import compare, refuse_if_busy, times_in_turn
 from claims.checks.window import decoded
+from claims.counted import counted_flops
+from claims.fit import bootstrap, line, median
 from claims.small_models import EXACT, WRONG, attending, random_model, random_tokens, relative_error
+from claims.timing import compare, refuse_if_busy, times_in_turn
 
 HEADS, LENGTH = 8, 20
 KEYS = ("mixer.k.weight", "mixer.v.weight")

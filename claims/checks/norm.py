@@ -17,10 +17,9 @@ from archetype.parts.norm.spec import LayerNorm, NoNorm, RMSNorm
 from archetype.roles.norm import Norm
 from archetype.roles.wiring import Wiring
 from archetype.spec.repeats import repeat
-from archetype.studies.fit import mean_interval, power_law
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
-from archetype.studies.timing import compare, refuse_if_busy
+from claims.fit import mean_interval, power_law
 from claims.small_models import (
     EXACT,
     WRONG,
@@ -32,6 +31,7 @@ from claims.small_models import (
     randomize,
     relative_error,
 )
+from claims.timing import compare, refuse_if_busy
 
 DEPTHS = (2, 4, 8, 16, 32)
 LENGTH = 32

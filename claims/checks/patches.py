@@ -12,9 +12,9 @@ from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Rotary
 from archetype.spec.repeats import repeat
-from archetype.studies.fit import power_law
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
+from claims.fit import power_law
 
 LENGTH = 512
 

@@ -21,9 +21,9 @@ from archetype.parts.mamba.spec import Mamba
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
 from archetype.roles.mixer import Mixer
-from archetype.studies.fit import line, mean_interval
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
+from claims.fit import line, mean_interval
 from claims.small_models import normal
 
 WIDTH = 64

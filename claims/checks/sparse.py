@@ -8,12 +8,12 @@ from torch import Tensor
 
 from archetype.parts.pattern.spec import Fixed, Full, Strided, Window
 from archetype.roles.pattern import MaskContext, Pattern, pattern_rule
-from archetype.studies.fit import bootstrap, power_law
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
-from archetype.studies.timing import refuse_if_busy, times_in_turn
 from claims.checks.window import long_model
+from claims.fit import bootstrap, power_law
 from claims.small_models import random_tokens
+from claims.timing import refuse_if_busy, times_in_turn
 
 
 def allowed(pattern: Pattern, length: int) -> Tensor:

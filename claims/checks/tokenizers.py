@@ -9,11 +9,11 @@ from pathlib import Path
 
 from archetype.data.library_text import library_text
 from archetype.errors import DataError
-from archetype.studies.fit import line
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
+from claims.fit import line
 
 PLANES = ((0x20, 0x7F), (0x80, 0x800), (0x800, 0xD800), (0xE000, 0x10000), (0x10000, 0x20000), (0x20000, 0x110000))
 CONTROLS = (0x00, 0x20)

@@ -15,11 +15,11 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Rotary
 from archetype.roles.pattern import Pattern
-from archetype.studies.fit import bootstrap, power_law
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check
-from archetype.studies.timing import refuse_if_busy, times_in_turn
+from claims.fit import bootstrap, power_law
 from claims.small_models import EXACT, WRONG, attending, normal, random_model, random_tokens, relative_error
+from claims.timing import refuse_if_busy, times_in_turn
 
 
 def influence(model: Decoder, length: int) -> Tensor:

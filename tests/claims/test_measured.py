@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from archetype.studies import timing
 from archetype.studies.claims import CHECKOUT
 from archetype.studies.registry import load_checks, run
+from claims import timing
 from claims.checks.__main__ import main
 from tests.helpers.cases import case
 

@@ -5,9 +5,9 @@ import time
 import pytest
 import torch
 
-from archetype.studies import timing
-from archetype.studies.counted import counted_flops
-from archetype.studies.fit import bootstrap, line, mean_interval, power_law
+from claims import timing
+from claims.counted import counted_flops
+from claims.fit import bootstrap, line, mean_interval, power_law
 
 
 def test_a_line_and_a_power_law_are_recovered() -> None:

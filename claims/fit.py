@@ -1,4 +1,4 @@
-"""Least-squares lines, the scaling law of loss, and bootstrap intervals."""
+"""Least-squares lines and bootstrap intervals."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,19 +15,6 @@ class Line(NamedTuple):
     slope: float
     intercept: float
     r_squared: float
-
-
-class Law(NamedTuple):
-    """Scaling law E + A / N^a + B / D^b in the unit of the loss."""
-
-    E: float
-    A: float
-    a: float
-    B: float
-    b: float
-
-    def loss(self, parameters: float, tokens: float) -> float:
-        return float(self.E + self.A / parameters**self.a + self.B / tokens**self.b)
 
 
 def line(x: Sequence[float], y: Sequence[float]) -> Line:

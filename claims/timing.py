@@ -7,15 +7,11 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from archetype.errors import ArchetypeError
-from archetype.studies.fit import bootstrap, median
+from archetype.studies.registry import Busy
+from claims.fit import bootstrap, median
 
 MAX_OTHER_LOAD = 0.3  # CPU cores that other processes may use
 ROUNDS = 15
-
-
-class Busy(ArchetypeError):
-    """Other work keeps the machine too busy for a meaningful timing."""
 
 
 class Ratio(NamedTuple):
