@@ -3,7 +3,6 @@
 from collections import Counter, deque
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from math import isfinite
 
 import torch
@@ -180,12 +179,13 @@ class Scheduler:
             return None
         held = Counter(request.group for request in self.slots.sequences if request.group is not None)
         most = max(1, self.slots.limit - 1)
-        able = (request for request in self.waiting if not request.is_paused and held[request.group] < most)
+        # a copy, since other threads submit requests during a step
+        able = (request for request in [*self.waiting] if not request.is_paused and held[request.group] < most)
         return min(able, key=lambda request: held[request.group], default=None)
 
     def _begin(self, request: Request) -> Prefill:
         # also reserve room for the requests that will follow, so that the state is copied only once
-        upcoming = [request, *islice(self.waiting, self.slots.limit - len(self.slots.sequences) - 1)]
+        upcoming = [request, *self.waiting][: self.slots.limit - len(self.slots.sequences)]
         context = self.model.spec.context_length
         capacity = max(min(context, len(other.window) + min(other.left, AHEAD)) for other in upcoming)
         source_length = max(len(other.prompt) for other in upcoming) if self._has_source else 1

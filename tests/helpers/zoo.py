@@ -43,6 +43,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"],
         "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 6},
     },
+    "hrm_text": {"num_layers_per_stack": None},  # else num_hidden_layers is not the number of layers with a cache
     "longcat_flash": LATENT | {"num_hidden_layers": 4},  # which are two of the file
     # two layers in the loop, one before and one after it
     "dory": {

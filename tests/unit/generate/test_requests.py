@@ -401,3 +401,23 @@ def test_text_comes_in_whole_characters_and_ends_at_a_stop_string() -> None:
     stop = request.text[5:7]
     stopped = Engine(lm).submit("aé", temperature=3.0, max_new_tokens=40, stop=stop)
     assert stopped.result() == request.text[: request.text.index(stop)] and stopped.finish_reason == "stop"
+
+
+def test_a_request_that_comes_while_a_slot_is_given_is_read() -> None:
+    """From another thread, as a server's do: here from within the hash of a group, which is looked up meanwhile."""
+    engine = Engine(loaded("full"), slots=2)
+    late: list[Request] = []
+
+    class Group:
+        def __hash__(self) -> int:
+            late.append(engine.submit([3, 4], max_new_tokens=2))
+            return 1
+
+    first = [engine.submit([1, 2], max_new_tokens=2, group=Group()) for _ in range(2)]
+    engine.step()
+    assert late
+    for request in first:
+        request.group = None
+    for request in [*first, *late]:
+        request.result()
+        assert len(request.tokens) == 2
