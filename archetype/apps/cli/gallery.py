@@ -130,7 +130,9 @@ def _entry(source: str, name: str | None, ancestor: str, date: str, why: str) ->
     try:
         _, spec = read_config(config, warn=False)
     except ArchetypeError as error:
-        return replace(entry, evidence=Evidence(facts, needs=re.sub(r"^needs ", "", error.cause)))
+        said = f"needs support for its {error.place.rpartition(': ')[2]} ({error.cause})"
+        needs = (error.cause if error.cause.startswith("needs ") else said).removeprefix("needs ")
+        return replace(entry, evidence=Evidence(facts, needs=needs))
     places = None if is_registered else True  # inferring a type fails if a tensor maps to no parameter
     shapes_of = "header" if config.has_tensors else "transformers"
     reading = Evidence(facts, places=places, numbers_of=shapes_of, agrees=entry.evidence.agrees)

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from archetype.errors import enumeration
 from archetype.families.config import Config
 from archetype.roles.checkpoint import NameTable
 
@@ -292,7 +291,7 @@ def is_of_other_language(name: str, config: Config) -> bool:
         return False
     language, languages = config.get("default_language"), config.get("languages") or []
     if language not in languages:
-        cause = f"{language!r} is not one of the file's languages, {enumeration([*map(str, languages)], 'or')}"
+        cause = f"{language!r} is not one of the file's languages ({', '.join(map(str, languages)) or 'none'})"
         raise config.error("default_language", cause, "set it to the language of your texts")
     return bool(match[1] != language)
 

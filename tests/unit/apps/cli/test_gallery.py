@@ -107,3 +107,10 @@ def test_a_type_that_is_not_registered_is_a_grey_card_without_its_tensors(llama:
     assert f"needs {needs}" in run("add", llama, *ONE, "--to", tmp_path / "site")
     page = (tmp_path / "site" / "small-llama.html").read_text()
     assert "Not supported yet" in page and needs in page and "<svg" not in page
+
+
+def test_a_value_that_is_not_read_is_named_on_a_grey_card(llama: Path, tmp_path: Path) -> None:
+    values = json.loads((llama / "config.json").read_text())
+    (llama / "config.json").write_text(json.dumps(values | {"architectures": ["BitNet"]}))
+    needs = "needs support for its architectures ('BitNet' is not supported in the llama format)"
+    assert needs in run("add", llama, *ONE, "--to", tmp_path / "site")
