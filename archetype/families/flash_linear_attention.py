@@ -1,4 +1,4 @@
-"""Designs and formats of flash-linear-attention (fla): GLA, RetNet, DeltaNet, Gated DeltaNet, Kimi delta attention."""
+"""Designs and formats of flash-linear-attention (fla): recurrences, and the transformer that they are compared with."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -14,10 +14,12 @@ from archetype.families.keys import ConfigTable, Converted, Expected, Key, Row, 
 from archetype.families.linear_attention import EPS, linear_decoder
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention, ProjectionBiases
 from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.linear_attention.spec import ChannelDecay, FixedDecay, LinearAttention
-from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.norm.spec import NoNorm, RMSNorm
+from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Rotary
 from archetype.roles.mixer import Mixer
 
@@ -25,7 +27,8 @@ from archetype.roles.mixer import Mixer
 def build(kind: type[Mixer], *, eps: float = EPS, **arguments: Any) -> Decoder:
     """Build a decoder whose layers have mixers of a kind. `arguments` has fields of both."""
     fields = {name: arguments.pop(name) for name in kind.model_fields if name in arguments}
-    norm = {"eps": eps} if kind is GatedDeltaNet else {"norm": RMSNorm(eps=eps)}
+    norms = {"eps": eps, "norm": RMSNorm(eps=eps)}
+    norm = {name: value for name, value in norms.items() if name in kind.model_fields}
     return linear_decoder(mixer=kind(**norm | fields), eps=eps, **arguments)
 
 
@@ -168,12 +171,28 @@ KDA = _table(GatedDeltaNet, {"decay": "channel", "gate": "sigmoid", "gate_bias":
         check=lambda config, name, default: None if config.get(name) is None else config.number(name)),
 )
 
+TRANSFORMER = _table(Attention, {},
+    ignored("elementwise_affine"),  # fla's class does not read it
+    Key("num_heads", "num_heads", 32, path="block.mixer.num_heads"),
+    Key("num_kv_heads", "num_kv_heads", itemgetter("num_heads"), null=itemgetter("num_heads"),
+        path="block.mixer.num_kv_heads"),
+    Key("qkv_bias", "bias", False, null=False, check=Config.flag, encode=lambda bias: bias.q,
+        decode=lambda used, values: ProjectionBiases(q=used, k=used, v=used)),
+    Key("qk_norm", "qk_norm", False, null=False, check=Config.flag, encode=lambda norm: not norm.is_absent,
+        decode=lambda used, values: RMSNorm(eps=1e-5) if used else NoNorm()),
+    Key("window_size", "pattern", check=Config.optional_size, encode=lambda pattern: getattr(pattern, "size", None),
+        decode=lambda size, values: Full() if size is None else Window(size=size)),
+    Key("rope_theta", "position", 10_000.0, check=Config.positive, path="block.mixer.position.theta",
+        decode=lambda theta, values: Rotary(theta=theta)),
+)
+
 RULES = weight_rules("""
     model.embeddings                            embedding.token
     model.layers.{i}.attn_norm                  blocks.{i}.mixer_norm
     model.layers.{i}.mlp_norm                   blocks.{i}.feedforward_norm
     model.layers.{i}.mlp.{gate,up,down}_proj    blocks.{i}.feedforward.{gate,up,down}
     model.layers.{i}.attn.{q,k,v,o}_proj        blocks.{i}.mixer.{q,k,v,o}
+    model.layers.{i}.attn.{q,k}_norm            blocks.{i}.mixer.{q,k}_norm
     model.norm                                  final_norm
     lm_head                                     lm_head
     model.layers.{i}.attn.{a,b,g}_proj          blocks.{i}.mixer.{a,b,gate}
@@ -219,4 +238,5 @@ FAMILIES = {family.name: family for family in (
         small={"deltanet-tiny": dict(num_layers=2, num_heads=4, head_dim=16, v_head_dim=16, gate="none", d_ff=172)}),
     _family("gated_deltanet", "GatedDeltaNet", GATED_DELTANET),
     _family("kda", "KDA", KDA),
+    _family("transformer", "Transformer", TRANSFORMER),
 )}

@@ -37,7 +37,7 @@ SPELLINGS = {
     "pictures": ("deit", "vit_msn", "ijepa"),
     "deberta_v2": ("deberta-v2",),
     "gte_new": ("new",),
-    "flash_linear_attention": ("gla", "retnet", "delta_net", "gated_deltanet", "kda"),
+    "flash_linear_attention": ("gla", "retnet", "delta_net", "gated_deltanet", "kda", "transformer"),
 }
 MODULES = {name: module for module, names in SPELLINGS.items() for name in names}
 

@@ -35,6 +35,7 @@ BASES: dict[str, dict[str, Any]] = {
     "delta_net": SIZES | {"num_heads": 2},
     "gated_deltanet": SIZES | {"num_heads": 2, "head_dim": 8},
     "kda": SIZES | {"num_heads": 2, "head_dim": 8},
+    "transformer": SIZES | {"num_heads": 2},
 }
 FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "rwkv7, plain kernels": ("rwkv7", {
@@ -58,6 +59,10 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "kda, values": ("kda", {
         "num_v_heads": 4, "expand_v": 2.0, "lower_bound": -5.0, "safe_gate": True, "allow_neg_eigval": True,
         "num_hidden_layers": 1,
+    }),
+    "transformer, all keys": ("transformer", {
+        "num_heads": 4, "num_kv_heads": 2, "qkv_bias": True, "qk_norm": True, "window_size": 3, "rope_theta": 500.0,
+        "intermediate_size": None, "elementwise_affine": False, "norm_eps": 1e-3,
     }),
 }  # fmt: skip
 CASES: dict[str, Case] = {kind: (kind, keys) for kind, keys in BASES.items()} | {
@@ -86,6 +91,8 @@ KEYS = {
         "num_heads", "num_v_heads", "hidden_ratio", "norm_eps", "output_gate_activation", "attn", "attnres_block_size"),
     "kda": ("expand_v", "use_short_conv", "allow_neg_eigval", "safe_gate", "lower_bound", "conv_size", "head_dim",
         "num_heads", "num_v_heads", "hidden_act", "norm_eps", "attn", "attnres_block_size"),
+    "transformer": ("num_heads", "num_kv_heads", "qkv_bias", "qk_norm", "window_size", "rope_theta", "hidden_ratio",
+        "hidden_act", "elementwise_affine", "norm_eps", "tie_word_embeddings", "fuse_norm", "attnres_block_size"),
 }  # fmt: skip
 KEYS["retnet"] = tuple(key for key in KEYS["gla"] if key not in ("clamp_min", "use_gk", "use_gv"))
 
