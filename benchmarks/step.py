@@ -26,7 +26,7 @@ from torch import Tensor
 
 from archetype import LanguageModel
 from archetype.families.llama import llama
-from archetype.families.transformer import transformer
+from archetype.families.original_transformer import transformer
 from archetype.generate import Beam, Engine, beam
 from archetype.generate.step import DecodeStep
 from archetype.models.build import build

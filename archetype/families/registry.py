@@ -13,8 +13,8 @@ from archetype.models.spec import ModelSpec
 
 # Families with a module of the same name; `family_for` tries them in this order.
 NAMES = (
-    "ngram", "recurrent", "seq2seq", "transformer", "marian", "bert", "gpt2", "gpt3", "t5", "eurobert", "llama",
-    "mistral", "qwen2",
+    "ngram", "recurrent", "seq2seq", "original_transformer", "marian", "bert", "gpt2", "gpt3", "t5", "eurobert",
+    "llama", "mistral", "qwen2",
     "gemma", "gemma2", "deepseek_v2", "mixtral", "sparse_transformer", "longformer", "big_bird", "bloom", "mpt",
     "mamba", "megabyte", "vit", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "phi3", "smollm3", "gpt_oss",
     "deepseek_v3", "deepseek_v4", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch",
@@ -56,7 +56,7 @@ class _Families(Mapping[str, Family]):
         return import_module(f"archetype.families.{name}").FAMILY
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*NAMES, *MODULES, *_from_outside))
+        return iter((*NAMES, *_from_outside, *MODULES))
 
     def __len__(self) -> int:
         return len(NAMES) + len(MODULES) + len(_from_outside)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from archetype.api.loading import load
-from archetype.families.transformer import transformer
+from archetype.families.original_transformer import transformer
 from archetype.training.datasets import PairData
 from archetype.training.loop import run
 from archetype.training.metrics import Evaluated, Event

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from archetype.api.language_model import LanguageModel
-from archetype.families.transformer import transformer
+from archetype.families.original_transformer import transformer
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked

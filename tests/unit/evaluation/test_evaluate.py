@@ -24,7 +24,7 @@ from archetype.convert.image_processor import square_pictures
 from archetype.distribution import install_command
 from archetype.errors import ArchetypeError
 from archetype.families.bert import bert
-from archetype.families.transformer import transformer
+from archetype.families.original_transformer import transformer
 from archetype.families.vit import vit
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from archetype.errors import SpecError
+from archetype.families.original_transformer import transformer
 from archetype.families.seq2seq import seq2seq
 from archetype.families.t5 import t5
-from archetype.families.transformer import transformer
 from archetype.generate import beam, step
 from archetype.generate.beam import Search, beam_search, finished_targets
 from archetype.generate.hypotheses import Candidates, Hypotheses

@@ -12,7 +12,7 @@ from archetype import spec
 from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.main import app
 from archetype.families.bert import bert
-from archetype.families.transformer import transformer
+from archetype.families.original_transformer import transformer
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import randomize

@@ -20,8 +20,8 @@ from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families.gemma2 import gemma2
 from archetype.families.llama import llama
 from archetype.families.mamba import mamba
+from archetype.families.original_transformer import transformer
 from archetype.families.seq2seq import seq2seq
-from archetype.families.transformer import transformer
 from archetype.generate import scheduler, step
 from archetype.generate.request import Event, Request
 from archetype.models.build import build

@@ -9,9 +9,9 @@ import torch
 from archetype.api.language_model import LanguageModel
 from archetype.data.pairs import end_of_text
 from archetype.errors import ArchetypeError
+from archetype.families.original_transformer import transformer
 from archetype.families.seq2seq import seq2seq
 from archetype.families.t5 import t5
-from archetype.families.transformer import transformer
 from archetype.generate import Beam, Engine, Sampler, Sampling, beam_search, sample
 from archetype.models.build import build
 from archetype.models.encoder_decoder.module import EncoderDecoder

@@ -14,7 +14,7 @@ from archetype.errors import ArchetypeError
 from archetype.families import preset
 from archetype.families.bert import bert
 from archetype.families.llama import llama
-from archetype.families.transformer import transformer
+from archetype.families.original_transformer import transformer
 from archetype.generate import beam_search
 from archetype.generate import encoder as encoder_verbs
 from archetype.models.build import build

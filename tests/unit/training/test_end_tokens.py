@@ -15,7 +15,7 @@ from archetype.data.conversations import conversation_rows
 from archetype.data.pairs import tokenized
 from archetype.data.shards import is_held_out
 from archetype.families.llama import llama
-from archetype.families.transformer import transformer
+from archetype.families.original_transformer import transformer
 from archetype.models.build import build
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.added_tokens import add_tokens

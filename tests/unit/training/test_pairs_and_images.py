@@ -12,8 +12,8 @@ from archetype.api import loading
 from archetype.api.pretrained import open_pretrained
 from archetype.data.images import Images, read_image_folder
 from archetype.data.pairs import Pairs
+from archetype.families.original_transformer import transformer
 from archetype.families.seq2seq import seq2seq
-from archetype.families.transformer import transformer
 from archetype.families.vit import vit
 from archetype.models.build import build
 from archetype.models.encoder_decoder.module import EncoderDecoder

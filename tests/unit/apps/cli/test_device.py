@@ -19,7 +19,7 @@ from archetype.apps.cli import main
 from archetype.apps.cli.output import device_name
 from archetype.apps.serve import server
 from archetype.families.bert import bert
-from archetype.families.transformer import transformer
+from archetype.families.original_transformer import transformer
 from archetype.models.build import build
 from archetype.runs import peaks
 from archetype.tokenizers import train_tokenizer

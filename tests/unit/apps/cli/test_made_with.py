@@ -13,7 +13,7 @@ from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.main import app
 from archetype.errors import DataError
 from archetype.families.llama import llama
-from archetype.families.transformer import transformer
+from archetype.families.original_transformer import transformer
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate

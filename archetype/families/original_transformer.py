@@ -48,7 +48,7 @@ def transformer(
     )
 
 
-FAMILY = Family("transformer", {
+FAMILY = Family("original_transformer", {
     **presets("Vaswani 2017, table 3 and section 5.1 (37,000 tokens); no longest sentence is given, and 512 is ours",
         transformer, {
         "transformer-base": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
