@@ -26,7 +26,8 @@ HOSTS = {
     "www.w3.org": "namespaces of SVG and XHTML",
 }
 REPOSITORIES = {
-    "EleutherAI", "Kyubyong", "Lightning-AI", "ggml-org", "huggingface", "karpathy", "lucidrains", "pytorch",
+    "EleutherAI", "Kyubyong", "Lightning-AI", "TransformerLensOrg", "fla-org", "ggml-org", "huggingface", "karpathy",
+    "lucidrains", "ml-explore", "pytorch",
 }  # fmt: skip
 
 

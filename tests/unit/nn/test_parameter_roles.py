@@ -19,9 +19,12 @@ DECAYED = {
     "shared_gate.weight", "token.weight", "token_type.weight", "up.weight", "v.weight", "v_global.weight",
     "x_proj.weight", "kv.weight", "o_down.weight", "o_up.weight", "weights.weight", "residual_exit.weight",
     "input_gate.weight", "forget_gate.weight", "left.weight", "right.weight", "prediction.weight", "correction.weight",
+    "r.weight", "a_down.weight", "a_up.weight", "decay_down.weight", "decay_up.weight", "gate_down.weight",
+    "gate_up.weight", "rate_down.weight", "rate_up.weight", "value_share_down.weight", "value_share_up.weight",
 }  # fmt: skip
 NOT_DECAYED = {  # numbers that are added to scores, and not DeBERTa's vectors
-    "cross.score": "vector", "pool.offsets": "vector", "mixer.A_log": "vector", "position_bias.weight": "bias",
+    "cross.score": "vector", "pool.offsets": "vector", "mixer.A_log": "vector", "mixer.bonus": "vector",
+    "position_bias.weight": "bias",
     "score_bias.content_bias": "bias", "score_bias.position_bias": "bias",
     "experts.down_bias": "bias", "experts.gate_bias": "bias", "experts.up_bias": "bias",
 }  # fmt: skip
