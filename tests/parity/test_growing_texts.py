@@ -36,8 +36,8 @@ NOT_SCALED = (
     "ministral3", "flint", "phimoe", "recurrent_gemma",
     "lara_mini",  # no small layer rotates
     "minimax_m3_vl_text", "qwen4_exp_text",  # an index refuses what follows the length
-    # Its class means to read the text anew, but looks for the cache under another name than `generate` gives it: what
-    # it writes from then on is neither what it computes of the whole text nor of its steps.
+    # its class drops its cache where it means to read the text anew, and then reads the newest token alone
+    # (findings/phi4_multimodal_switch.sh)
     "phi4_multimodal",
 )  # fmt: skip
 REREADS = ("phi3",)  # types whose class reads a text anew as it outgrows that context
