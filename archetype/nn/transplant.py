@@ -40,6 +40,7 @@ class Transplant(Generic[S]):
         twins: letters with the entries of another letter, for tensors in which these are silent.
         fixed: letters whose sizes cannot change without changing the output, and why.
         sized: additional fields that only set sizes.
+        inner: modules that read what others of the part have computed, and never its input.
     """
 
     layouts: ClassVar[Mapping[str, str]] = {}
@@ -50,6 +51,7 @@ class Transplant(Generic[S]):
     twins: ClassVar[Mapping[str, str]] = {}
     fixed: ClassVar[Mapping[str, str]] = {}
     sized: ClassVar[tuple[str, ...]] = ()
+    inner: ClassVar[tuple[str, ...]] = ()
 
     def layouts_of(self, part: S) -> Mapping[str, str]:
         """Return the dimensions of the tensors of a part that are not those of all."""
@@ -91,8 +93,9 @@ class Transplant(Generic[S]):
         """Multiply the donor's matrices that read the input by the gains of the norm before them."""
         assert at.gains is not None
         layouts = self.all_layouts(at.old)
-        inside = tuple(f"{path}." for path in self.inside(at.old))  # which fold the gains themselves
-        matrices = sorted(name for name, x in at.donated.items() if x.dim() > 1 and not name.startswith(inside))
+        # parts inside fold the gains themselves
+        others = tuple(f"{path}." for path in (*self.inside(at.old), *self.inner))
+        matrices = sorted(name for name, x in at.donated.items() if x.dim() > 1 and not name.startswith(others))
         unknown = [name for name in matrices if name not in layouts]
         at.require(not unknown, f"the norm's gains cannot be folded into {enumeration(unknown)}")
         for name in matrices:

@@ -67,6 +67,7 @@ class AttentionTransplant(HeadsTransplant[Attention]):
     silent: ClassVar = {"k.weight": "P"}  # keys of zero for the new features of the queries
     sized: ClassVar = ("num_heads", "num_kv_heads", "head_dim", "v_head_dim")
     convolutions: ClassVar = ()
+    inner: ClassVar = ("joint", "key_bias")
 
     def layouts_of(self, part: Attention) -> Mapping[str, str]:
         queries, keys = ("HP", "KP") if part.qk_norm_over == "all" else ("P", "P")
