@@ -24,6 +24,8 @@ from tests.helpers.zoo import TEXT, page_of, rows_of, write_small
 ROWS = rows_of(page_of("causal").read_text(encoding="utf-8"))
 AGREE = sorted(kind for kind, (status, _) in ROWS.items() if status == "agrees")
 READ = ("llama", "deepseek_v2", "deepseek_v3", "mamba", "mamba2")  # others may be refused
+# its class does not read rotary_dim, but the class of an outer type that transformers does not have may
+OTHERWISE = "minimax_m3_vl_text"
 
 
 def as_text_section(model: Path, kind: str, folder: Path) -> Path:
@@ -56,7 +58,7 @@ def test_a_section_has_the_defaults_of_its_class(tmp_path: Path) -> None:
             agrees(kind, tmp_path / kind)
 
 
-@pytest.mark.parametrize("kind", every(40, [kind for kind in AGREE if kind not in READ]))
+@pytest.mark.parametrize("kind", every(40, [kind for kind in AGREE if kind not in (*READ, OTHERWISE)]))
 def test_a_section_of_any_type_agrees_or_is_refused(kind: str, tmp_path: Path) -> None:
     try:
         agrees(kind, tmp_path)

@@ -180,7 +180,8 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "gpt_bigcode": FamilyQuirks(only=(("multi_query", True),)),
     **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa"), FamilyQuirks(renormalize=True)),
     "aria_text": FamilyQuirks(renormalize=True, only=(("hidden_act", "silu"),)),  # except in the shared expert
-    **dict.fromkeys(("bloom", "mpt"), FamilyQuirks(alibi=True)),
+    "bloom": FamilyQuirks(alibi=True, activation=GELUTanh()),
+    "mpt": FamilyQuirks(alibi=True),
     "olmo3": FamilyQuirks(scaled_full_layers=True),
     "phimoe": FamilyQuirks(sparse_mixer=True, only=(("num_experts_per_tok", 2),)),  # the class always chooses two
     "olmoe": FamilyQuirks(only=(("sliding_window", None),)),
