@@ -91,7 +91,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "serve models": ("serve", "{}", "--port", "1"),
     "serve chat_template": ("serve", "run", "--port", "1", "--chat-template", "{}"),
     "compare plan file": ("compare", "plan", "{}", *COMPARE),
-    "compare plan store": ("compare", "plan", "experiment.json", "--store", "{}"),
+    "compare status store": ("compare", "status", "experiment.json", "--store", "{}"),
     "compare run file": ("compare", "run", "{}", *COMPARE),
     "compare status file": ("compare", "status", "{}", *COMPARE),
     "compare report file": ("compare", "report", "{}", *COMPARE),
@@ -194,7 +194,8 @@ def fault(place: Path, name: str, kind: str) -> str | None:
         shutil.rmtree(place / new, ignore_errors=True)
         if (place / new).is_file():
             (place / new).unlink()
-    lines = [line for line in answer.stderr.decode(errors="replace").splitlines() if not line.startswith("device:")]
+    lines = answer.stderr.decode(errors="replace").splitlines()
+    lines = [line for line in lines if not line.startswith(("device:", "tokenizing"))]
     if before is not None and after is not None and not name.endswith(WRITES) and after.st_ino != before.st_ino:
         return f"{name} {kind}: was replaced"
     if answer.returncode in (0, 1) and "Traceback" not in "\n".join(lines):
