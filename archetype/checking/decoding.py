@@ -18,7 +18,7 @@ def state_changes_nothing(subject: Subject) -> None:
     tokens = subject.tokens(2, subject.length)
     with_state, state = subject.step(tokens, subject.new_state(range(2), subject.length))
     if (difference := distance(with_state, subject.read(tokens))) > EXACT:
-        raise Violated(f"with a state the outputs differ by {difference:.0e}")
+        raise Violated(f"with a state the outputs differ by {difference:.0e}", difference)
     if state.lengths.tolist() != 2 * [subject.length]:
         raise Violated(f"after {subject.length} tokens the state has read {state.lengths.tolist()}")
 
@@ -33,7 +33,7 @@ def chunks_are_whole(subject: Subject) -> None:
         for start, end in pairwise([0, *(cut for cut in cuts if cut < length), length]):
             piece, state = subject.step(tokens[:, start:end], state.narrow(end))
             if (difference := distance(piece, whole[:, start:end])) > EXACT:
-                raise Violated(f"outputs {start} to {end - 1}, read in a chunk, differ by {difference:.0e}")
+                raise Violated(f"outputs {start} to {end - 1}, read in a chunk, differ by {difference:.0e}", difference)
 
 
 def padding_leaves_states(subject: Subject) -> None:
@@ -53,7 +53,8 @@ def padding_leaves_states(subject: Subject) -> None:
             expected = whole[index][read[index] : read[index] + count]
             if count and (difference := distance(results[index, :count], expected)) > EXACT:
                 raise Violated(
-                    f"after {read[index]} tokens, next to a longer sequence, outputs differ by {difference:.0e}"
+                    f"after {read[index]} tokens, next to a longer sequence, outputs differ by {difference:.0e}",
+                    difference,
                 )
         read = [before + count for before, count in zip(read, counts, strict=True)]
     if state.lengths.tolist() != sizes:
@@ -97,4 +98,4 @@ def _check_next_token(subject: Subject, state: State, sequences: list[Tensor], n
         expected = subject.read(torch.cat((sequence, newest[index]))[None], rows=names[index : index + 1])
         if (difference := distance(results[index, -1], expected[0, -1])) > EXACT:
             place = f"sequence {index} of {len(sequences)}, after {len(sequence)} tokens"
-            raise Violated(f"{place}, continues differently than alone, by {difference:.0e}")
+            raise Violated(f"{place}, continues differently than alone, by {difference:.0e}", difference)

@@ -69,7 +69,8 @@ def batch_is_single(subject: Subject) -> None:
     for index in range(len(together)):
         alone = vectors(subject.model(**{name: value[index : index + 1] for name, value in inputs.items()}))
         if (difference := distance(together[index], alone[0])) > EXACT:
-            raise Violated(f"sequence {index} of {len(together)} differs from the same alone by {difference:.0e}")
+            place = f"sequence {index} of {len(together)}"
+            raise Violated(f"{place} differs from the same alone by {difference:.0e}", difference)
 
 
 def padding_is_nothing(subject: Subject) -> None:
@@ -88,7 +89,8 @@ def padding_is_nothing(subject: Subject) -> None:
             if not together[index, :size].isfinite().all() or distance(together[index, :size], alone) > EXACT:
                 difference = distance(together[index, :size], alone)
                 raise Violated(
-                    f"a sequence of {size} tokens padded to {length} differs from the same alone by {difference:.0e}"
+                    f"a sequence of {size} tokens padded to {length} differs from the same alone by {difference:.0e}",
+                    difference,
                 )
 
 

@@ -1,6 +1,7 @@
 """The model that is checked, with random tensors, and one interface for all kinds of models."""
 
 import inspect
+import math
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -21,7 +22,15 @@ SOURCE_LENGTH = 7
 
 
 class Violated(Exception):
-    """An invariant does not hold. The message is the observation."""
+    """An invariant does not hold. The message is the observation.
+
+    Attributes:
+        difference: largest difference of outputs, if that is what was observed.
+    """
+
+    def __init__(self, message: str, difference: float = math.inf) -> None:
+        super().__init__(message)
+        self.difference = difference
 
 
 class Inapplicable(Exception):
@@ -43,7 +52,7 @@ class Subject:
     def exact(self) -> "Subject":
         """The same model in float64."""
         other = Subject(self.spec, self.device)
-        other.model = self.built(torch.float64).requires_grad_(False)
+        other.model, other.exact = self.built(torch.float64).requires_grad_(False), other
         return other
 
     def built(self, dtype: torch.dtype = torch.float32) -> Model:

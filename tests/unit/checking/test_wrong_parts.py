@@ -11,9 +11,10 @@ from torch import Tensor, nn
 import archetype
 from archetype import spec
 from archetype.checking import passes
+from archetype.checking.examples import Example
 from archetype.checking.passes import compiled_is_eager
-from archetype.checking.run import Report, check_kind
-from archetype.checking.subject import Inapplicable, Subject
+from archetype.checking.run import Invariant, Report, check_example, check_kind
+from archetype.checking.subject import Inapplicable, Subject, Violated
 from archetype.cost.formula import Counts, Formula, constant
 from archetype.cost.registry import Complexity, MixerCost, NormCost
 from archetype.nn.context import ForwardContext
@@ -208,3 +209,20 @@ def test_a_model_without_blocks_is_not_compiled() -> None:
         patch.setattr(passes, "compile_blocks", lambda model: compiled.append(len(model.blocks)))
         compiled_is_eager(Subject(archetype.load_spec("llama-tiny")))
     assert compiled == [2]
+
+
+@pytest.mark.parametrize(
+    ("in_float32", "in_float64", "result"),
+    [(2e-5, None, "holds"), (2e-5, 2e-5, "fails"), (2e-2, None, "fails"), (None, None, "holds")],
+)
+def test_float64_tells_amplified_rounding_from_a_mistake(
+    in_float32: float | None, in_float64: float | None, result: str
+) -> None:
+    def outputs_are_equal(subject: Subject) -> None:
+        difference = in_float64 if subject is subject.exact else in_float32
+        if difference is not None:
+            raise Violated("outputs differ", difference)
+
+    model = archetype.load_spec("llama-tiny")
+    (row,) = check_example(Example("", model), [Invariant("outputs are equal", outputs_are_equal, needs=())])
+    assert row.result == result
