@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Iterable
+from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -52,7 +53,7 @@ class Subject:
     def exact(self) -> "Subject":
         """The same model in float64."""
         other = Subject(self.spec, self.device)
-        other.model, other.exact = self.built(torch.float64).requires_grad_(False), other
+        other.model, other.exact = deepcopy(self.model).double(), other
         return other
 
     def built(self, dtype: torch.dtype = torch.float32) -> Model:

@@ -168,7 +168,7 @@ class SandwichNormCost(NormedResidualCost):
 
 @cost_of(spec.Laurel)
 class LaurelCost(SandwichNormCost):
-    """Cost of a sandwich's norms, and of the normalized low-rank path beside the mixer."""
+    """Cost of the norms of a sandwich, and of the low-rank path beside its mixer, which is normalized, too."""
 
     def __init__(self, part: spec.Laurel, d: Formula) -> None:
         super().__init__(part, d)

@@ -137,6 +137,7 @@ class CompressedAttention(KeepsKeys, nn.Module):
         self.kv, self.kv_norm = Linear(d_model, size, bias=False), build_norm(attention.norm, size)
         self.sinks = nn.Parameter(torch.empty(heads))
         groups = attention.groups
+        # its matrix is read in groups, so it is never quantized
         self.o_down = nn.Linear(heads * size // groups, groups * attention.group_rank, bias=False)
         self.o_up = Linear(groups * attention.group_rank, d_model, bias=False)
         self.rotary = Rotary(attention.position, attention.rotary_sizes)
